@@ -1,0 +1,110 @@
+package config
+
+import "time"
+
+// A Config is an effective configuration: every default filled in, every check passed. Treat it as immutable.
+type Config struct {
+	HTTP    HTTP
+	Admin   Admin
+	Session Session
+	Models  []Model // at least one, in the order of the file
+}
+
+// Session says what names the conversation that a request belongs to: the first that is not empty, headers before fields.
+type Session struct {
+	Headers  []string // in lower case; - and _ are equal
+	BodyKeys []string // top-level strings of the request body
+}
+
+// HTTP says how clients are served.
+type HTTP struct {
+	Address          string // host:port to listen on
+	MaxBodyBytes     int64  // of one request
+	MaxBufferedBytes int64  // of all request bodies held at once; at least MaxBodyBytes
+	BodyTimeout      time.Duration
+	DrainDelay       time.Duration // 0: stop accepting at once
+	DrainTimeout     time.Duration // 0: wait for no stream
+}
+
+// Admin is the listener for operators.
+type Admin struct {
+	Address string // host:port; empty: no admin listener
+}
+
+// A Model is what clients name in a request, and the replicas that serve it.
+type Model struct {
+	ID         string   // what clients call it; unique among the ids and aliases of all models
+	ServedName string   // what the engine calls it
+	Aliases    []string // further names that clients may use
+
+	MaxOngoingRequests int           // slots of a replica without a cap of its own, 1 to [MaxOngoing]
+	MaxQueuedRequests  int           // -1: no bound
+	QueueTimeout       time.Duration // > 0
+	Router             Router
+
+	HealthCheckPeriod  time.Duration
+	HealthCheckTimeout time.Duration
+	ConnectTimeout     time.Duration
+	MaxAttempts        int // at replicas, for one request
+
+	SlotAuthority string // who counts the slots: [IngressCounts] or [ReplicaCounts]
+	SlotSecretEnv string // names the environment variable with the secret of the replicas' agents; empty: none
+
+	Replicas  []Replica  // empty if and only if Simulated is set
+	Simulated *Simulated // nil: real engines
+}
+
+// Who counts the slots of a model's replicas.
+const (
+	IngressCounts = "ingress" // berth serve: exact where one ingress serves these replicas
+	ReplicaCounts = "replica" // berth llmserver in front of each engine: exact for any number of ingresses
+)
+
+// A Router names the policy of a model.
+type Router struct {
+	Class  string         // the part of request_router_class after the last '.' or ':'
+	Kwargs map[string]any // nil, bool, int, float64 (never whole below 2^53), string, []any, map[string]any
+}
+
+// A Replica is one engine process.
+type Replica struct {
+	ID                 string // unique in its model
+	URL                string // scheme://host[:port][/path]: no default port, no trailing slash, no trailing /v1
+	MaxOngoingRequests int
+	APIKeyEnv          string // names the environment variable with its key; empty: the client's own key is passed on
+}
+
+// Simulated is the cost model of in-process engines that stand in for real ones.
+type Simulated struct {
+	Replicas               int
+	PrefillTokensPerSecond float64
+	DecodeStep             time.Duration
+	DecodeStepPerRequest   time.Duration
+	KVCacheTokens          int
+}
+
+// MaxOngoing is the largest capacity of a replica. A file may ask for any more, as Ray's users write 1e9
+// or null for "no limit"; it gets this.
+const MaxOngoing = 1<<20 - 1
+
+// DefaultMaxOngoing is the capacity of a replica where a file says nothing of it.
+const DefaultMaxOngoing = 256
+
+// Checks are what a file must pass that this package cannot know by itself. Nil checks pass.
+type Checks struct {
+	// Router says what is wrong with a policy's short class name and its arguments. It must be pure.
+	Router func(class string, kwargs map[string]any) error
+}
+
+// RestartKeys names the keys that differ between two configs and take effect at a restart only:
+// the addresses, which are bound once.
+func RestartKeys(running, next *Config) []string {
+	var keys []string
+	if running.HTTP.Address != next.HTTP.Address {
+		keys = append(keys, "http.address")
+	}
+	if running.Admin.Address != next.Admin.Address {
+		keys = append(keys, "admin.address")
+	}
+	return keys
+}

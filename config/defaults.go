@@ -1,0 +1,103 @@
+package config
+
+import (
+	_ "embed"
+	"fmt"
+	"net"
+	"net/url"
+	"time"
+)
+
+//go:embed default.yaml
+var defaultYAML []byte
+
+// Default returns the configuration that is served when there is no file: the model "demo" on three
+// simulated replicas. Each call returns a config of its own.
+func Default() *Config {
+	c, _, err := Parse(defaultYAML, "default.yaml", Checks{})
+	if err != nil {
+		panic(fmt.Sprintf("BUG: the embedded configuration is wrong: %v", err))
+	}
+	return c
+}
+
+// The functions of this file are the only place where a key that a file leaves out gets its value:
+// a struct starts with its defaults, and fillIn adds the names that follow from what was read.
+
+func defaultHTTP() HTTP {
+	return HTTP{
+		Address:          "127.0.0.1:8000",
+		MaxBodyBytes:     64 << 20,
+		MaxBufferedBytes: 1 << 30,
+		BodyTimeout:      30 * time.Second,
+		DrainDelay:       0,
+		DrainTimeout:     10 * time.Minute,
+	}
+}
+
+func defaultAdmin() Admin {
+	return Admin{Address: "127.0.0.1:8001"}
+}
+
+func defaultSession() Session {
+	return Session{
+		Headers:  []string{"x-session-id", "x-correlation-id", "x-session-affinity"},
+		BodyKeys: []string{"prompt_cache_key"},
+	}
+}
+
+func defaultModel() Model {
+	return Model{
+		MaxOngoingRequests: DefaultMaxOngoing,
+		MaxQueuedRequests:  1024,
+		QueueTimeout:       time.Minute,
+		Router:             Router{Class: "RoundRobinRouter"},
+		HealthCheckPeriod:  10 * time.Second,
+		HealthCheckTimeout: 5 * time.Second,
+		ConnectTimeout:     5 * time.Second,
+		MaxAttempts:        3,
+		SlotAuthority:      IngressCounts,
+	}
+}
+
+func defaultSimulated() *Simulated {
+	return &Simulated{
+		Replicas:               1,
+		PrefillTokensPerSecond: 8000,
+		DecodeStep:             6 * time.Millisecond,
+		DecodeStepPerRequest:   350 * time.Microsecond,
+		KVCacheTokens:          512 << 10,
+	}
+}
+
+// defaultReplica needs a model whose own capacity has been read.
+func defaultReplica(m *Model) Replica {
+	return Replica{MaxOngoingRequests: m.MaxOngoingRequests}
+}
+
+// fillIn lets an engine know the model by the model's id.
+func (m *Model) fillIn() {
+	if m.ServedName == "" {
+		m.ServedName = m.ID
+	}
+}
+
+// fillIn calls a replica by its host and port.
+func (r *Replica) fillIn() {
+	if r.ID == "" {
+		r.ID = hostPort(r.URL)
+	}
+}
+
+// hostPort is the host and port of a normalised URL, the port always spelt out; empty if there is no URL.
+func hostPort(normalised string) string {
+	u, err := url.Parse(normalised)
+	if err != nil || u.Host == "" {
+		return ""
+	}
+	port := u.Port()
+	if port == "" {
+		port = defaultPorts[u.Scheme]
+	}
+	return net.JoinHostPort(u.Hostname(), port)
+}

@@ -1,0 +1,151 @@
+package config
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+var update = flag.Bool("update", false, "write the golden files of testdata instead of comparing with them")
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// someChecks knows two policies; one of them takes no argument called "wrong".
+var someChecks = Checks{Router: func(class string, kwargs map[string]any) error {
+	if class != "RoundRobinRouter" && class != "PowerOfTwoChoicesRouter" {
+		return fmt.Errorf("there is no policy %s", class)
+	}
+	if _, ok := kwargs["wrong"]; ok {
+		return fmt.Errorf("%s takes no argument wrong", class)
+	}
+	return nil
+}}
+
+func TestGoodFilesGiveTheirEffectiveConfig(t *testing.T) {
+	for _, path := range files(t, "*.good.yaml") {
+		t.Run(filepath.Base(path), func(t *testing.T) {
+			c, warnings, err := Load(path, someChecks)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got bytes.Buffer
+			for _, w := range warnings {
+				fmt.Fprintf(&got, "# %s\n", w)
+			}
+			got.Write(c.YAML())
+			compare(t, strings.TrimSuffix(path, ".yaml")+".golden", got.Bytes())
+			parsesBack(t, c)
+		})
+	}
+}
+
+func TestBadFilesGiveAllTheirProblems(t *testing.T) {
+	for _, path := range files(t, "*.bad.yaml") {
+		t.Run(filepath.Base(path), func(t *testing.T) {
+			c, _, err := Load(path, someChecks)
+			if err == nil || c != nil {
+				t.Fatalf("got %v, %v; want no config and an error", c, err)
+			}
+			compare(t, strings.TrimSuffix(path, ".yaml")+".problems", []byte(err.Error()+"\n"))
+		})
+	}
+}
+
+func TestTheExampleShowsEveryKey(t *testing.T) {
+	example, err := os.ReadFile("example.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &reader{config: new(Config)}
+	tables := []fields{
+		r.file(), r.http(new(HTTP)), r.admin(new(Admin)), r.modelConfig(new(Model)), r.modelLoading(new(Model)),
+		r.deployment(new(Model)), r.requestRouter(new(Router)), r.timeouts(new(Model)), r.replica(new(Replica)),
+		r.simulated(new(Simulated)), r.httpOptionsConfig(new(string), new(int)), r.applicationArgs(),
+	}
+	for _, table := range tables {
+		for key := range maps.Keys(table) {
+			if !bytes.Contains(example, []byte(key)) {
+				t.Errorf("%s is missing", key)
+			}
+		}
+	}
+}
+
+func TestTheExampleShowsTheDefaults(t *testing.T) {
+	c, warnings, err := Load("example.yaml", someChecks)
+	if err != nil || len(warnings) > 0 {
+		t.Fatal(err, warnings)
+	}
+	if c.HTTP != defaultHTTP() || c.Admin != defaultAdmin() {
+		t.Errorf("got %+v and %+v", c.HTTP, c.Admin)
+	}
+	for _, m := range c.Models {
+		want := defaultModel()
+		want.ID, want.ServedName, want.Aliases, want.Replicas = m.ID, m.ServedName, m.Aliases, m.Replicas
+		if m.Simulated != nil {
+			want.Simulated = defaultSimulated()
+		}
+		if !reflect.DeepEqual(m, want) {
+			t.Errorf("got  %+v\nwant %+v", m, want)
+		}
+	}
+}
+
+func TestTheDefaultIsThreeSimulatedReplicas(t *testing.T) {
+	c := Default()
+	if len(c.Models) != 1 || c.Models[0].ID != "demo" || c.Models[0].Simulated.Replicas != 3 {
+		t.Errorf("got %+v", c)
+	}
+	parsesBack(t, c)
+	c.Models[0].ID = "changed"
+	if Default().Models[0].ID != "demo" {
+		t.Error("a caller's change shows in the next caller's default")
+	}
+}
+
+// parsesBack checks that the effective config written as YAML means the same again.
+func parsesBack(t *testing.T, c *Config) {
+	t.Helper()
+	again, warnings, err := Parse(c.YAML(), "effective.yaml", Checks{})
+	if err != nil || len(warnings) > 0 {
+		t.Fatalf("%v %v in\n%s", err, warnings, c.YAML())
+	}
+	if !reflect.DeepEqual(again, c) {
+		t.Fatalf("not equal after a round trip:\n%s\nthen\n%s", c.YAML(), again.YAML())
+	}
+}
+
+func files(t *testing.T, pattern string) []string {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join("testdata", pattern))
+	if err != nil || len(paths) == 0 {
+		t.Fatal(paths, err)
+	}
+	return slices.Sorted(slices.Values(paths))
+}
+
+func compare(t *testing.T, golden string, got []byte) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(golden, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("%s: got\n%s\nwant\n%s", golden, got, want)
+	}
+}

@@ -1,0 +1,106 @@
+package config
+
+import (
+	"math"
+	"time"
+)
+
+// This file is the schema: one table per mapping. What must hold between keys is in model.go and check.go.
+
+// moment is the shortest of the durations that must not be zero.
+const moment = time.Millisecond
+
+func (r *reader) file() fields {
+	return fields{
+		"http":              r.object(r.http(&r.config.HTTP)),
+		"admin":             r.object(r.admin(&r.config.Admin)),
+		"session_headers":   r.sessionHeaders,
+		"session_body_keys": r.sessionKeys,
+		"llm_configs":       r.list(r.modelOrFile),
+		"applications":      r.list(r.application),
+		"http_options":      r.httpOptions,
+	}
+}
+
+func (r *reader) http(h *HTTP) fields {
+	return fields{
+		"address":            r.listen(&h.Address),
+		"max_body_bytes":     whole(r, &h.MaxBodyBytes, 1, 1<<40),
+		"max_buffered_bytes": whole(r, &h.MaxBufferedBytes, 1, 1<<50),
+		"body_timeout_s":     r.seconds(&h.BodyTimeout, moment),
+		"drain_delay_s":      r.seconds(&h.DrainDelay, 0),
+		"drain_timeout_s":    r.seconds(&h.DrainTimeout, 0),
+	}
+}
+
+func (r *reader) admin(a *Admin) fields {
+	return fields{"address": r.listenOrNot(&a.Address)}
+}
+
+func (r *reader) modelConfig(m *Model) fields {
+	return fields{
+		"model_loading_config": r.object(r.modelLoading(m), rayModelLoading...),
+		"served_model_name":    r.label(&m.ServedName),
+		"aliases":              r.list(r.aliasOf(m)),
+		"deployment_config":    r.object(r.deployment(m), rayDeployment...),
+		"timeouts":             r.object(r.timeouts(m)),
+		"max_attempts":         whole(r, &m.MaxAttempts, 1, 100),
+		"slot_authority":       r.oneOf(&m.SlotAuthority, IngressCounts, ReplicaCounts),
+		"slot_secret_env":      r.variable(&m.SlotSecretEnv),
+		"replicas":             func(*node) {}, // read last, when the capacity of the model is known
+		"simulated":            func(n *node) { r.object(r.simulated(m.Simulated))(n) },
+	}
+}
+
+func (r *reader) modelLoading(m *Model) fields {
+	return fields{
+		"model_id":     r.label(&m.ID),
+		"model_source": func(*node) {}, // for whoever launches the engine; Ray allows any shape
+	}
+}
+
+func (r *reader) deployment(m *Model) fields {
+	known := fields{
+		"num_replicas":           r.ignore, // launched by Ray, unless they are simulated
+		"max_ongoing_requests":   r.capacity(&m.MaxOngoingRequests),
+		"max_queued_requests":    whole(r, &m.MaxQueuedRequests, -1, math.MaxInt32),
+		"queue_timeout_s":        r.seconds(&m.QueueTimeout, moment),
+		"health_check_period_s":  r.seconds(&m.HealthCheckPeriod, moment),
+		"health_check_timeout_s": r.seconds(&m.HealthCheckTimeout, moment),
+		"request_router_config":  r.router(&m.Router),
+	}
+	if m.Simulated != nil {
+		known["num_replicas"] = whole(r, &m.Simulated.Replicas, 1, 4096)
+	}
+	return known
+}
+
+func (r *reader) requestRouter(router *Router) fields {
+	return fields{
+		"request_router_class":  r.class(&router.Class),
+		"request_router_kwargs": r.kwargs(&router.Kwargs),
+	}
+}
+
+func (r *reader) timeouts(m *Model) fields {
+	return fields{"connect_s": r.seconds(&m.ConnectTimeout, moment)}
+}
+
+func (r *reader) replica(rep *Replica) fields {
+	return fields{
+		"id":                   r.label(&rep.ID),
+		"url":                  r.endpoint(&rep.URL),
+		"max_ongoing_requests": r.capacity(&rep.MaxOngoingRequests),
+		"api_key_env":          r.variable(&rep.APIKeyEnv),
+	}
+}
+
+// simulated is the cost model; a step that takes no time would have no meaning, so none may be zero.
+func (r *reader) simulated(s *Simulated) fields {
+	return fields{
+		"prefill_tokens_per_s":       r.rate(&s.PrefillTokensPerSecond),
+		"decode_step_ms":             r.milliseconds(&s.DecodeStep, time.Microsecond),
+		"decode_step_per_request_ms": r.milliseconds(&s.DecodeStepPerRequest, time.Microsecond),
+		"kv_cache_tokens":            whole(r, &s.KVCacheTokens, 16, math.MaxInt32),
+	}
+}

@@ -1,0 +1,103 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// YAML writes the effective configuration, every key spelt out. [Parse] accepts it and returns an equal Config.
+func (c *Config) YAML() []byte {
+	w := new(writer)
+	w.line(0, "http:")
+	w.key(1, "address", c.HTTP.Address)
+	w.key(1, "max_body_bytes", c.HTTP.MaxBodyBytes)
+	w.key(1, "max_buffered_bytes", c.HTTP.MaxBufferedBytes)
+	w.key(1, "body_timeout_s", c.HTTP.BodyTimeout.Seconds())
+	w.key(1, "drain_delay_s", c.HTTP.DrainDelay.Seconds())
+	w.key(1, "drain_timeout_s", c.HTTP.DrainTimeout.Seconds())
+	w.line(0, "admin:")
+	w.key(1, "address", c.Admin.Address)
+	w.key(0, "session_headers", append([]string{}, c.Session.Headers...)) // not null
+	w.key(0, "session_body_keys", append([]string{}, c.Session.BodyKeys...))
+	w.line(0, "llm_configs:")
+	for _, m := range c.Models {
+		w.model(m)
+	}
+	return w.Bytes()
+}
+
+// A writer builds YAML in block style whose values are JSON, which YAML contains: there is one way to quote
+// and none to misread.
+type writer struct{ bytes.Buffer }
+
+func (w *writer) model(m Model) {
+	w.line(1, "- model_loading_config:")
+	w.key(3, "model_id", m.ID)
+	w.key(2, "served_model_name", m.ServedName)
+	if len(m.Aliases) > 0 {
+		w.key(2, "aliases", m.Aliases)
+	}
+	w.line(2, "deployment_config:")
+	if m.Simulated != nil {
+		w.key(3, "num_replicas", m.Simulated.Replicas)
+	}
+	w.key(3, "max_ongoing_requests", m.MaxOngoingRequests)
+	w.key(3, "max_queued_requests", m.MaxQueuedRequests)
+	w.key(3, "queue_timeout_s", m.QueueTimeout.Seconds())
+	w.key(3, "health_check_period_s", m.HealthCheckPeriod.Seconds())
+	w.key(3, "health_check_timeout_s", m.HealthCheckTimeout.Seconds())
+	w.line(3, "request_router_config:")
+	w.key(4, "request_router_class", m.Router.Class)
+	if len(m.Router.Kwargs) > 0 {
+		w.key(4, "request_router_kwargs", m.Router.Kwargs)
+	}
+	w.line(2, "timeouts:")
+	w.key(3, "connect_s", m.ConnectTimeout.Seconds())
+	w.key(2, "max_attempts", m.MaxAttempts)
+	w.key(2, "slot_authority", m.SlotAuthority)
+	if m.SlotSecretEnv != "" {
+		w.key(2, "slot_secret_env", m.SlotSecretEnv)
+	}
+	if m.Simulated != nil {
+		w.simulated(m.Simulated)
+		return
+	}
+	w.line(2, "replicas:")
+	for _, r := range m.Replicas {
+		w.replica(r)
+	}
+}
+
+func (w *writer) replica(r Replica) {
+	w.key(3, "- id", r.ID)
+	w.key(4, "url", r.URL)
+	w.key(4, "max_ongoing_requests", r.MaxOngoingRequests)
+	if r.APIKeyEnv != "" {
+		w.key(4, "api_key_env", r.APIKeyEnv)
+	}
+}
+
+func (w *writer) simulated(s *Simulated) {
+	milliseconds := func(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+	w.line(2, "simulated:")
+	w.key(3, "prefill_tokens_per_s", s.PrefillTokensPerSecond)
+	w.key(3, "decode_step_ms", milliseconds(s.DecodeStep))
+	w.key(3, "decode_step_per_request_ms", milliseconds(s.DecodeStepPerRequest))
+	w.key(3, "kv_cache_tokens", s.KVCacheTokens)
+}
+
+func (w *writer) line(indent int, text string) {
+	fmt.Fprintf(w, "%*s%s\n", 2*indent, "", text)
+}
+
+// key writes a value in JSON, whose encoder ends the line.
+func (w *writer) key(indent int, key string, value any) {
+	fmt.Fprintf(w, "%*s%s: ", 2*indent, "", key)
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(value); err != nil {
+		panic(fmt.Sprintf("BUG: %s is not plain data: %v", key, err))
+	}
+}
