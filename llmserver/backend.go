@@ -1,0 +1,68 @@
+package llmserver
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+)
+
+// What a replica or its backend answers when it does not take a request.
+// Errors that pass through a Replica name it.
+var (
+	// ErrFull: every slot is taken. A freed one may be waited for.
+	ErrFull = errors.New("all slots are taken")
+	// ErrDraining: it takes nothing new and finishes what it has.
+	ErrDraining = errors.New("draining")
+	// ErrGone: it has left the set.
+	ErrGone = errors.New("no longer part of the fleet")
+	// ErrToken: the replica does not know the slot's token, or not any more.
+	ErrToken = errors.New("the slot token is not known")
+	// ErrSpent: the slot was started or released before.
+	ErrSpent = errors.New("the slot is spent")
+
+	// ErrNoConnection: no connection could be made, so the replica has seen nothing of the request.
+	ErrNoConnection = errors.New("no connection")
+	// ErrBroken: the connection broke before any byte of the answer; the
+	// replica may have begun the work.
+	ErrBroken = errors.New("the connection broke before the answer began")
+	// ErrStale goes with ErrBroken where the connection had been used before: the
+	// replica most likely closed it before the request came.
+	ErrStale = errors.New("the connection was an old one")
+	// ErrTimeout: the connection was given up because nothing was heard for too
+	// long; the replica may be at work yet.
+	ErrTimeout = errors.New("nothing was heard for too long")
+	// ErrNotHTTP: the answer could not be understood.
+	ErrNotHTTP = errors.New("the answer is not HTTP")
+)
+
+// Refused tells whether err says for certain that the replica has seen nothing
+// of a request and holds nothing for it.
+func Refused(err error) bool {
+	return errors.Is(err, ErrFull) || errors.Is(err, ErrDraining) || errors.Is(err, ErrGone) ||
+		errors.Is(err, ErrToken) || errors.Is(err, ErrNoConnection)
+}
+
+// Backend is how one replica is spoken to. Its methods are called from many goroutines at once. The
+// reports are those of a replica that counts its own slots, zero else; they may come with an error
+// too.
+type Backend interface {
+	// Reserve asks for the slot named t, and waits for one for as long as wait says. An error that
+	// is Refused means that nothing is held; after any other Cancel follows.
+	Reserve(ctx context.Context, t Token, wait time.Duration) (Report, error)
+	// Cancel gives back a slot that was reserved but not dispatched. It is
+	// idempotent, and a token that is not known is fine.
+	Cancel(ctx context.Context, t Token) (Report, error)
+	// Do sends the request into the slot t, or into none if t is zero, and returns when the head of
+	// the answer is there. The request's URL holds path and query only. It never sends twice.
+	// Errors: one that is Refused, ErrBroken, ErrTimeout, ErrNotHTTP, or the cause of the context's
+	// end.
+	Do(req *http.Request, t Token) (*http.Response, Report, error)
+	// Probe asks whether the replica can serve; the error's text says why not.
+	Probe(ctx context.Context) (Report, error)
+	// Describe hears what the replica is called and how it is to be treated:
+	// at first, and when that changes.
+	Describe(e Endpoint)
+	// Close lets go of idle connections; requests under way are not touched.
+	Close()
+}

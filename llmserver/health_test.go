@@ -1,0 +1,186 @@
+package llmserver
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// patient is an endpoint that is probed every ten seconds.
+var patient = Endpoint{Model: "m", ID: "a", URL: "http://a", Limit: 100, ProbeEvery: 10 * time.Second, ProbeTimeout: 2 * time.Second}
+
+// late is a probe that is not answered in time.
+func late(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// watched runs f in a bubble on a replica that is probed by probe, with a
+// count of what its observer heard.
+func watched(t *testing.T, probe func(ctx context.Context) error, f func(r *Replica, fake *fakeBackend, changes *atomic.Int32)) {
+	synctest.Test(t, func(t *testing.T) {
+		fake := newFake(100)
+		fake.probe = probe
+		p := &Pool{Dial: func(Endpoint) (Backend, error) { return fake, nil }}
+		r := mustSet(t, p, patient)[0]
+		changes := new(atomic.Int32)
+		r.Observe(func() { changes.Add(1) })
+		f(r, fake, changes)
+		p.Close() // the bubble fails if the probing does not end with it
+	})
+}
+
+// ask sends one request whose sending ends with err.
+func ask(t *testing.T, r *Replica, fake *fakeBackend, err error) {
+	t.Helper()
+	s := claim(t, r)
+	defer s.Release()
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	fake.faults = func(string) error { return err }
+	defer func() { fake.faults = nil }()
+	resp, got := r.Do(&http.Request{}, s)
+	if !errors.Is(got, err) || err != nil && !strings.HasPrefix(got.Error(), "replica a: ") {
+		t.Fatalf("Do = %v; want %v with the replica's name", got, err)
+	}
+	if err == nil {
+		resp.Body.Close()
+	}
+}
+
+func TestARefusedConnectionTakesAReplicaDownAtOnceAndAProbeBringsItBack(t *testing.T) {
+	var down atomic.Bool
+	probe := func(context.Context) error {
+		if down.Load() {
+			return errors.New("not yet")
+		}
+		return nil
+	}
+	watched(t, probe, func(r *Replica, fake *fakeBackend, changes *atomic.Int32) {
+		synctest.Wait()
+		down.Store(true)
+		ask(t, r, fake, ErrNoConnection)
+		ask(t, r, fake, ErrNoConnection)
+		if r.Available() || changes.Load() != 1 || r.Said() == "" {
+			t.Fatalf("available %t, %d changes, said %q", r.Available(), changes.Load(), r.Said())
+		}
+		synctest.Wait()
+		if r.Said() != "not yet" {
+			t.Errorf("it was not probed at once; it said %q", r.Said())
+		}
+		down.Store(false)
+		time.Sleep(2 * firstRetry)
+		synctest.Wait()
+		if !r.Available() || changes.Load() != 2 || r.Said() != "" {
+			t.Errorf("after a good probe: available %t, %d changes, said %q", r.Available(), changes.Load(), r.Said())
+		}
+	})
+}
+
+func TestOnlyAFailureToConnectTakesAReplicaDown(t *testing.T) {
+	watched(t, nil, func(r *Replica, fake *fakeBackend, changes *atomic.Int32) {
+		for _, err := range []error{ErrBroken, ErrStale, ErrNotHTTP, context.Canceled, context.DeadlineExceeded} {
+			ask(t, r, fake, err)
+		}
+		if !r.Available() || changes.Load() != 0 {
+			t.Errorf("available %t after %d changes", r.Available(), changes.Load())
+		}
+	})
+}
+
+func TestADownReplicaIsProbedWithGrowingGaps(t *testing.T) {
+	var at []time.Time
+	probe := func(context.Context) error {
+		at = append(at, time.Now())
+		return errors.New("loading")
+	}
+	watched(t, probe, func(r *Replica, _ *fakeBackend, _ *atomic.Int32) {
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if r.Available() {
+			t.Fatal("it is available")
+		}
+		want := firstRetry
+		for i := range len(at) - 1 {
+			if gap := at[i+1].Sub(at[i]); gap < want*4/5 || gap > want {
+				t.Errorf("gap %d is %v; want at most a fifth below %v", i, gap, want)
+			}
+			want = min(2*want, patient.ProbeEvery)
+		}
+		if len(at) < 360 {
+			t.Errorf("%d probes in an hour", len(at))
+		}
+	})
+}
+
+func TestLateProbesAreSoftEvidence(t *testing.T) {
+	probes := 0
+	probe := func(ctx context.Context) error {
+		probes++
+		return late(ctx)
+	}
+	watched(t, probe, func(r *Replica, _ *fakeBackend, _ *atomic.Int32) {
+		setAside := make(chan int, 1)
+		r.Observe(func() { setAside <- probes })
+		if n := <-setAside; n != missesAllowed || r.Available() {
+			t.Errorf("available %t after %d probes; want false, %d", r.Available(), n, missesAllowed)
+		}
+	})
+}
+
+func TestAnEngineThatAnswersRequestsIsNotSetAsideForLateProbes(t *testing.T) {
+	watched(t, late, func(r *Replica, fake *fakeBackend, changes *atomic.Int32) {
+		for range 60 {
+			ask(t, r, fake, nil)
+			time.Sleep(10 * time.Second)
+		}
+		if !r.Available() || changes.Load() != 0 {
+			t.Fatalf("available %t after %d changes", r.Available(), changes.Load())
+		}
+		time.Sleep(2 * time.Minute) // now it answers nothing any more
+		synctest.Wait()
+		if r.Available() {
+			t.Error("it is still available")
+		}
+	})
+}
+
+func TestDrainingIsTold(t *testing.T) {
+	watched(t, nil, func(r *Replica, _ *fakeBackend, changes *atomic.Int32) {
+		r.Drain()
+		if r.Available() || changes.Load() != 1 || r.Said() != ErrDraining.Error() {
+			t.Errorf("available %t, %d changes, said %q", r.Available(), changes.Load(), r.Said())
+		}
+	})
+}
+
+func TestARetiredReplicaIsProbedNoMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		probes := 0
+		fake := newFake(1)
+		fake.probe = func(ctx context.Context) error {
+			if probes++; probes == 5 {
+				return late(ctx) // it is under way when the replica leaves
+			}
+			return nil
+		}
+		p := &Pool{Dial: func(Endpoint) (Backend, error) { return fake, nil }}
+		e := patient
+		e.ProbeTimeout = time.Hour
+		mustSet(t, p, e)[0].Observe(func() { t.Error("its leaving was told as a change") })
+		time.Sleep(time.Minute)
+		mustSet(t, p)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if probes != 5 {
+			t.Errorf("%d probes; want 5", probes)
+		}
+		p.Close()
+	})
+}

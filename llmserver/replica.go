@@ -1,0 +1,237 @@
+package llmserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// cancelTimeout bounds the call that gives a reserved slot back to its backend.
+const cancelTimeout = 5 * time.Second
+
+// Endpoint describes a replica as configuration or discovery knows it. URL and
+// Instance are its identity: what differs in them is another process.
+type Endpoint struct {
+	Model    string // the model it serves
+	ID       string // its name towards people and the hash ring
+	URL      string // scheme://host:port and perhaps a base path, without /v1
+	Instance string // the process behind the URL, where known
+	Limit    int    // requests it takes at once; at most MaxLimit
+	APIKey   string // sent instead of the client's Authorization, if not empty
+
+	CountsSlots bool   // it has an agent that counts; its capacity is what that reports
+	SlotSecret  string // that the agent wants to see
+
+	ConnectTimeout time.Duration
+	ProbeEvery     time.Duration // 0: never probed
+	ProbeTimeout   time.Duration
+}
+
+// identity is what makes two endpoints the same process, spoken to in the same way.
+type identity struct {
+	url, instance string
+	countsSlots   bool
+}
+
+func (e Endpoint) identity() identity {
+	return identity{e.URL, e.Instance, e.CountsSlots}
+}
+
+// Events are optional functions that hear of what happens to replicas in the
+// background. They must not block.
+type Events struct {
+	// CancelFailed: a backend could not be told to give a reserved slot back.
+	CancelFailed func(replica string, err error)
+	// CapacityDiffers: a replica reports another capacity than the one configured, and that holds.
+	CapacityDiffers func(replica string, configured, reported int)
+	// Restarted: another process answers at the replica's address. The next
+	// Set makes a new Replica of it.
+	Restarted func(replica string)
+}
+
+// Replica is one LLM server process. The pointer is its identity: a new
+// process on an old address is a new Replica, and what is released late on the
+// old one touches nothing of the new. Name and capacity may change under it.
+type Replica struct {
+	gate     gate
+	backend  Backend
+	endpoint atomic.Pointer[Endpoint]
+	health   health
+	view     view
+	events   Events
+
+	background sync.WaitGroup // cancels under way
+
+	mu   sync.Mutex
+	live *Slot // the newest of the live slots
+}
+
+// NewReplica makes a replica that is spoken to over backend. It is assumed to be
+// able to serve until something says otherwise.
+func NewReplica(e Endpoint, backend Backend) *Replica {
+	r := &Replica{backend: backend}
+	r.health.wake = make(chan struct{}, 1)
+	r.set(e)
+	return r
+}
+
+// set renames and re-caps the replica; the counts stay.
+func (r *Replica) set(e Endpoint) {
+	r.endpoint.Store(&e)
+	r.backend.Describe(e)
+	r.recap(e.Limit)
+}
+
+// ID is the replica's name.
+func (r *Replica) ID() string { return r.endpoint.Load().ID }
+
+// Endpoint is how the replica was last described.
+func (r *Replica) Endpoint() Endpoint { return *r.endpoint.Load() }
+
+// CountsSlots tells whether an agent counts the replica's slots, so that the
+// gate's word is not the last one.
+func (r *Replica) CountsSlots() bool { return r.endpoint.Load().CountsSlots }
+
+// Load is how many requests are ongoing, as best known: what is reserved counts
+// as what is running, and what other ingresses have there counts too.
+func (r *Replica) Load() int { return r.gate.read().ongoing() + int(r.view.others.Load()) }
+
+// HasRoom tells whether a reservation can be expected to find a free slot.
+func (r *Replica) HasRoom() bool {
+	c := r.gate.read()
+	if c.phase != serving || c.ongoing() >= c.limit {
+		return false
+	}
+	others := int(r.view.others.Load())
+	return others == 0 || c.ongoing()+others < c.limit || !r.view.fresh()
+}
+
+// Usage is a reading of the slots that this process holds on a replica.
+type Usage struct{ Reserved, Running, Limit int }
+
+// Ongoing is reserved and running together.
+func (u Usage) Ongoing() int { return u.Reserved + u.Running }
+
+// Usage reads reserved, running and limit at one moment.
+func (r *Replica) Usage() Usage {
+	c := r.gate.read()
+	return Usage{Reserved: c.reserved, Running: c.running, Limit: c.limit}
+}
+
+// Claim takes a slot for holder, a name for people, if fewer than bound (where bound > 0) and fewer
+// than the replica's limit are ongoing. It is the gate's own decision, made in one step and without
+// waiting: ErrFull, ErrDraining or ErrGone if not. The backend is yet to agree: see Slot.Confirm.
+func (r *Replica) Claim(holder string, bound int) (*Slot, error) {
+	if err := r.gate.reserve(bound); err != nil {
+		return nil, err
+	}
+	return r.grant(holder), nil
+}
+
+// grant makes the slot for a unit that the gate counts as reserved already.
+func (r *Replica) grant(holder string) *Slot {
+	s := &Slot{replica: r, token: uuid.New(), holder: holder, since: time.Now()}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s.next = r.live
+	if r.live != nil {
+		r.live.prev = s
+	}
+	r.live = s
+	return s
+}
+
+// forget takes a slot that is done from the list of live ones.
+func (r *Replica) forget(s *Slot) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s.prev != nil {
+		s.prev.next = s.next
+	} else {
+		r.live = s.next
+	}
+	if s.next != nil {
+		s.next.prev = s.prev
+	}
+	s.prev, s.next = nil, nil
+}
+
+// SlotInfo describes a live slot to people.
+type SlotInfo struct {
+	Holder  string
+	Running bool // else reserved
+	Since   time.Time
+}
+
+// Slots lists the live slots, the newest first.
+func (r *Replica) Slots() []SlotInfo {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var all []SlotInfo
+	for s := r.live; s != nil; s = s.next {
+		all = append(all, SlotInfo{s.holder, s.state.Load() == slotRunning, s.since})
+	}
+	return all
+}
+
+// Do sends a request into a slot that was started. A replica that cannot be
+// connected to is down from then on, until a probe reaches it.
+func (r *Replica) Do(req *http.Request, s *Slot) (*http.Response, error) {
+	resp, report, err := r.backend.Do(req, s.token)
+	r.learn(report)
+	if err != nil {
+		r.health.request(err)
+		if r.CountsSlots() && !errors.Is(err, ErrToken) && !errors.Is(err, ErrFull) && !errors.Is(err, ErrDraining) {
+			r.cancel(s.token) // the agent may have heard nothing of the request, and would hold the reservation for its lease
+		}
+		return nil, fmt.Errorf("replica %s: %w", r.ID(), err)
+	}
+	r.health.answered()
+	return resp, nil
+}
+
+// Call sends a request that takes no slot: one that manages the replica and
+// asks for no work.
+func (r *Replica) Call(req *http.Request) (*http.Response, error) {
+	resp, report, err := r.backend.Do(req, Token{})
+	r.learn(report)
+	if err != nil {
+		return nil, fmt.Errorf("replica %s: %w", r.ID(), err)
+	}
+	return resp, nil
+}
+
+// Drain lets nothing new in; what is reserved may still be dispatched.
+func (r *Replica) Drain() {
+	r.gate.move(draining)
+	r.health.tell()
+}
+
+// retire takes the replica out of service; running requests go on.
+func (r *Replica) retire() { r.gate.move(retired) }
+
+// open puts a replica in service that has come, or come back.
+func (r *Replica) open() { r.gate.move(serving) }
+
+// cancel tells the backend, in the background, that a token will not be used.
+func (r *Replica) cancel(t Token) {
+	r.background.Go(func() {
+		ctx, stop := context.WithTimeout(context.Background(), cancelTimeout)
+		defer stop()
+		report, err := r.backend.Cancel(ctx, t)
+		r.learn(report)
+		if err != nil && r.events.CancelFailed != nil {
+			r.events.CancelFailed(r.ID(), err)
+		}
+	})
+}
+
+// Wait returns when no call in the background is under way. Nothing may be
+// reserved or released meanwhile.
+func (r *Replica) Wait() { r.background.Wait() }

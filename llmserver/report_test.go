@@ -1,0 +1,256 @@
+package llmserver
+
+import (
+	"errors"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestEveryAnswerOfAnAgentIsListenedTo(t *testing.T) {
+	failed := errors.New("failed")
+	answers := map[string]func(t *testing.T, r *Replica, b *reporting){
+		"a reservation": func(t *testing.T, r *Replica, _ *reporting) { claim(t, r).Release() },
+		"a refusal": func(t *testing.T, r *Replica, b *reporting) {
+			b.capacity = 0
+			s, _ := r.Claim("holder", 0)
+			s.Confirm(t.Context(), 0)
+		},
+		"a cancel": func(t *testing.T, r *Replica, b *reporting) {
+			now := b.said()
+			b.say(Report{})
+			s := claim(t, r)
+			b.say(now)
+			s.Release()
+		},
+		"an answer": func(t *testing.T, r *Replica, b *reporting) {
+			now := b.said()
+			b.say(Report{})
+			s := claim(t, r)
+			b.say(now)
+			s.Start()
+			if resp, err := r.Do(&http.Request{}, s); err == nil {
+				resp.Body.Close()
+			}
+			s.Release()
+		},
+		"a refused request": func(t *testing.T, r *Replica, b *reporting) {
+			now := b.said()
+			b.say(Report{})
+			s := claim(t, r)
+			b.say(now)
+			b.faults = func(string) error { return failed }
+			s.Start()
+			r.Do(&http.Request{}, s)
+			s.Release()
+		},
+		"a call without a slot": func(_ *testing.T, r *Replica, _ *reporting) { r.Call(&http.Request{}) },
+		"a call that was denied": func(_ *testing.T, r *Replica, b *reporting) {
+			b.faults = func(string) error { return failed }
+			r.Call(&http.Request{})
+		},
+		"a probe": func(t *testing.T, r *Replica, _ *reporting) { r.probe(t.Context()) },
+	}
+	for name, answer := range answers {
+		t.Run(name, func(t *testing.T) {
+			r, b, _ := newReporting(8)
+			b.say(Report{Ongoing: 5, Limit: 6, Instance: "i", Seq: 1})
+			answer(t, r, b)
+			r.Wait()
+			if got := r.view.last; got != b.said() {
+				t.Errorf("it was heard as %+v", got)
+			}
+		})
+	}
+}
+
+func TestOthersCountAsLoad(t *testing.T) {
+	r, _, _ := newReporting(8)
+	mine := claim(t, r)
+	r.learn(Report{Ongoing: 4, Limit: 8, Instance: "i", Seq: 5})
+	if r.Load() != 4 {
+		t.Errorf("load %d; want 4, of which one is ours", r.Load())
+	}
+	second := claim(t, r)
+	if r.Load() != 5 {
+		t.Errorf("load %d; want ours since the report on top", r.Load())
+	}
+	mine.Release()
+	second.Release()
+	if r.Load() != 3 {
+		t.Errorf("load %d; want that of the others", r.Load())
+	}
+	r.learn(Report{Ongoing: 0, Instance: "i", Seq: 6})
+	if r.Load() != 0 {
+		t.Errorf("load %d after the others have gone", r.Load())
+	}
+}
+
+func TestAnOlderReportIsIgnoredAndOneOfTheSameStateIsNot(t *testing.T) {
+	r, _, n := newReporting(8)
+	r.learn(Report{Ongoing: 4, Limit: 8, Instance: "i", Seq: 5})
+	r.learn(Report{Ongoing: 7, Limit: 3, Instance: "i", Seq: 4})
+	if r.Load() != 4 || r.Usage().Limit != 8 {
+		t.Errorf("load %d of %d", r.Load(), r.Usage().Limit)
+	}
+	mine := claim(t, r)
+	r.learn(Report{Ongoing: 4, Instance: "i", Seq: 5}) // with one of them ours by now
+	if r.Load() != 4 {
+		t.Errorf("load %d; want 4", r.Load())
+	}
+	mine.Release()
+	r.learn(Report{})
+	if r.Load() != 3 || n.restarted.Load() != 0 {
+		t.Errorf("after a report that says nothing: load %d, %d restarts", r.Load(), n.restarted.Load())
+	}
+}
+
+// A report that leaves no room holds for a while: the others tell the agent,
+// not us, what they give back.
+func TestAFullReplicaIsTriedAgainOnlyWhenItsReportIsOld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, _, _ := newReporting(2)
+		r.learn(Report{Ongoing: 1, Limit: 2, Instance: "i", Seq: 1})
+		if !r.HasRoom() {
+			t.Error("one of two is taken, and there is no room")
+		}
+		r.learn(Report{Ongoing: 2, Instance: "i", Seq: 2})
+		time.Sleep(freshness - 1)
+		if r.HasRoom() {
+			t.Error("others have it all, and there is room")
+		}
+		time.Sleep(1)
+		if !r.HasRoom() {
+			t.Error("an old report keeps requests away")
+		}
+		first, second := claim(t, r), claim(t, r)
+		if r.HasRoom() {
+			t.Error("all slots are held here, and there is room")
+		}
+		first.Release()
+		second.Release()
+		r.Wait()
+	})
+}
+
+// What was asked for in vain is not among the requests that the report counts.
+func TestARefusalShowsThatThereIsNoRoom(t *testing.T) {
+	r, b, _ := newReporting(3)
+	b.say(Report{Ongoing: 3, Limit: 3, Instance: "i", Seq: 1})
+	b.capacity = 0
+	s, err := r.Claim("holder", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Confirm(t.Context(), 0); err != ErrFull {
+		t.Fatalf("Confirm = %v", err)
+	}
+	if r.HasRoom() || r.Load() != 3 {
+		t.Errorf("load %d of 3, room: %t", r.Load(), r.HasRoom())
+	}
+}
+
+func TestACapacityThatIsReportedHolds(t *testing.T) {
+	r, b, n := newReporting(8)
+	r.learn(Report{Ongoing: 1, Instance: "i", Seq: 1}) // a header, which does not tell it
+	if r.Usage().Limit != 8 || n.differs.Load() != 0 {
+		t.Errorf("limit %d before it was told", r.Usage().Limit)
+	}
+	r.learn(Report{Ongoing: 1, Limit: 3, Instance: "i", Seq: 1})
+	r.learn(Report{Ongoing: 1, Limit: 3, Instance: "i", Seq: 2})
+	if r.Usage().Limit != 3 || n.differs.Load() != 1 || n.configured != 8 || n.reported != 3 {
+		t.Errorf("limit %d; told %d times that %d was configured and %d reported", r.Usage().Limit, n.differs.Load(), n.configured, n.reported)
+	}
+	if n.observed.Load() != 1 {
+		t.Errorf("who waits was told %d times", n.observed.Load())
+	}
+	e := r.Endpoint()
+	e.Limit, e.ID = 5, "renamed"
+	r.set(e) // a reload
+	if r.Usage().Limit != 3 || r.ID() != "renamed" || b.described[len(b.described)-1].Limit != 5 {
+		t.Errorf("after a reload: limit %d of %s", r.Usage().Limit, r.ID())
+	}
+
+	same, _, n := newReporting(8)
+	same.learn(Report{Limit: 8, Instance: "i", Seq: 1})
+	if n.differs.Load() != 0 {
+		t.Error("the configured capacity differs from itself")
+	}
+}
+
+// A report and a reload at the same time: whichever comes first, the report holds.
+func TestAReloadDoesNotUndoACapacityReportedMeanwhile(t *testing.T) {
+	for range 2000 {
+		r, _, _ := newReporting(8)
+		e := r.Endpoint()
+		e.Limit = 5
+		var both sync.WaitGroup
+		both.Go(func() { r.set(e) })
+		both.Go(func() { r.learn(Report{Limit: 3, Instance: "i", Seq: 1}) })
+		both.Wait()
+		if got := r.Usage().Limit; got != 3 {
+			t.Fatalf("limit %d; want the reported one", got)
+		}
+	}
+}
+
+func TestAnotherProcessIsToldOnceAndChangesNothingHere(t *testing.T) {
+	r, _, n := newReporting(8)
+	r.learn(Report{Ongoing: 4, Limit: 3, Instance: "old", Seq: 900})
+	mine := claim(t, r)
+	load := r.Load()
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() { r.learn(Report{Ongoing: 1, Limit: 7, Instance: "new", Seq: 901}) })
+	}
+	all.Wait()
+	if n.restarted.Load() != 1 {
+		t.Errorf("told %d times", n.restarted.Load())
+	}
+	if r.Load() != load || r.Usage().Limit != 3 {
+		t.Errorf("load %d of %d; want %d of 3", r.Load(), r.Usage().Limit, load)
+	}
+	wantUsage(t, r, 1, 0)
+	mine.Release()
+}
+
+func TestARestartedReplicaIsReplacedAndTheOthersStay(t *testing.T) {
+	p, _ := newTestPool()
+	defer p.Close()
+	var restarted atomic.Int32
+	p.Events.Restarted = func(string) { restarted.Add(1) }
+	before := mustSet(t, p, endpoint("a"), endpoint("b"))
+	old, other := before[0], before[1]
+	s, otherSlot := claim(t, old), claim(t, other)
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range before {
+		r.learn(Report{Ongoing: 1, Limit: 2, Instance: "first of " + r.ID(), Seq: 9})
+	}
+	old.learn(Report{Ongoing: 1, Limit: 2, Instance: "second", Seq: 1})
+	if restarted.Load() != 1 {
+		t.Fatalf("%d have restarted", restarted.Load())
+	}
+	after := mustSet(t, p, endpoint("a"), endpoint("b"))
+	if after[0] == old || after[1] != other {
+		t.Fatalf("%p, %p became %p, %p; want the first replaced", old, other, after[0], after[1])
+	}
+	wantUsage(t, after[0], 0, 0)
+	wantUsage(t, old, 0, 1)
+	wantUsage(t, other, 1, 0)
+	if got := p.Leaving(); len(got) != 1 || got[0] != old {
+		t.Errorf("leaving: %v", got)
+	}
+	after[0].learn(Report{Limit: 2, Instance: "second", Seq: 2})
+	if again := mustSet(t, p, endpoint("a"), endpoint("b")); again[0] != after[0] {
+		t.Error("it was replaced a second time")
+	}
+	s.Release()
+	otherSlot.Release()
+	wantUsage(t, old, 0, 0)
+	wantUsage(t, after[0], 0, 0)
+}

@@ -1,0 +1,69 @@
+package llmserver
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// reporting is a backend that says a report with everything.
+type reporting struct {
+	*fakeBackend
+	mu     sync.Mutex
+	report Report
+}
+
+func (b *reporting) say(r Report) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.report = r
+}
+
+func (b *reporting) said() Report {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.report
+}
+
+func (b *reporting) Reserve(ctx context.Context, t Token, wait time.Duration) (Report, error) {
+	_, err := b.fakeBackend.Reserve(ctx, t, wait)
+	return b.said(), err
+}
+
+func (b *reporting) Cancel(ctx context.Context, t Token) (Report, error) {
+	_, err := b.fakeBackend.Cancel(ctx, t)
+	return b.said(), err
+}
+
+func (b *reporting) Do(req *http.Request, t Token) (*http.Response, Report, error) {
+	if t == (Token{}) {
+		return &http.Response{Body: http.NoBody}, b.said(), b.fault("call")
+	}
+	resp, _, err := b.fakeBackend.Do(req, t)
+	return resp, b.said(), err
+}
+
+func (b *reporting) Probe(ctx context.Context) (Report, error) {
+	_, err := b.fakeBackend.Probe(ctx)
+	return b.said(), err
+}
+
+// news counts what a replica tells of itself.
+type news struct {
+	restarted, differs, observed atomic.Int32
+	configured, reported         int
+}
+
+// newReporting is a replica configured for limit slots, whose agent is yet to speak.
+func newReporting(limit int) (*Replica, *reporting, *news) {
+	b, n := &reporting{fakeBackend: newFake(1 << 10)}, new(news)
+	r := NewReplica(Endpoint{Model: "m", ID: "r", URL: "http://r", Limit: limit, CountsSlots: true}, b)
+	r.events = Events{
+		Restarted:       func(string) { n.restarted.Add(1) },
+		CapacityDiffers: func(_ string, c, r int) { n.differs.Add(1); n.configured, n.reported = c, r },
+	}
+	r.Observe(func() { n.observed.Add(1) })
+	return r, b, n
+}

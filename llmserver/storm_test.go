@@ -1,0 +1,175 @@
+package llmserver
+
+import (
+	"math/rand/v2"
+	"net/http"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// After a storm every slot is back, here and at the replica, which never saw
+// a request without a slot, nor two in one.
+func TestAStormLeavesNoSlotBehind(t *testing.T) {
+	const capacity = 5
+	r, f := newTestReplica(capacity)
+	f.faults = func(op string) error {
+		switch n := rand.IntN(20); {
+		case n == 0 && op == "do":
+			return ErrBroken
+		case n == 1 && op == "reserve":
+			return ErrFull
+		case n < 3 && op != "do":
+			return errReplyLost
+		case n < 12:
+			runtime.Gosched()
+		}
+		return nil
+	}
+	clear := weather(r, capacity)
+	var requests sync.WaitGroup
+	for range 32 {
+		requests.Go(func() {
+			for range 300 {
+				if s, err := r.Claim("storm", rand.IntN(2*capacity)); err == nil {
+					live(t, r, s)
+				}
+			}
+		})
+	}
+	requests.Wait()
+	clear()
+	r.Wait()
+	wantUsage(t, r, 0, 0)
+	if f.holds() != 0 {
+		t.Errorf("the replica still holds %d", f.holds())
+	}
+	if len(f.violations) > 0 {
+		t.Errorf("%d violations, such as: %s", len(f.violations), f.violations[0])
+	}
+}
+
+// weather changes the replica's limit and phase until the storm is over.
+func weather(r *Replica, capacity int) (clear func()) {
+	stop := make(chan struct{})
+	var changes sync.WaitGroup
+	changes.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			e := r.Endpoint()
+			e.Limit = 1 + rand.IntN(capacity)
+			r.set(e)
+			switch rand.IntN(8) {
+			case 0:
+				r.Drain()
+			case 1:
+				r.retire()
+			default:
+				r.open()
+			}
+			runtime.Gosched()
+		}
+	})
+	return func() {
+		close(stop)
+		changes.Wait()
+	}
+}
+
+// live leads a slot through one of the lives that it can have, the ugly ones included.
+func live(t *testing.T, r *Replica, s *Slot) {
+	defer s.Release()
+	if s.Confirm(t.Context(), 0) != nil {
+		return
+	}
+	switch rand.IntN(6) {
+	case 0: // the client walks away
+		return
+	case 1: // it walks away while its request is being started
+		twice(s.Release, func() {
+			if s.Start() == nil {
+				send(r, s)
+			}
+		})
+		return
+	}
+	won := make(chan bool, 2)
+	start := func() { won <- s.Start() == nil }
+	twice(start, start)
+	if first, second := <-won, <-won; first && second {
+		t.Error("a slot was started twice")
+	} else if !first && !second {
+		return // the replica was retired
+	}
+	send(r, s)
+	if rand.IntN(2) == 0 {
+		if heir := s.HandOver("heir"); heir != nil {
+			live(t, r, heir)
+		}
+	}
+	twice(s.Release, s.Release)
+}
+
+func send(r *Replica, s *Slot) {
+	if resp, err := r.Do(&http.Request{}, s); err == nil {
+		resp.Body.Close()
+	}
+}
+
+// twice does both at once, as nearly as can be.
+func twice(f, g func()) {
+	var ready atomic.Int32
+	var both sync.WaitGroup
+	for _, do := range []func(){f, g} {
+		both.Go(func() {
+			for ready.Add(1); ready.Load() < 2; {
+				runtime.Gosched()
+			}
+			do()
+		})
+	}
+	both.Wait()
+}
+
+// Where no reply is lost and nobody walks away, the replica never has to
+// refuse: the gate asks for no more than there is.
+func TestTheGateNeverAsksForMoreThanTheReplicaHas(t *testing.T) {
+	const capacity = 3
+	r, f := newTestReplica(capacity)
+	f.faults = func(string) error { runtime.Gosched(); return nil }
+	var requests sync.WaitGroup
+	for range 32 {
+		requests.Go(func() {
+			for range 300 {
+				s, err := r.Claim("holder", 0)
+				if err != nil {
+					runtime.Gosched()
+					continue
+				}
+				if err := s.Confirm(t.Context(), 0); err != nil {
+					t.Errorf("Confirm: %v", err)
+					return
+				}
+				s.Start()
+				resp, err := r.Do(&http.Request{}, s)
+				if err != nil {
+					t.Errorf("Do: %v", err)
+					return
+				}
+				resp.Body.Close()
+				s.Release()
+			}
+		})
+	}
+	requests.Wait()
+	r.Wait()
+	wantUsage(t, r, 0, 0)
+	if f.refusals != 0 || f.cancels != 0 || f.reserves == 0 {
+		t.Errorf("%d reserved, %d refusals, %d cancels", f.reserves, f.refusals, f.cancels)
+	}
+}
