@@ -1,0 +1,144 @@
+package http1
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/net/http/httpguts"
+
+	"berth/llmserver"
+)
+
+// Client is the backend of a plain engine, which knows nothing of slots:
+// reserving and cancelling are free. It is used by many goroutines at once.
+type Client struct {
+	base     *url.URL
+	address  string // to connect to
+	host     string // as the Host field tells it
+	endpoint atomic.Pointer[llmserver.Endpoint]
+	pool     pool
+}
+
+var _ llmserver.Backend = (*Client)(nil)
+
+// Dial makes the backend of a plain engine. It connects only when a request
+// needs it. The error says what is wrong with the URL.
+func Dial(e llmserver.Endpoint) (*Client, error) {
+	base, err := url.Parse(e.URL)
+	if err != nil || base.Host == "" || base.Scheme != "http" {
+		return nil, fmt.Errorf("the URL %q is not of the form http://host:port", e.URL)
+	}
+	host, err := httpguts.PunycodeHostPort(base.Host)
+	if err != nil {
+		return nil, fmt.Errorf("the URL %q has a host that is no name: %w", e.URL, err)
+	}
+	at := url.URL{Host: host}
+	c := &Client{
+		base:    base,
+		address: net.JoinHostPort(at.Hostname(), cmp.Or(at.Port(), "80")),
+		host:    withoutZone(host),
+	}
+	c.Describe(e)
+	return c, nil
+}
+
+// withoutZone takes the zone out of a link-local address, which means nothing to anyone else.
+func withoutZone(host string) string {
+	before, zone, found := strings.Cut(host, "%")
+	if !found {
+		return host
+	}
+	return before + zone[max(0, strings.IndexByte(zone, ']')):]
+}
+
+// Describe takes over what may change while the replica lives: key and deadline.
+func (c *Client) Describe(e llmserver.Endpoint) { c.endpoint.Store(&e) }
+
+// Reserve holds nothing: the engine does not count.
+func (c *Client) Reserve(context.Context, llmserver.Token, time.Duration) (llmserver.Report, error) {
+	return llmserver.Report{}, nil
+}
+
+// Cancel gives back nothing.
+func (c *Client) Cancel(context.Context, llmserver.Token) (llmserver.Report, error) {
+	return llmserver.Report{}, nil
+}
+
+// Close lets go of idle connections, and of those under way when their
+// answers end. Requests are still served, each on a connection of its own.
+func (c *Client) Close() { c.pool.close() }
+
+// Do sends the request and returns when the head of the answer is there.
+// ContentLength must be exact: never unknown, and never zero for a body that has bytes.
+// The request's body is read and closed before Do returns. The error of a request that cannot be
+// written as HTTP is none of those that Backend names, for it says nothing of the replica.
+//
+// The answer's body may be closed by any goroutine, while another one reads.
+func (c *Client) Do(req *http.Request, _ llmserver.Token) (*http.Response, llmserver.Report, error) {
+	if req.ContentLength < 0 {
+		panic("BUG: a request of unknown length")
+	}
+	x, err := c.send(req)
+	if err == nil {
+		err = x.answer()
+	}
+	if err == nil {
+		return &x.response, llmserver.Report{}, nil
+	}
+	if errors.Is(err, llmserver.ErrStale) {
+		c.pool.drop() // they are as old, and the one more try that is allowed must not meet them
+	}
+	return nil, llmserver.Report{}, err
+}
+
+// send brings the request to the replica. After an error nothing is left of the exchange.
+func (c *Client) send(req *http.Request) (*exchange, error) {
+	if req.Body != nil {
+		defer req.Body.Close()
+	}
+	conn, err := c.connect(req.Context())
+	if err != nil {
+		return nil, err
+	}
+	page := requestPages.Get().(*requestPage)
+	defer requestPages.Put(page)
+	head, err := c.appendHead(page[:0], req)
+	if err != nil {
+		c.pool.put(conn)
+		return nil, err
+	}
+	x := newExchange(req, conn, &c.pool)
+	if err := x.send(head); err != nil {
+		return nil, x.fail(err)
+	}
+	return x, nil
+}
+
+// connect takes the idle connection that was used last, or makes a new one.
+func (c *Client) connect(ctx context.Context) (*conn, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	if conn := c.pool.get(); conn != nil {
+		return conn, nil
+	}
+	d := llmserver.Dialer(c.endpoint.Load().ConnectTimeout)
+	nc, err := d.DialContext(ctx, "tcp", c.address)
+	if err != nil {
+		return nil, llmserver.Progress{}.Failure(ctx, err)
+	}
+	return newConn(nc), nil
+}
+
+// Probe asks for /health.
+func (c *Client) Probe(ctx context.Context) (llmserver.Report, error) {
+	return llmserver.ProbeHealth(ctx, c.Do)
+}

@@ -1,0 +1,73 @@
+package http1
+
+import (
+	"errors"
+	"net"
+	"os"
+	"syscall"
+	"time"
+)
+
+const (
+	// roomy is what an empty socket takes without waiting for the replica.
+	roomy = 16 << 10
+	// patience is how long a write may hang before it is looked whether the
+	// replica reads no more because it has answered already.
+	patience = 100 * time.Millisecond
+)
+
+// A conn is a connection to a replica. One exchange at a time owns it, or the
+// pool. Close may be called by anyone, any number of times, and ends what is being done on it.
+type conn struct {
+	net.Conn
+	reused bool      // it has served before
+	since  time.Time // when it fell idle
+
+	// The functions are made once per connection, not once per request.
+	abort func()          // closes it
+	raw   syscall.RawConn // nil if there is no socket to look at
+	peek  func(fd uintptr)
+	quiet bool // what peek saw
+}
+
+func newConn(nc net.Conn) *conn {
+	c := &conn{Conn: nc}
+	c.abort = func() { c.Close() }
+	if s, ok := nc.(syscall.Conn); ok {
+		c.raw, _ = s.SyscallConn()
+		c.peek = func(fd uintptr) { c.quiet = quiet(fd) }
+	}
+	return c
+}
+
+// silent tells whether the connection is open and nothing has come that was
+// not read. It neither waits nor takes anything.
+func (c *conn) silent() bool {
+	if c.raw == nil {
+		return true
+	}
+	return c.raw.Control(c.peek) == nil && c.quiet
+}
+
+// send writes all of p, unless the replica answers or hangs up while it does
+// not read: early then. Nobody else watches the connection meanwhile, so a long write looks for itself.
+func (c *conn) send(p []byte) (early bool, err error) {
+	if len(p) <= roomy {
+		_, err := c.Write(p)
+		return false, err
+	}
+	defer c.SetWriteDeadline(time.Time{})
+	for {
+		if err := c.SetWriteDeadline(time.Now().Add(patience)); err != nil {
+			return false, err
+		}
+		n, err := c.Write(p)
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return false, err
+		}
+		if !c.silent() {
+			return true, nil
+		}
+		p = p[n:]
+	}
+}

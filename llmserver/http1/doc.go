@@ -1,0 +1,25 @@
+// Package http1 is the upstream connection of the hot path: HTTP/1.1 to a
+// plain engine over http://, driven by the request's own goroutine.
+//
+// A [Client] is a llmserver.Backend that keeps every promise of llmserver.HTTP
+// and costs less. net/http's transport runs two goroutines per connection and
+// hands each request and answer over between them; here the goroutine that wants the
+// answer writes the request and reads the answer itself. A usual request is one
+// write. The head of the answer is read into a pooled page; from then on each
+// Read of the body is one read of the socket, straight into the caller's
+// buffer, and chunked framing is taken out in place. A stream that has begun holds no buffer.
+//
+// Nothing watches a connection while nobody reads: whether an idle one is
+// still open is looked at when it is taken for reuse. The end of the request's context closes the
+// connection, whatever is being done on it.
+//
+// # What is an answer
+//
+// Answers are understood as net/http understands them, or refused. Refused
+// although net/http takes them are: folded header lines, a space before the colon, versions
+// other than HTTP/1.x, a status below 100, transfer codings in HTTP/1.0, an answer of 101,
+// a chunk's size of 2^63 and more, over 4 KiB of chunk framing in excess of a fair share, and trailers that
+// are not closed by their first empty line. A Content-Length beside chunked
+// coding is dropped, as by net/http, and the connection is not used again.
+// Header fields are left as they came, but for the framing ones: no Cache-Control is made up from Pragma.
+package http1
