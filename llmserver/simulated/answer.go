@@ -1,0 +1,176 @@
+package simulated
+
+import (
+	"encoding/json"
+	"strconv"
+
+	openai "github.com/sashabaranov/go-openai"
+)
+
+// created is the time of every answer: a clock would make equal answers differ.
+const created = 1700000000
+
+// The arguments of a tool call are a JSON object around the words, whatever their number.
+const (
+	callOpening = `{"input":"`
+	callClosing = `"}`
+)
+
+const doneEvent = "data: [DONE]\n\n"
+
+// A script is the answer to a task, known before its time has come. Streams are put together from rendered pieces,
+// since hundreds of them grow by a chunk in every step.
+type script struct {
+	task    *task
+	id      string
+	head    string // of each chunk, up to its choices
+	choices []choice
+}
+
+type choice struct {
+	voice    uint64
+	openings []string // whole chunks before the first token
+	before   string   // of a chunk, around the token
+	after    string   // up to the finish reason
+}
+
+func newScript(t *task) *script {
+	s := &script{task: t, id: "cmpl-" + t.id()}
+	object := "text_completion"
+	if t.chat {
+		s.id, object = "chat"+s.id, "chat.completion.chunk"
+	}
+	s.head = `data: {"id":` + quote(s.id) + `,"object":` + quote(object) +
+		`,"created":` + strconv.Itoa(created) + `,"model":` + quote(t.model) + `,"choices":[`
+	for p := range t.prompts {
+		for a := range t.answers {
+			s.choices = append(s.choices, s.choice(len(s.choices), t.voice(p, a)))
+		}
+	}
+	return s
+}
+
+func (s *script) choice(index int, voice uint64) choice {
+	const reason = `,"logprobs":null,"finish_reason":`
+	const unfinished = reason + "null}]}\n\n"
+	head := s.head + `{"index":` + strconv.Itoa(index) + `,`
+	switch {
+	case !s.task.chat:
+		return choice{voice: voice, before: head + `"text":"`, after: `"` + reason}
+	case s.task.tool == "":
+		role := head + `"delta":{"role":"assistant","content":""}` + unfinished
+		return choice{voice, []string{role}, head + `"delta":{"content":"`, `"}` + reason}
+	default:
+		const call = `"delta":{"tool_calls":[{"index":0,`
+		role := head + `"delta":{"role":"assistant","content":null}` + unfinished
+		name := head + call + `"id":` + quote(callID(voice)) + `,"type":"function","function":{"name":` +
+			quote(s.task.tool) + `,"arguments":""}}]}` + unfinished
+		return choice{voice, []string{role, name}, head + call + `"function":{"arguments":"`, `"}}]}` + reason}
+	}
+}
+
+// chunk appends the event with the k-th token of a choice; the last one carries the finish reason.
+func (s *script) chunk(event []byte, c *choice, k int) []byte {
+	event = append(event, c.before...)
+	if s.task.tool != "" && k == 0 {
+		event = append(event, escape(callOpening)...)
+	}
+	event = append(event, word(c.voice, k)...)
+	if k < s.task.limit-1 {
+		return append(append(event, c.after...), "null}]}\n\n"...)
+	}
+	if s.task.tool != "" {
+		event = append(event, escape(callClosing)...)
+	}
+	return append(append(append(event, c.after...), quote(s.task.finish)...), `,"stop_reason":null}]}`+"\n\n"...)
+}
+
+// usageChunk is the event that stream_options.include_usage asks for.
+func (s *script) usageChunk(usage openai.Usage) []byte {
+	return append(append(append([]byte(s.head), `],"usage":`...), encode(usage)...), "}\n\n"...)
+}
+
+// events is the number of events of the whole stream.
+func (s *script) events() int {
+	n := 1
+	if s.task.includeUsage {
+		n++
+	}
+	for _, c := range s.choices {
+		n += len(c.openings) + s.task.limit
+	}
+	return n
+}
+
+// whole is the answer in one piece.
+func (s *script) whole(usage openai.Usage) []byte {
+	type message struct {
+		Role      string            `json:"role"`
+		Content   *string           `json:"content"`
+		ToolCalls []openai.ToolCall `json:"tool_calls,omitempty"`
+	}
+	type body struct {
+		Index        int      `json:"index"`
+		Message      *message `json:"message,omitempty"`
+		Text         *string  `json:"text,omitempty"`
+		Logprobs     any      `json:"logprobs"`
+		FinishReason string   `json:"finish_reason"`
+		StopReason   any      `json:"stop_reason"`
+	}
+	bodies := make([]body, len(s.choices))
+	for i, c := range s.choices {
+		b := body{Index: i, FinishReason: s.task.finish}
+		text := s.text(c.voice)
+		switch {
+		case !s.task.chat:
+			b.Text = &text
+		case s.task.tool == "":
+			b.Message = &message{Role: openai.ChatMessageRoleAssistant, Content: &text}
+		default:
+			call := openai.FunctionCall{Name: s.task.tool, Arguments: callOpening + text + callClosing}
+			b.Message = &message{Role: openai.ChatMessageRoleAssistant, ToolCalls: []openai.ToolCall{
+				{ID: callID(c.voice), Type: openai.ToolTypeFunction, Function: call},
+			}}
+		}
+		bodies[i] = b
+	}
+	object := "text_completion"
+	if s.task.chat {
+		object = "chat.completion"
+	}
+	return encode(struct {
+		ID      string       `json:"id"`
+		Object  string       `json:"object"`
+		Created int64        `json:"created"`
+		Model   string       `json:"model"`
+		Choices []body       `json:"choices"`
+		Usage   openai.Usage `json:"usage"`
+	}{s.id, object, created, s.task.model, bodies, usage})
+}
+
+func (s *script) text(voice uint64) string {
+	text := make([]byte, 0, 4*s.task.limit)
+	for k := range s.task.limit {
+		text = append(text, word(voice, k)...)
+	}
+	return string(text)
+}
+
+func callID(voice uint64) string { return "call-" + strconv.FormatUint(voice, 16) }
+
+func quote(text string) string { return string(encode(text)) }
+
+// escape renders text for the inside of a JSON string.
+func escape(text string) string {
+	quoted := quote(text)
+	return quoted[1 : len(quoted)-1]
+}
+
+// encode renders what cannot fail to be JSON.
+func encode(value any) []byte {
+	data, err := json.Marshal(value)
+	if err != nil {
+		panic("BUG: " + err.Error())
+	}
+	return data
+}

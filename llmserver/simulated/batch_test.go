@@ -1,0 +1,162 @@
+package simulated
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+)
+
+var testCost = Cost{PrefillTokensPerSecond: 1000, DecodeStep: 10 * time.Millisecond, DecodeStepPerRequest: time.Millisecond}
+
+// drive lets a batch run in virtual time until nothing is left to do, and returns that time.
+func drive(b *Batch) (now time.Duration) {
+	for b.Begin() {
+		now += b.Step()
+		b.Finish()
+	}
+	return now
+}
+
+func TestALoneSequenceTakesItsPrefillAndAStepPerToken(t *testing.T) {
+	for _, prompt := range []int{1, 100, prefillChunk, 3*prefillChunk + 5} {
+		b := NewBatch(testCost, NewCache(1<<20, 16), 8)
+		b.Add(&Sequence{Prompt: prompt, Answers: 1, Limit: 7})
+		if got, want := drive(b), testCost.Prefill(prompt)+7*testCost.Decode(1); got.Round(time.Microsecond) != want.Round(time.Microsecond) {
+			t.Errorf("a prompt of %d took %v, want %v", prompt, got, want)
+		}
+	}
+}
+
+func TestALongPromptDelaysTheRunningAnswersButDoesNotStopThem(t *testing.T) {
+	b := NewBatch(testCost, NewCache(1<<20, 16), 8)
+	answers := &Sequence{Prompt: 1, Answers: 1, Limit: 100}
+	b.Add(answers)
+	b.Begin()
+	b.Finish()
+	long := &Sequence{Prompt: 3 * prefillChunk, Answers: 1, Limit: 1}
+	b.Add(long)
+	for range 3 {
+		b.Begin()
+		b.Finish()
+	}
+	if long.generated != 1 || answers.generated != 4 {
+		t.Errorf("after three chunks the long prompt has %d tokens and the running answer %d, want 1 and 4", long.generated, answers.generated)
+	}
+}
+
+func TestSequencesAreAdmittedInOrderAsPlacesAndMemoryAllow(t *testing.T) {
+	b := NewBatch(testCost, NewCache(10*16, 16), 2)
+	var done []string
+	add := func(name string, prompt, limit int) {
+		s := &Sequence{Prompt: prompt, Answers: 1, Limit: limit}
+		s.Progress = func(generated int) {
+			if generated == limit {
+				done = append(done, name)
+			}
+		}
+		if err := b.Add(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	add("long", 16, 60)
+	add("short", 16, 10)
+	add("big", 80, 50) // 9 of 10 blocks: fits only alone
+	add("small", 16, 1)
+	b.Begin()
+	if b.Running() != 2 || b.Waiting() != 2 {
+		t.Fatalf("%d running, %d waiting; want the 2 places taken", b.Running(), b.Waiting())
+	}
+	drive(b)
+	if want := []string{"short", "long", "big", "small"}; !slices.Equal(done, want) {
+		t.Errorf("done in order %v, want %v: what fits never overtakes what does not yet", done, want)
+	}
+	if b.cache.Held() != 0 {
+		t.Errorf("%d blocks held by an empty batch", b.cache.Held())
+	}
+	if err := b.Add(&Sequence{Prompt: 100, Answers: 2, Limit: 31}); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("162 tokens for a cache of 160: %v", err)
+	}
+}
+
+func TestARemovedSequenceShortensTheStepAndFreesItsMemory(t *testing.T) {
+	b := NewBatch(testCost, NewCache(1<<20, 16), 8)
+	prompt := &Sequence{Prompt: 1000, Answers: 1, Limit: 5}
+	answer := &Sequence{Prompt: 1, Answers: 1, Limit: 5}
+	b.Add(answer)
+	b.Add(prompt)
+	b.Begin()
+	b.Remove(prompt)
+	if got, want := b.Step(), testCost.Step(1, 1); got != want {
+		t.Errorf("the step without the removed prompt takes %v, want %v", got, want)
+	}
+	b.Remove(prompt)
+	b.Remove(answer)
+	if b.Step() != 0 || b.Running() != 0 || b.cache.Held() != 0 {
+		t.Errorf("an emptied batch steps %v, runs %d, holds %d", b.Step(), b.Running(), b.cache.Held())
+	}
+	if b.Finish(); b.Totals().GeneratedTokens != 0 || b.Totals().PromptTokens != 0 {
+		t.Errorf("removed sequences were computed: %+v", b.Totals())
+	}
+}
+
+func TestTheNextTurnFindsThePromptAndTheAnswerButItsOwnLastToken(t *testing.T) {
+	b := NewBatch(testCost, NewCache(1<<20, 16), 8)
+	chain := chainFrom(make([]uint64, 10)) // 160 tokens
+	b.Add(&Sequence{Prompt: 64, Answers: 1, Limit: 64, Chain: chain[:8]})
+	drive(b)
+	next := &Sequence{Prompt: 160, Answers: 1, Limit: 1, Chain: chain}
+	b.Add(next)
+	drive(b)
+	// Of 128 tokens the last one was never put through the model, so 7 blocks of 16 are whole.
+	if next.Cached() != 112 {
+		t.Errorf("%d tokens cached, want 112", next.Cached())
+	}
+	again := &Sequence{Prompt: 160, Answers: 1, Limit: 1, Chain: chain}
+	b.Add(again)
+	drive(b)
+	if again.Cached() != 144 {
+		t.Errorf("%d tokens of a known prompt cached, want all blocks but the last", again.Cached())
+	}
+	if got, want := b.Totals(), (Totals{QueriedTokens: 384, HitTokens: 256, PromptTokens: 384, CachedTokens: 256, GeneratedTokens: 66}); got != want {
+		t.Errorf("totals %+v, want %+v", got, want)
+	}
+}
+
+func TestAnAbandonedPrefillLeavesOnlyWhatWasComputed(t *testing.T) {
+	b := NewBatch(testCost, NewCache(1<<20, 16), 8)
+	chain := chainFrom(make([]uint64, 60)) // hashes of a path; deep enough for three chunks of a 20-token block
+	b.cache = NewCache(1<<20, 128)
+	s := &Sequence{Prompt: 60 * 128, Answers: 1, Limit: 1, Chain: chain}
+	b.Add(s)
+	b.Begin()
+	b.Finish()
+	b.Begin()
+	b.Remove(s)
+	if got := b.cache.Match(chain); got != prefillChunk/128 {
+		t.Errorf("%d blocks known after one of several chunks, want %d", got, prefillChunk/128)
+	}
+}
+
+func TestAllAnswersOfAPromptGrowTogetherAndCountEach(t *testing.T) {
+	b := NewBatch(testCost, NewCache(1<<20, 16), 8)
+	b.Add(&Sequence{Prompt: 10, Answers: 4, Limit: 3})
+	if got, want := drive(b), testCost.Prefill(10)+3*testCost.Decode(4); got != want {
+		t.Errorf("took %v, want %v", got, want)
+	}
+	if got := b.Totals().GeneratedTokens; got != 12 {
+		t.Errorf("%d tokens generated, want 12", got)
+	}
+}
+
+func TestASequenceWithoutAnswersEndsWithItsPrompt(t *testing.T) {
+	b := NewBatch(testCost, NewCache(1<<20, 16), 8)
+	told := []int{}
+	b.Add(&Sequence{Prompt: 3000, Answers: 1, Progress: func(generated int) { told = append(told, generated) }})
+	if got := drive(b); got != testCost.Prefill(3000) {
+		t.Errorf("took %v, want the prefill alone", got)
+	}
+	if !slices.Equal(told, []int{0}) {
+		t.Errorf("progress told %v, want once, of no token", told)
+	}
+}

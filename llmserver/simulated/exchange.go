@@ -1,0 +1,200 @@
+package simulated
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+
+	openai "github.com/sashabaranov/go-openai"
+)
+
+const maxBody = 64 << 20
+
+// errCut says that a fault has ended the answer.
+var errCut = errors.New("answer cut by a fault")
+
+// An exchange is one request for work, from its arrival to its last byte. It belongs to the handler's goroutine.
+type exchange struct {
+	engine   *Engine
+	w        http.ResponseWriter
+	r        *http.Request
+	faults   Faults
+	replaced <-chan struct{} // closed when the faults have been replaced
+	task     *task           // nil until the body is understood
+	work     *work           // nil until the batch has it
+	events   int             // sent
+	left     bool
+}
+
+// leave counts the exchange out, the first time it is called. It comes before the write that completes an answer: whoever has
+// read the answer to its end, and whoever follows in that place, finds it gone.
+func (x *exchange) leave(f fate) {
+	if x.left {
+		return
+	}
+	x.left = true
+	switch {
+	case x.work == nil:
+		x.engine.ledger.leave(f, "", 0, 0)
+	case f == completed:
+		x.engine.ledger.leave(f, x.task.finish, len(x.task.prompts), 0)
+	default:
+		x.engine.ledger.leave(f, "abort", len(x.task.prompts), x.work.stop())
+	}
+}
+
+// receive reads the body to its end, without which a server does not notice that a client has gone.
+func (x *exchange) receive() ([]byte, error) {
+	body, err := io.ReadAll(http.MaxBytesReader(x.w, x.r.Body, maxBody))
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return nil, &problem{http.StatusRequestEntityTooLarge, "BadRequestError", "the body is too large."}
+	}
+	return body, err
+}
+
+// hang holds the request as long as its faults say so.
+func (x *exchange) hang() error {
+	if !x.faults.Hang {
+		return nil
+	}
+	select {
+	case <-x.replaced:
+		return nil
+	case <-x.r.Context().Done():
+		return x.r.Context().Err()
+	case <-x.engine.closed:
+		return errClosed
+	}
+}
+
+// start hands the task to the batch.
+func (x *exchange) start(t *task) (err error) {
+	if t.model == "" {
+		t.model = x.engine.config.Model
+	}
+	if t.model != x.engine.config.Model {
+		return &problem{http.StatusNotFound, "NotFoundError", "The model `" + t.model + "` does not exist."}
+	}
+	for _, prompt := range t.prompts {
+		if room := x.engine.config.KVCacheTokens; len(prompt)+t.answers*t.limit > room {
+			return badRequest("This model's maximum context length is %d tokens. However, you requested %d tokens (%d in the prompt, %d in the answers).",
+				room, len(prompt)+t.answers*t.limit, len(prompt), t.answers*t.limit)
+		}
+	}
+	x.task = t
+	x.work, err = x.engine.start(t.sequences())
+	if errors.Is(err, ErrTooLarge) {
+		return badRequest("%v.", err)
+	}
+	return err
+}
+
+// usage is settled when every prompt has been computed.
+func (x *exchange) usage() openai.Usage {
+	u := openai.Usage{PromptTokensDetails: &openai.PromptTokensDetails{}}
+	for _, s := range x.work.sequences {
+		u.PromptTokens += s.Prompt
+		u.CompletionTokens += s.Answers * s.Limit
+		u.PromptTokensDetails.CachedTokens += s.Cached()
+	}
+	u.TotalTokens = u.PromptTokens + u.CompletionTokens
+	return u
+}
+
+// whole waits for every token and sends the answer in one piece.
+func (x *exchange) whole(render func(openai.Usage) []byte) error {
+	if _, err := x.work.wait(x.r.Context(), x.task.limit-1); err != nil {
+		return err
+	}
+	body := render(x.usage())
+	x.w.Header().Set("Content-Type", "application/json")
+	if x.faults.Cut == "" {
+		x.w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+		x.leave(completed)
+		_, err := x.w.Write(body)
+		return err
+	}
+	if x.faults.CutAfter > 0 {
+		if x.faults.Cut != CutClean {
+			x.w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+		}
+		x.w.Write(body[:len(body)/2])
+		http.NewResponseController(x.w).Flush()
+	}
+	return x.cut()
+}
+
+// stream sends the tokens as they come, each event in one write.
+func (x *exchange) stream(s *script) error {
+	x.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+	complete := x.faults.Cut == "" || x.faults.CutAfter >= s.events()
+	var event []byte
+	for k := 0; k < s.task.limit; k++ {
+		if _, err := x.work.wait(x.r.Context(), k); err != nil {
+			return err
+		}
+		if k == 0 {
+			if err := x.open(s); err != nil {
+				return err
+			}
+		}
+		if k == s.task.limit-1 && complete {
+			x.leave(completed)
+		}
+		for i := range s.choices {
+			event = s.chunk(event[:0], &s.choices[i], k)
+			if err := x.send(event); err != nil {
+				return err
+			}
+		}
+	}
+	if s.task.includeUsage {
+		if err := x.send(s.usageChunk(x.usage())); err != nil {
+			return err
+		}
+	}
+	return x.send([]byte(doneEvent))
+}
+
+// open sends what comes before the first token.
+func (x *exchange) open(s *script) error {
+	for _, c := range s.choices {
+		for _, event := range c.openings {
+			if err := x.send([]byte(event)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (x *exchange) send(event []byte) error {
+	if x.faults.Cut != "" && x.events == x.faults.CutAfter {
+		return x.cut()
+	}
+	x.events++
+	if _, err := x.w.Write(event); err != nil {
+		return err
+	}
+	return http.NewResponseController(x.w).Flush()
+}
+
+// cut ends the answer as its fault says. It returns errCut where the connection's end is not left to net/http.
+func (x *exchange) cut() error {
+	x.leave(aborted)
+	if x.faults.Cut == CutReset {
+		if conn, _, err := http.NewResponseController(x.w).Hijack(); err == nil {
+			if tcp, ok := conn.(*net.TCPConn); ok {
+				tcp.SetLinger(0)
+			}
+			conn.Close()
+			return errCut
+		}
+	}
+	if x.faults.Cut == CutClean {
+		return errCut
+	}
+	panic(http.ErrAbortHandler)
+}

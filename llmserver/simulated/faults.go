@@ -1,0 +1,90 @@
+package simulated
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+)
+
+// Cut is a way in which an answer ends early.
+type Cut string
+
+const (
+	CutAbort Cut = "abort" // the connection closes without the end of the answer, as when a process dies
+	CutReset Cut = "reset" // the same with a TCP reset
+	CutClean Cut = "clean" // the answer ends properly, but too early
+)
+
+// Faults are the ways in which an engine fails on demand; the zero value is a healthy engine.
+type Faults struct {
+	Status  int  `json:"status,omitempty"`  // refuse requests with this status, 200 to 999
+	Garbage bool `json:"garbage,omitempty"` // the refusal's body is not JSON
+	Hang    bool `json:"hang,omitempty"`    // hold requests before the first byte until these faults are replaced
+
+	// Cut ends answers early: a stream after CutAfter events, any other answer in its middle; with CutAfter 0 both before their first byte.
+	Cut      Cut `json:"cut,omitempty"`
+	CutAfter int `json:"cut_after,omitempty"`
+
+	Times int `json:"times,omitempty"` // how many requests the faults above are for; 0 is every request
+
+	Slow      float64 `json:"slow,omitempty"`      // a step takes so many times as long; 0 is 1
+	Unhealthy bool    `json:"unhealthy,omitempty"` // /health answers 503
+}
+
+// check finds values that mean nothing.
+func (f Faults) check() error {
+	switch {
+	case f.Status != 0 && (f.Status < 200 || f.Status > 999):
+		return fmt.Errorf("status %d is not between 200 and 999", f.Status)
+	case f.Cut != "" && f.Cut != CutAbort && f.Cut != CutReset && f.Cut != CutClean:
+		return fmt.Errorf("cut %q is none of abort, reset, clean", f.Cut)
+	case f.CutAfter < 0 || f.Times < 0:
+		return errors.New("cut_after and times cannot be negative")
+	case f.Slow < 0 || f.Slow > 1e6:
+		return fmt.Errorf("slow %g is not between 0 and 1e6", f.Slow)
+	}
+	return nil
+}
+
+// SetFaults replaces the faults: for requests that arrive from now on, and for those that hang, which go on. Slow holds for
+// the step in progress too. Faults that make no sense are a mistake in the caller's source; SetFaults panics.
+func (e *Engine) SetFaults(f Faults) {
+	if err := f.check(); err != nil {
+		panic("BUG: " + err.Error())
+	}
+	e.faults.set(f)
+	e.do(func(*Batch) {}) // any command makes run look at the length of its step again
+}
+
+type faultBox struct {
+	mu       sync.Mutex
+	faults   Faults
+	hits     int           // requests hit
+	replaced chan struct{} // closed when faults are no longer these
+}
+
+func (b *faultBox) set(f Faults) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.replaced != nil {
+		close(b.replaced)
+	}
+	b.faults, b.hits, b.replaced = f, 0, make(chan struct{})
+}
+
+func (b *faultBox) current() Faults {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.faults
+}
+
+// hit returns the faults of one more request and what is closed when they are replaced.
+func (b *faultBox) hit() (Faults, <-chan struct{}) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.faults.Times > 0 && b.hits == b.faults.Times {
+		return Faults{}, nil
+	}
+	b.hits++
+	return b.faults, b.replaced
+}

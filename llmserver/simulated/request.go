@@ -1,0 +1,244 @@
+package simulated
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/cespare/xxhash/v2"
+	openai "github.com/sashabaranov/go-openai"
+)
+
+const (
+	defaultLimit = 64   // tokens of an answer whose request names no limit
+	maxAnswers   = 128  // n
+	maxPrompts   = 2048 // prompts of one request
+)
+
+// problem is an answer in OpenAI's error form.
+type problem struct {
+	status  int
+	kind    string
+	message string
+}
+
+func (p *problem) Error() string { return p.message }
+
+func badRequest(format string, args ...any) *problem {
+	return &problem{http.StatusBadRequest, "BadRequestError", fmt.Sprintf(format, args...)}
+}
+
+// sampling is what chat and completion bodies share. Fields not named here are tolerated, as engines do.
+type sampling struct {
+	Model         string                `json:"model"`
+	Stream        bool                  `json:"stream"`
+	StreamOptions *openai.StreamOptions `json:"stream_options"`
+	N             *int                  `json:"n"`
+	MaxTokens     *int                  `json:"max_tokens"`
+}
+
+func (s *sampling) task(limit *int) (*task, error) {
+	t := &task{model: s.Model, stream: s.Stream, answers: 1, limit: defaultLimit, finish: string(openai.FinishReasonStop)}
+	if s.StreamOptions != nil {
+		t.includeUsage = s.StreamOptions.IncludeUsage
+	}
+	if s.N != nil {
+		t.answers = *s.N
+	}
+	if limit != nil {
+		t.limit, t.finish = *limit, string(openai.FinishReasonLength)
+	}
+	if t.answers < 1 || t.answers > maxAnswers {
+		return nil, badRequest("n must be between 1 and %d, got %d.", maxAnswers, t.answers)
+	}
+	if t.limit < 1 || t.limit > 1<<30 {
+		return nil, badRequest("max_tokens must be at least 1 and fit the context, got %d.", t.limit)
+	}
+	return t, nil
+}
+
+func parseCompletion(body []byte) (*task, error) {
+	var in struct {
+		sampling
+		Prompt json.RawMessage `json:"prompt"`
+	}
+	if err := decode(body, &in); err != nil {
+		return nil, err
+	}
+	t, err := in.task(in.MaxTokens)
+	if err != nil {
+		return nil, err
+	}
+	prompts, err := parsePrompts(in.Prompt)
+	if err != nil {
+		return nil, err
+	}
+	return t.ask(prompts...), nil
+}
+
+func parseChat(body []byte) (*task, error) {
+	var in struct {
+		sampling
+		MaxCompletionTokens *int            `json:"max_completion_tokens"`
+		Messages            []message       `json:"messages"`
+		Tools               json.RawMessage `json:"tools"`
+		ToolChoice          json.RawMessage `json:"tool_choice"`
+	}
+	if err := decode(body, &in); err != nil {
+		return nil, err
+	}
+	if len(in.Messages) == 0 {
+		return nil, badRequest("messages must be a list with at least one message.")
+	}
+	limit := in.MaxCompletionTokens
+	if limit == nil {
+		limit = in.MaxTokens
+	}
+	t, err := in.task(limit)
+	if err != nil {
+		return nil, err
+	}
+	t.chat = true
+	if t.tool, err = chosenTool(in.Tools, in.ToolChoice); err != nil {
+		return nil, err
+	}
+	if t.tool != "" {
+		t.finish = string(openai.FinishReasonToolCalls)
+	}
+	prompt, err := renderChat(in.Tools, in.Messages)
+	if err != nil {
+		return nil, err
+	}
+	return t.ask(prompt), nil
+}
+
+type message struct {
+	Role      string          `json:"role"`
+	Content   json.RawMessage `json:"content"` // a string, a list of parts, or null
+	ToolCalls json.RawMessage `json:"tool_calls"`
+}
+
+// renderChat is the chat template: the tools, then each message after a marker of its role, then the assistant's marker.
+func renderChat(tools json.RawMessage, messages []message) (tokens []token, err error) {
+	if present(tools) {
+		tokens = tokenize(tokenize(tokens, "<|tools|>"), string(tools))
+	}
+	for _, m := range messages {
+		tokens = tokenize(tokens, "<|"+m.Role+"|>")
+		if tokens, err = renderContent(tokens, m.Content); err != nil {
+			return nil, err
+		}
+		if present(m.ToolCalls) {
+			tokens = tokenize(tokens, string(m.ToolCalls))
+		}
+	}
+	return tokenize(tokens, "<|assistant|>"), nil
+}
+
+// renderContent counts a part that is not text (an image, say) as the two tokens that tell it from others.
+func renderContent(tokens []token, content json.RawMessage) ([]token, error) {
+	if !present(content) {
+		return tokens, nil
+	}
+	if content[0] == '"' {
+		var text string
+		err := decode(content, &text)
+		return tokenize(tokens, text), err
+	}
+	var parts []json.RawMessage
+	if decode(content, &parts) != nil {
+		return nil, badRequest("content must be a string or a list of parts.")
+	}
+	for _, raw := range parts {
+		var part openai.ChatMessagePart
+		if decode(raw, &part) == nil && part.Type == openai.ChatMessagePartTypeText {
+			tokens = tokenize(tokens, part.Text)
+		} else {
+			sum := xxhash.Sum64(raw)
+			tokens = append(tokens, token(sum), token(sum>>32))
+		}
+	}
+	return tokens, nil
+}
+
+// chosenTool is the function that the request insists on calling: the one it names, or for "required" its first.
+func chosenTool(tools, choice json.RawMessage) (string, error) {
+	if !present(choice) {
+		return "", nil
+	}
+	var named openai.ToolChoice
+	if choice[0] == '"' {
+		if string(choice) != `"required"` {
+			return "", nil
+		}
+	} else if decode(choice, &named) != nil || named.Function.Name == "" {
+		return "", badRequest("tool_choice must be none, auto, required, or name a function.")
+	}
+	var offered []struct {
+		Function openai.ToolFunction `json:"function"`
+	}
+	if present(tools) {
+		if err := decode(tools, &offered); err != nil {
+			return "", err
+		}
+	}
+	for _, tool := range offered {
+		if name := tool.Function.Name; name != "" && (named.Function.Name == "" || named.Function.Name == name) {
+			return name, nil
+		}
+	}
+	return "", badRequest("tool_choice asks for a function that is not among the tools.")
+}
+
+// parsePrompts reads a string, a list of strings, a list of token ids, or a list of such lists.
+func parsePrompts(raw json.RawMessage) (prompts [][]token, err error) {
+	const trim = " \t\r\n"
+	inner := bytes.TrimLeft(bytes.TrimPrefix(raw, []byte("[")), trim)
+	switch {
+	case bytes.HasPrefix(raw, []byte(`"`)):
+		var text string
+		err = decode(raw, &text)
+		prompts = [][]token{tokenize(nil, text)}
+	case !bytes.HasPrefix(raw, []byte("[")):
+	case bytes.HasPrefix(inner, []byte(`"`)):
+		var texts []string
+		err = decode(raw, &texts)
+		for _, text := range texts {
+			prompts = append(prompts, tokenize(nil, text))
+		}
+	case bytes.HasPrefix(inner, []byte("[")):
+		err = decode(raw, &prompts)
+	default:
+		prompts = make([][]token, 1)
+		err = decode(raw, &prompts[0])
+	}
+	if err != nil {
+		return nil, err
+	}
+	if len(prompts) == 0 || len(prompts) > maxPrompts {
+		return nil, badRequest("expected 1 to %d prompts: a string, a list of strings, of token ids or of token id lists.", maxPrompts)
+	}
+	for _, prompt := range prompts {
+		if len(prompt) == 0 {
+			return nil, badRequest("a prompt cannot be empty.")
+		}
+	}
+	return prompts, nil
+}
+
+func decode(data []byte, into any) error {
+	err := json.Unmarshal(data, into)
+	if err == nil {
+		return nil
+	}
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		return badRequest("a %s does not fit here: %s", wrong.Value, cmp.Or(wrong.Field, "the whole value"))
+	}
+	return badRequest("invalid JSON: %v", err)
+}
+
+// present tells a value from an absent one and from null.
+func present(raw json.RawMessage) bool { return len(raw) > 0 && string(raw) != "null" }

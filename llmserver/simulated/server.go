@@ -1,0 +1,65 @@
+package simulated
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// Server is an Engine behind a port of its own, HTTP/1.1.
+type Server struct {
+	engine *Engine
+	url    string
+	http   http.Server
+	serve  sync.WaitGroup // the accepting goroutine
+	conns  sync.WaitGroup // those of the connections
+}
+
+// Listen starts an engine that serves at the address, "127.0.0.1:0" for a free port. Close or Shutdown must be called to end it.
+func Listen(address string, config Config) (*Server, error) {
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{engine: New(config), url: "http://" + listener.Addr().String()}
+	s.http.Handler = s.engine.Handler()
+	s.http.IdleTimeout = 5 * time.Minute
+	s.http.ConnState = s.track
+	s.serve.Go(func() { s.http.Serve(listener) })
+	return s, nil
+}
+
+// URL is the base of the API, without the /v1.
+func (s *Server) URL() string { return s.url }
+
+// Engine is what serves.
+func (s *Server) Engine() *Engine { return s.engine }
+
+// Close ends the server like a crash: open connections are cut. It waits for every goroutine; a second call does nothing.
+func (s *Server) Close() {
+	s.http.Close()
+	s.serve.Wait()
+	s.http.Close() // a connection accepted during the first call
+	s.engine.Close()
+	s.conns.Wait()
+}
+
+// Shutdown stops accepting, lets the requests in flight finish until the context ends, then closes. The error is the context's.
+func (s *Server) Shutdown(ctx context.Context) error {
+	err := s.http.Shutdown(ctx)
+	s.Close()
+	return err
+}
+
+// track sees a connection first on the accepting goroutine, so none is added once that has ended.
+func (s *Server) track(_ net.Conn, state http.ConnState) {
+	switch state {
+	case http.StateNew:
+		s.engine.connections.Add(1)
+		s.conns.Add(1)
+	case http.StateClosed, http.StateHijacked:
+		s.conns.Done()
+	}
+}
