@@ -1,0 +1,66 @@
+package agent
+
+import (
+	"fmt"
+	"net"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"berth/llmserver"
+)
+
+// BenchmarkReserve is what a reservation costs over loopback, client and agent together.
+func BenchmarkReserve(b *testing.B) {
+	s := newStand(b, 1, nil)
+	c, err := Dial(llmserver.Endpoint{URL: s.url})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.Close()
+	b.ReportAllocs()
+	for b.Loop() {
+		token := uuid.New()
+		if _, err := c.Reserve(b.Context(), token, 0); err != nil {
+			b.Fatal(err)
+		}
+		s.agent.table.Release(token)
+	}
+}
+
+// BenchmarkReserveAtTheIngress is the part of it that the ingress has: the agent is
+// played by a few bytes on a socket.
+func BenchmarkReserveAtTheIngress(b *testing.B) {
+	const body = `{"accepted":true,"num_ongoing_requests":3,"max_ongoing_requests":64,"draining":false,` +
+		`"instance":"0b42a62c-9a9b-4cd6-a2a8-2f0a2a1f8f2e","seq":812}`
+	answer := fmt.Appendf(nil, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer listener.Close()
+	go func() {
+		conn, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		for request := make([]byte, 4<<10); ; {
+			if _, err := conn.Read(request); err != nil { // a call is one write
+				return
+			}
+			conn.Write(answer)
+		}
+	}()
+	c, err := Dial(llmserver.Endpoint{URL: "http://" + listener.Addr().String()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.Close()
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := c.Reserve(b.Context(), uuid.New(), 0); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,185 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"berth/llmserver"
+)
+
+// controlTimeout bounds a control call, beyond the time that it is meant to wait.
+const controlTimeout = 2 * time.Second
+
+// client is the Backend of a replica that has an agent. Control calls have
+// connections of their own, so that they never queue behind answers.
+type client struct {
+	*llmserver.HTTP
+	control *llmserver.HTTP
+	secret  atomic.Pointer[string]
+}
+
+// Dial makes the backend of a replica that has an agent. It connects only
+// when a request needs it.
+func Dial(e llmserver.Endpoint) (llmserver.Backend, error) {
+	requests, err := llmserver.DialHTTP(e)
+	if err != nil {
+		return nil, err
+	}
+	control, err := llmserver.DialHTTP(e)
+	if err != nil {
+		return nil, err
+	}
+	c := &client{HTTP: requests, control: control}
+	c.Describe(e)
+	return c, nil
+}
+
+// Describe takes over keys and deadlines.
+func (c *client) Describe(e llmserver.Endpoint) {
+	c.secret.Store(&e.SlotSecret)
+	c.HTTP.Describe(e)
+	e.APIKey = "" // it is the engine's, which control calls do not reach
+	c.control.Describe(e)
+}
+
+// Close lets go of idle connections.
+func (c *client) Close() {
+	c.HTTP.Close()
+	c.control.Close()
+}
+
+// Reserve reserves at the agent, waiting in its line for as long as wait says.
+func (c *client) Reserve(ctx context.Context, t llmserver.Token, wait time.Duration) (llmserver.Report, error) {
+	ctx, stop := context.WithTimeout(ctx, wait+controlTimeout)
+	defer stop()
+	body := fmt.Sprintf(`{"token":%q,"lease_s":%g,"wait_ms":%d}`, t, DefaultLease.Seconds(), wait.Milliseconds())
+	answer, err := c.call(ctx, http.MethodPost, "/internal/slots", body)
+	report := answer.decode()
+	switch {
+	case err != nil:
+		return report, err
+	case answer.Accepted == nil:
+		return report, errNoAgent
+	case *answer.Accepted:
+		return report, nil
+	case answer.Draining:
+		return report, llmserver.ErrDraining
+	default:
+		return report, llmserver.ErrFull
+	}
+}
+
+// Cancel gives a reservation back, also one whose reply was lost.
+func (c *client) Cancel(ctx context.Context, t llmserver.Token) (llmserver.Report, error) {
+	answer, err := c.call(ctx, http.MethodDelete, "/internal/slots/"+t.String(), "")
+	return answer.decode(), err
+}
+
+// Do sends a request that consumes the token. A refusal by the agent is an
+// error that llmserver.Refused knows: the engine has seen nothing then.
+func (c *client) Do(req *http.Request, t llmserver.Token) (*http.Response, llmserver.Report, error) {
+	if t != (llmserver.Token{}) {
+		req.Header.Set(headerToken, t.String())
+	}
+	resp, _, err := c.HTTP.Do(req, t)
+	if err != nil {
+		return nil, llmserver.Report{}, err
+	}
+	report, _ := readReport(resp.Header)
+	if err := refusal(resp.Header); err != nil {
+		resp.Body.Close()
+		return nil, report, err
+	}
+	return resp, report, nil
+}
+
+// refusal is the error that a refused request's answer stands for; nil if it was let in.
+func refusal(h http.Header) error {
+	switch h.Get(headerRefused) {
+	case "":
+		return nil
+	case refusedToken:
+		return llmserver.ErrToken
+	case refusedDraining:
+		return llmserver.ErrDraining
+	case refusedEngine:
+		return fmt.Errorf("%w from the agent to its engine", llmserver.ErrNoConnection)
+	default:
+		return llmserver.ErrFull
+	}
+}
+
+// Probe asks for the engine's health, which the agent passes on.
+func (c *client) Probe(ctx context.Context) (llmserver.Report, error) {
+	answer, err := c.call(ctx, http.MethodGet, "/internal/slots", "")
+	if err != nil {
+		return llmserver.Report{}, err
+	}
+	if answer.Instance == "" {
+		return llmserver.Report{}, errNoAgent
+	}
+	if answer.Draining {
+		return answer.decode(), nil // which says it all
+	}
+	_, err = c.control.Probe(ctx)
+	return answer.decode(), err
+}
+
+var (
+	errNoAgent = errors.New("it does not speak the slot protocol of berth llmserver")
+	errSecret  = errors.New("its agent refuses the slot secret")
+)
+
+// call makes a control call. They all may be made twice, so one that met a
+// closing connection is. Whatever the second says, the first may have been heard.
+func (c *client) call(ctx context.Context, method, path, body string) (slotReport, error) {
+	answer, err := c.callOnce(ctx, method, path, body)
+	if !errors.Is(err, llmserver.ErrStale) {
+		return answer, err
+	}
+	answer, err = c.callOnce(ctx, method, path, body)
+	if errors.Is(err, llmserver.ErrNoConnection) {
+		return answer, llmserver.ErrBroken
+	}
+	return answer, err
+}
+
+func (c *client) callOnce(ctx context.Context, method, path, body string) (answer slotReport, err error) {
+	req := (&http.Request{
+		Method: method,
+		URL:    &url.URL{Path: path},
+		Header: http.Header{"Content-Type": {"application/json"}},
+		Body:   http.NoBody,
+	}).WithContext(ctx)
+	if body != "" {
+		req.Body, req.ContentLength = io.NopCloser(strings.NewReader(body)), int64(len(body))
+	}
+	if secret := *c.secret.Load(); secret != "" {
+		req.Header.Set(headerSecret, secret)
+	}
+	resp, _, err := c.control.Do(req, llmserver.Token{})
+	if err != nil {
+		return answer, err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+	switch {
+	case err != nil:
+		return answer, llmserver.ErrBroken
+	case resp.StatusCode == http.StatusForbidden:
+		return answer, errSecret
+	case resp.Header.Get(headerRefused) == refusedToken:
+		return answer, llmserver.ErrToken
+	case resp.StatusCode != http.StatusOK || json.Unmarshal(text, &answer) != nil:
+		return answer, errNoAgent
+	}
+	return answer, nil
+}

@@ -1,0 +1,284 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"berth/llmserver"
+)
+
+// dial makes the client of the agent at a URL.
+func dial(t *testing.T, url, secret string) llmserver.Backend {
+	t.Helper()
+	backend, err := Dial(llmserver.Endpoint{URL: url, CountsSlots: true, SlotSecret: secret, APIKey: "engine's", ConnectTimeout: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(backend.Close)
+	return backend
+}
+
+func chatRequest(ctx context.Context) *http.Request {
+	return (&http.Request{
+		Method:        http.MethodPost,
+		URL:           &url.URL{Path: "/v1/chat/completions"},
+		Header:        make(http.Header),
+		Body:          io.NopCloser(strings.NewReader("{}")),
+		ContentLength: 2,
+	}).WithContext(ctx)
+}
+
+// scripted is a server that the test plays.
+func scripted(t *testing.T, handler http.HandlerFunc) (url string) {
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// cut breaks the connection instead of an answer.
+func cut() { panic(http.ErrAbortHandler) }
+
+func TestAClientReservesCancelsAndDispatches(t *testing.T) {
+	for _, secret := range []string{"", "sesame"} {
+		s := newStand(t, 2, nil, func(c *Config) { c.Secret = secret })
+		c := dial(t, s.url, secret)
+		token, other := uuid.New(), uuid.New()
+		want := func(what string, report llmserver.Report, err error, ongoing int) {
+			t.Helper()
+			now := s.agent.table.Report()
+			if err != nil || report.Ongoing != ongoing || report.Instance != now.Instance || report.Seq > now.Seq || report.Seq == 0 {
+				t.Errorf("%s: %+v, %v; want %d ongoing", what, report, err, ongoing)
+			}
+		}
+		report, err := c.Reserve(t.Context(), token, 0)
+		want("Reserve", report, err, 1)
+		if report.Limit != 2 {
+			t.Errorf("the capacity is told as %d", report.Limit)
+		}
+		report, err = c.Reserve(t.Context(), other, 0)
+		want("Reserve", report, err, 2)
+		report, err = c.Cancel(t.Context(), other)
+		want("Cancel", report, err, 1)
+		report, err = c.Probe(t.Context())
+		want("Probe", report, err, 1)
+		resp, report, err := c.Do(chatRequest(t.Context()), token)
+		want("Do", report, err, 1)
+		if err == nil {
+			text, err := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if string(text) != "{}" || err != nil {
+				t.Errorf("%q, %v", text, err)
+			}
+		}
+		s.wantCounts(0, 0, 1)
+	}
+}
+
+func TestAnAgentsRefusalsAreErrorsThatSayNothingIsHeld(t *testing.T) {
+	s := newStand(t, 1, nil)
+	c := dial(t, s.url, "")
+	down := newStand(t, 1, nil, func(c *Config) { c.Engine = unreachable(t) })
+	toDown := dial(t, down.url, "")
+	want := func(what string, report llmserver.Report, err, target error) {
+		t.Helper()
+		if !errors.Is(err, target) || !llmserver.Refused(err) || report.Instance == "" {
+			t.Errorf("%s: %v, with %+v; want %v and a report", what, err, report, target)
+		}
+	}
+	do := func(c llmserver.Backend, t llmserver.Token) (llmserver.Report, error) {
+		_, report, err := c.Do(chatRequest(s.t.Context()), t)
+		return report, err
+	}
+	report, err := do(c, uuid.New())
+	want("an unknown token", report, err, llmserver.ErrToken)
+	report, err = do(toDown, down.reserved())
+	want("an engine that is down", report, err, llmserver.ErrNoConnection)
+
+	held := s.reserved()
+	report, err = c.Reserve(t.Context(), uuid.New(), 0)
+	want("full", report, err, llmserver.ErrFull)
+	report, err = do(c, llmserver.Token{})
+	want("full, without a token", report, err, llmserver.ErrFull)
+	s.agent.table.Release(held)
+	if _, err = c.Reserve(t.Context(), held, 0); !errors.Is(err, llmserver.ErrToken) || !llmserver.Refused(err) {
+		t.Errorf("a spent token: %v", err)
+	}
+	s.agent.Drain()
+	report, err = c.Reserve(t.Context(), uuid.New(), 0)
+	want("draining", report, err, llmserver.ErrDraining)
+	report, err = do(c, llmserver.Token{})
+	want("draining, without a token", report, err, llmserver.ErrDraining)
+	s.wantCounts(0, 0, 0)
+}
+
+func TestAClientWaitsInTheAgentsLine(t *testing.T) {
+	s := newStand(t, 1, nil)
+	c := dial(t, s.url, "")
+	held := s.reserved()
+	if _, err := c.Reserve(t.Context(), uuid.New(), time.Millisecond); !errors.Is(err, llmserver.ErrFull) {
+		t.Errorf("a wait in vain: %v", err)
+	}
+	token, done := uuid.New(), make(chan error, 1)
+	go func() {
+		_, err := c.Reserve(t.Context(), token, time.Minute)
+		done <- err
+	}()
+	eventually(t, "a wait", func() bool { return s.agent.Read().Waiting == 1 })
+	s.agent.table.Release(held)
+	if err := <-done; err != nil {
+		t.Errorf("Reserve = %v", err)
+	}
+	run(t, s.agent.table, token).Finish()
+}
+
+// The agent has reserved, but the ingress does not hear of it.
+func TestASlotWhoseReplyWasLostIsCancelledByName(t *testing.T) {
+	losses := map[string]func(http.ResponseWriter, *httptest.ResponseRecorder){
+		"no byte of it":     func(http.ResponseWriter, *httptest.ResponseRecorder) { cut() },
+		"a part of it came": func(w http.ResponseWriter, whole *httptest.ResponseRecorder) { lose(w, whole.Body.Bytes()) },
+		"it is no JSON":     func(w http.ResponseWriter, _ *httptest.ResponseRecorder) { io.WriteString(w, "{") },
+		"a proxy's error":   func(w http.ResponseWriter, _ *httptest.ResponseRecorder) { w.WriteHeader(http.StatusBadGateway) },
+	}
+	for name, loss := range losses {
+		t.Run(name, func(t *testing.T) {
+			s := newStand(t, 1, nil)
+			url := scripted(t, func(w http.ResponseWriter, r *http.Request) {
+				if r.Method != http.MethodPost {
+					s.agent.ServeHTTP(w, r)
+					return
+				}
+				whole := httptest.NewRecorder()
+				s.agent.ServeHTTP(whole, r)
+				loss(w, whole)
+			})
+			replica := llmserver.NewReplica(llmserver.Endpoint{ID: "r", URL: url, Limit: 1, CountsSlots: true}, dial(t, url, ""))
+			slot, err := replica.Claim("holder", 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := slot.Confirm(t.Context(), 0); err == nil || llmserver.Refused(err) {
+				t.Errorf("Confirm = %v", err)
+			}
+			replica.Wait()
+			s.wantCounts(0, 0, 0)
+			if r := s.agent.Read(); r.Totals.Reserved != 1 || r.Released != 1 {
+				t.Errorf("%+v", r.Totals)
+			}
+			if u := replica.Usage(); u.Ongoing() != 0 {
+				t.Errorf("%+v", u)
+			}
+			if _, err := s.agent.table.Consume(slot.Token()); err != llmserver.ErrToken {
+				t.Errorf("Consume = %v", err)
+			}
+		})
+	}
+}
+
+// lose sends half of an answer.
+func lose(w http.ResponseWriter, body []byte) {
+	w.Write(body[:len(body)/2])
+	http.NewResponseController(w).Flush()
+	cut()
+}
+
+// A pooled connection that the agent has just closed says nothing of the agent.
+func TestAStaleConnectionIsTriedOnceMoreAndAFreshOneIsNot(t *testing.T) {
+	s := newStand(t, 1, nil)
+	var calls atomic.Int64
+	var broken atomic.Bool
+	url := scripted(t, func(w http.ResponseWriter, r *http.Request) {
+		if calls.Add(1) == 2 || broken.Load() {
+			cut()
+		}
+		s.agent.ServeHTTP(w, r)
+	})
+	c := dial(t, url, "")
+	token := uuid.New()
+	for range 2 {
+		if _, err := c.Reserve(t.Context(), token, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := calls.Load(); n != 3 {
+		t.Errorf("%d calls; want the first, the stale and its repetition", n)
+	}
+	s.wantCounts(1, 0, 0)
+	broken.Store(true)
+	c.Close()
+	if _, err := c.Cancel(t.Context(), token); !errors.Is(err, llmserver.ErrBroken) || errors.Is(err, llmserver.ErrStale) {
+		t.Errorf("Cancel = %v", err)
+	}
+	if n := calls.Load(); n != 4 {
+		t.Errorf("%d calls; one over a fresh connection must not be repeated", n)
+	}
+}
+
+// An agent that is silent must not hold up a request for ever, nor may it be
+// given up while it does what it was asked for: wait.
+func TestAControlCallEndsTwoSecondsAfterItsWait(t *testing.T) {
+	t.Parallel()
+	asked := make(chan struct{}, 1)
+	url := scripted(t, func(_ http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		asked <- struct{}{}
+		<-r.Context().Done()
+	})
+	began, wait := time.Now(), 100*time.Millisecond
+	_, err := dial(t, url, "").Reserve(t.Context(), uuid.New(), wait)
+	if !errors.Is(err, context.DeadlineExceeded) || llmserver.Refused(err) {
+		t.Errorf("Reserve = %v", err)
+	}
+	if took := time.Since(began); took < controlTimeout+wait {
+		t.Errorf("given up after %v", took)
+	}
+	<-asked
+}
+
+func TestAClientSaysWhatIsWrongWithAnAgent(t *testing.T) {
+	locked := newStand(t, 1, nil, func(c *Config) { c.Secret = "sesame" })
+	tests := map[string]struct {
+		url  string
+		want error
+	}{
+		"the wrong secret":         {locked.url, errSecret},
+		"an engine that knows not": {scripted(t, http.NotFound), errNoAgent},
+		"an engine that takes all": {scripted(t, func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "{}") }), errNoAgent},
+		"another kind of server":   {scripted(t, func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "<html>") }), errNoAgent},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			c := dial(t, test.url, "wrong")
+			if _, err := c.Reserve(t.Context(), uuid.New(), 0); err != test.want {
+				t.Errorf("Reserve = %v", err)
+			}
+			if _, err := c.Probe(t.Context()); err != test.want {
+				t.Errorf("Probe = %v", err)
+			}
+		})
+	}
+	if _, err := Dial(llmserver.Endpoint{URL: "agent:80"}); err == nil {
+		t.Error("a URL that is none was dialled")
+	}
+}
+
+func TestAProbeHearsOfTheEngineAndOfTheDrain(t *testing.T) {
+	s := newStand(t, 1, nil)
+	down := newStand(t, 1, nil, func(c *Config) { c.Engine = unreachable(t) })
+	if _, err := dial(t, down.url, "").Probe(t.Context()); err == nil {
+		t.Error("an agent without its engine is well")
+	}
+	s.agent.Drain()
+	if report, _ := dial(t, s.url, "").Probe(t.Context()); !report.Draining {
+		t.Errorf("a draining agent reports %+v", report)
+	}
+}

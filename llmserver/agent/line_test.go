@@ -1,0 +1,190 @@
+package agent
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"berth/llmserver"
+)
+
+// Neither a try nor a request without a reservation is faster than the line.
+func TestNobodyOvertakesTheLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := NewTable(1)
+		holder := run(t, table, take(t, table))
+		var line []*asked
+		for range 5 {
+			line = append(line, ask(t, table, uuid.New(), time.Hour))
+		}
+		for i, a := range line {
+			wantCounts(t, table, 0, 1, len(line)-i)
+			holder.Finish()
+			if _, err := table.Acquire(); err != llmserver.ErrFull {
+				t.Fatalf("Acquire = %v", err)
+			}
+			if err := try(t, table, uuid.New()); err != llmserver.ErrFull {
+				t.Fatalf("Reserve = %v", err)
+			}
+			<-a.done
+			if a.err != nil {
+				t.Fatalf("the one at %d in line: %v", i, a.err)
+			}
+			for _, later := range line[i+1:] {
+				if !later.waits() {
+					t.Fatalf("one was served before its turn")
+				}
+			}
+			holder = run(t, table, a.token)
+		}
+		holder.Finish()
+		wantCounts(t, table, 0, 0, 0)
+	})
+}
+
+// Whatever makes a slot come free, it is granted in the same step.
+func TestAGrantedSlotIsFreeAtNoMoment(t *testing.T) {
+	ends := map[string]func(t *testing.T, table *Table, token llmserver.Token){
+		"finish":  func(t *testing.T, table *Table, token llmserver.Token) { run(t, table, token).Finish() },
+		"release": func(_ *testing.T, table *Table, token llmserver.Token) { table.Release(token) },
+		"lease":   func(*testing.T, *Table, llmserver.Token) { time.Sleep(DefaultLease) },
+	}
+	for name, end := range ends {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				table := NewTable(1)
+				holder := take(t, table)
+				seq := table.Report().Seq
+				a := ask(t, table, uuid.New(), time.Hour)
+				end(t, table, holder)
+				synctest.Wait()
+				wantCounts(t, table, 1, 0, 0)
+				<-a.done
+				if a.err != nil {
+					t.Fatal(a.err)
+				}
+				changes := uint64(1) // one step, and the edge to running where there was one
+				if name == "finish" {
+					changes++
+				}
+				if got := table.Report().Seq - seq; got != changes {
+					t.Errorf("%d changes; want %d", got, changes)
+				}
+				table.Release(a.token)
+			})
+		})
+	}
+}
+
+func TestAWaitThatIsOverHoldsNothing(t *testing.T) {
+	tests := map[string]struct {
+		end  func(table *Table, a *asked)
+		took time.Duration
+		want error
+	}{
+		"in vain":   {func(*Table, *asked) {}, time.Minute, llmserver.ErrFull},
+		"abandoned": {func(_ *Table, a *asked) { a.stop() }, 0, context.Canceled},
+		"cancelled": {func(table *Table, a *asked) { table.Release(a.token) }, 0, llmserver.ErrToken},
+		"draining":  {func(table *Table, _ *asked) { table.Drain() }, 0, llmserver.ErrDraining},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				table := NewTable(1)
+				holder := run(t, table, take(t, table))
+				a := ask(t, table, uuid.New(), time.Minute)
+				test.end(table, a)
+				<-a.done
+				if a.err != test.want || a.took != test.took {
+					t.Errorf("%v after %v; want %v after %v", a.err, a.took, test.want, test.took)
+				}
+				wantCounts(t, table, 0, 1, 0)
+				holder.Finish()
+				wantCounts(t, table, 0, 0, 0)
+				if _, err := table.Consume(a.token); err != llmserver.ErrToken {
+					t.Errorf("Consume = %v", err)
+				}
+			})
+		})
+	}
+}
+
+// A slot that is granted just as who asked for it goes away is not lost.
+func TestASlotThatNobodyHearsOfComesBack(t *testing.T) {
+	ways := map[string]struct {
+		end  func(table *Table, a *asked)
+		want error
+	}{
+		"gone":      {func(_ *Table, a *asked) { a.stop() }, context.Canceled},
+		"cancelled": {func(table *Table, a *asked) { table.release(a.token) }, llmserver.ErrToken},
+	}
+	for name, way := range ways {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				table := NewTable(1)
+				holder := take(t, table)
+				a := ask(t, table, uuid.New(), time.Minute)
+				table.mu.Lock() // both before the waiting call can look
+				table.release(holder)
+				way.end(table, a)
+				table.mu.Unlock()
+				<-a.done
+				if a.err != way.want {
+					t.Errorf("Reserve = %v; want %v", a.err, way.want)
+				}
+				wantCounts(t, table, 0, 0, 0)
+				if n := table.Read().Totals.Reserved; n != 2 {
+					t.Errorf("%d slots were granted; want 2", n)
+				}
+			})
+		})
+	}
+}
+
+func TestATokenAskedTwiceSharesItsWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := NewTable(1)
+		holder := run(t, table, take(t, table))
+		token := uuid.New()
+		first, second := ask(t, table, token, time.Minute), ask(t, table, token, time.Hour)
+		wantCounts(t, table, 0, 1, 1)
+		holder.Finish()
+		<-first.done
+		<-second.done
+		if first.err != nil || second.err != nil {
+			t.Errorf("%v, %v", first.err, second.err)
+		}
+		wantCounts(t, table, 1, 0, 0)
+		holder = run(t, table, token)
+
+		token = uuid.New()
+		first, second = ask(t, table, token, time.Minute), ask(t, table, token, time.Hour)
+		first.stop() // its connection broke, and the second is the same call made anew
+		<-second.done
+		if second.err != llmserver.ErrFull {
+			t.Errorf("who shared the wait of one that gave up got %v", second.err)
+		}
+		holder.Finish()
+		wantCounts(t, table, 0, 0, 0)
+	})
+}
+
+func TestTheLineIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := NewTable(1)
+		defer table.Release(take(t, table))
+		line := make([]*asked, maxWaits)
+		for i := range line {
+			line[i] = ask(t, table, uuid.New(), time.Second)
+		}
+		if a := ask(t, table, uuid.New(), time.Second); a.waits() || a.err != llmserver.ErrFull {
+			t.Errorf("the one too many got %v", a.err)
+		}
+		for _, a := range line {
+			<-a.done
+		}
+	})
+}

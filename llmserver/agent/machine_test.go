@@ -1,0 +1,218 @@
+package agent
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"pgregory.net/rapid"
+
+	"berth/llmserver"
+)
+
+// machine plays the same on both.
+type machine struct {
+	t      *testing.T
+	table  *Table
+	model  *model
+	tokens []llmserver.Token // those that calls are about; a few, so that they meet
+	calls  []*modelCall
+	runs   []*Run
+}
+
+func (m *machine) token(t *rapid.T) llmserver.Token {
+	i := rapid.IntRange(0, len(m.tokens)-1).Draw(t, "token")
+	if at, spent := m.model.spent[m.tokens[i]]; spent && time.Since(at) >= MaxLease {
+		m.tokens[i] = uuid.New() // the old one may be remembered or not
+	}
+	return m.tokens[i]
+}
+
+// sleep lets time pass. No two calls come in the same nanosecond of a second and
+// all durations are whole seconds, so no two timers end together.
+func (m *machine) sleep(d time.Duration) {
+	time.Sleep(d + 1)
+	synctest.Wait()
+	m.model.pass(time.Now())
+}
+
+func (m *machine) reserve(t *rapid.T) {
+	token := m.token(t)
+	lease := rapid.SampledFrom([]time.Duration{time.Second, 5 * time.Second, 80 * time.Second}).Draw(t, "lease")
+	wait := rapid.SampledFrom([]time.Duration{0, 2 * time.Second, 7 * time.Second}).Draw(t, "wait")
+	waits, want := m.model.reserve(time.Now(), token, lease, wait)
+	call := &modelCall{deadline: time.Now().Add(wait), over: !waits, want: want}
+	call.asked = askFor(m.t, m.table, token, lease, wait)
+	m.calls = append(m.calls, call)
+	if waits {
+		m.model.claims[token].calls = append(m.model.claims[token].calls, call)
+		m.model.pass(time.Now()) // one that shares a wait and has no time itself
+	}
+}
+
+func (m *machine) release(t *rapid.T) {
+	token := m.token(t)
+	m.table.Release(token)
+	m.model.end(time.Now(), token, llmserver.ErrToken)
+}
+
+func (m *machine) consume(t *rapid.T) {
+	token := m.token(t)
+	c := m.model.claims[token]
+	r, err := m.table.Consume(token)
+	if ok := c != nil && !c.expires.IsZero(); ok != (err == nil) {
+		t.Fatalf("Consume = %v; want it to work: %t", err, ok)
+	}
+	if err != nil {
+		return
+	}
+	m.runs = append(m.runs, r)
+	m.model.running++
+	m.model.end(time.Now(), token, nil)
+}
+
+func (m *machine) acquire(t *rapid.T) {
+	r, err := m.table.Acquire()
+	var want error
+	switch {
+	case m.model.draining:
+		want = llmserver.ErrDraining
+	case m.model.ongoing() >= m.model.limit || len(m.model.line) > 0:
+		want = llmserver.ErrFull
+	}
+	if err != want {
+		t.Fatalf("Acquire = %v; want %v", err, want)
+	}
+	if err == nil {
+		m.runs = append(m.runs, r)
+		m.model.running++
+	}
+}
+
+func (m *machine) finish(t *rapid.T) {
+	if len(m.runs) == 0 {
+		return
+	}
+	i := rapid.IntRange(0, len(m.runs)-1).Draw(t, "run")
+	m.runs[i].Finish()
+	m.runs[i].Finish()
+	m.runs = slices.Delete(m.runs, i, i+1)
+	m.model.running--
+	m.model.grant(time.Now())
+}
+
+// abandon has one of those who wait go away.
+func (m *machine) abandon(t *rapid.T) {
+	waiting := slices.Collect(func(yield func(*modelCall) bool) {
+		for _, call := range m.calls {
+			if !call.over && !yield(call) {
+				return
+			}
+		}
+	})
+	if len(waiting) == 0 {
+		return
+	}
+	call := rapid.SampledFrom(waiting).Draw(t, "call")
+	call.tell(context.Canceled)
+	call.stop()
+	synctest.Wait()
+	m.model.end(time.Now(), call.token, llmserver.ErrFull)
+}
+
+func (m *machine) drain(t *rapid.T) {
+	if rapid.IntRange(0, 9).Draw(t, "how seldom") > 0 {
+		return
+	}
+	m.table.Drain()
+	m.model.draining = true
+	for len(m.model.line) > 0 {
+		m.model.end(time.Now(), m.model.line[0], llmserver.ErrDraining)
+	}
+}
+
+// check compares all that can be seen.
+func (m *machine) check(t *rapid.T) {
+	synctest.Wait()
+	got := m.table.Read()
+	if reserved := len(m.model.claims) - len(m.model.line); got.Reserved != reserved || got.Running != m.model.running || got.Waiting != len(m.model.line) {
+		t.Fatalf("reserved %d, running %d, waiting %d; want %d, %d, %d",
+			got.Reserved, got.Running, got.Waiting, reserved, m.model.running, len(m.model.line))
+	}
+	for _, call := range m.calls {
+		select {
+		case <-call.done:
+			if !call.over || call.err != call.want {
+				t.Fatalf("a call came back with %v; want %v, if at all: %t", call.err, call.want, call.over)
+			}
+		default:
+			if call.over {
+				t.Fatalf("a call still waits; want %v", call.want)
+			}
+		}
+	}
+	select {
+	case <-m.table.Drained():
+		if !m.model.draining || m.model.ongoing() > 0 {
+			t.Fatalf("it is drained with %d ongoing", m.model.ongoing())
+		}
+	default:
+		if m.model.draining && m.model.ongoing() == 0 {
+			t.Fatalf("it is not drained with nothing ongoing")
+		}
+	}
+	wantBalance(t, got)
+}
+
+// play has one rapid test, in the bubble that t belongs to.
+func play(t *testing.T, rt *rapid.T) {
+	limit := rapid.IntRange(1, 4).Draw(rt, "limit")
+	m := &machine{t: t, table: NewTable(limit), tokens: make([]llmserver.Token, 6)}
+	for i := range m.tokens {
+		m.tokens[i] = uuid.New()
+	}
+	m.model = &model{limit: limit, claims: make(map[llmserver.Token]*modelClaim), spent: make(map[llmserver.Token]time.Time)}
+	step := func(f func(*rapid.T)) func(*rapid.T) {
+		return func(rt *rapid.T) {
+			m.sleep(0)
+			f(rt)
+		}
+	}
+	rt.Repeat(map[string]func(*rapid.T){
+		"":        m.check,
+		"reserve": step(m.reserve), "reserve again": step(m.reserve),
+		"release": step(m.release),
+		"consume": step(m.consume), "consume again": step(m.consume),
+		"acquire": step(m.acquire),
+		"finish":  step(m.finish), "finish again": step(m.finish),
+		"abandon": step(m.abandon),
+		"drain":   step(m.drain),
+		"sleep": func(rt *rapid.T) {
+			m.sleep(time.Duration(rapid.IntRange(1, 9).Draw(rt, "seconds")) * time.Second)
+		},
+	})
+	for _, r := range m.runs {
+		r.Finish()
+		m.model.running--
+		m.model.grant(time.Now())
+	}
+	m.sleep(2 * MaxLease)
+	m.check(rt)
+	if got := m.table.Read(); got.Ongoing != 0 || got.Waiting != 0 || got.Highest > limit {
+		rt.Fatalf("in the end %+v", got)
+	}
+}
+
+// bubble hides the deadline of a test, for which a bubble has no use.
+type bubble struct{ rapid.TB }
+
+// Calls may overtake one another, come twice and come late; the table does
+// what the plainest one would.
+func TestTheTableAgreesWithTheModel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rapid.Check(bubble{t}, func(rt *rapid.T) { play(t, rt) })
+	})
+}

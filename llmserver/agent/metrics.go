@@ -1,0 +1,61 @@
+package agent
+
+import (
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// newMetrics makes the handler of the agent's own metrics. All of them are
+// readings of the table at the time of a scrape.
+func newMetrics(t *Table) http.Handler {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(readings{t}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
+}
+
+type readings struct{ table *Table }
+
+var (
+	descSlots        = prometheus.NewDesc("berth_agent_slots", "Slots held, by state.", []string{"state"}, nil)
+	descCapacity     = prometheus.NewDesc("berth_agent_slots_capacity", "Slots of the engine.", nil, nil)
+	descHighest      = prometheus.NewDesc("berth_agent_slots_highest", "Most slots held at once so far.", nil, nil)
+	descWaiting      = prometheus.NewDesc("berth_agent_waiting", "Reservations in line.", nil, nil)
+	descDraining     = prometheus.NewDesc("berth_agent_draining", "1 while nothing new is let in.", nil, nil)
+	descReservations = prometheus.NewDesc("berth_agent_reservations_total", "Reservations asked for, by outcome.", []string{"outcome"}, nil)
+	descReleases     = prometheus.NewDesc("berth_agent_releases_total", "Reservations and requests that ended, by cause; expired is a lease that ran out.", []string{"cause"}, nil)
+	descUnreserved   = prometheus.NewDesc("berth_agent_unreserved_total", "Requests let in that had no reservation.", nil, nil)
+)
+
+func (r readings) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(r, ch) }
+
+func (r readings) Collect(ch chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v int, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
+	}
+	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+	}
+	t := r.table.Read()
+	draining := 0
+	if t.Draining {
+		draining = 1
+	}
+	gauge(descSlots, t.Reserved, "reserved")
+	gauge(descSlots, t.Running, "running")
+	gauge(descCapacity, t.Limit)
+	gauge(descHighest, t.Highest)
+	gauge(descWaiting, t.Waiting)
+	gauge(descDraining, draining)
+	counter(descReservations, t.Totals.Reserved, "accepted")
+	counter(descReservations, t.RefusedFull, "full")
+	counter(descReservations, t.RefusedDraining, "draining")
+	counter(descReservations, t.RefusedToken, "unknown_token")
+	counter(descReleases, t.Consumed, "consumed")
+	counter(descReleases, t.Released, "released")
+	counter(descReleases, t.Expired, "expired")
+	counter(descReleases, t.Finished, "finished")
+	counter(descUnreserved, t.Unreserved)
+}

@@ -1,0 +1,290 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/google/uuid"
+
+	"berth/llmserver"
+	"berth/streaming"
+)
+
+// Config describes an agent.
+type Config struct {
+	Engine       llmserver.Backend // how the engine is spoken to
+	Limit        int               // slots
+	Secret       string            // that control calls must bring; empty: none
+	MaxBodyBytes int64             // of one request
+	WriteTimeout time.Duration     // how long an ingress may read nothing of an answer
+	ProbeTimeout time.Duration     // for the engine's health
+	Log          *slog.Logger
+}
+
+// Server is the agent of one engine. It is an http.Handler; whoever runs it
+// calls Drain and then waits for Drained.
+type Server struct {
+	config Config
+	table  *Table
+	mux    *http.ServeMux
+}
+
+// New makes an agent.
+func New(c Config) *Server {
+	s := &Server{config: c, table: NewTable(c.Limit), mux: http.NewServeMux()}
+	s.mux.Handle("POST /internal/slots", s.control(s.reserve))
+	s.mux.Handle("DELETE /internal/slots/{token}", s.control(s.release))
+	s.mux.Handle("GET /internal/slots", s.control(s.read))
+	s.mux.HandleFunc("/internal/", func(w http.ResponseWriter, _ *http.Request) {
+		writeError(w, http.StatusNotFound, "invalid_request_error", "unknown_url", "The agent has no such path.")
+	})
+	s.mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok\n") })
+	s.mux.HandleFunc("GET /readyz", s.health)
+	s.mux.HandleFunc("GET /health", s.health)
+	s.mux.Handle("GET /metrics", newMetrics(s.table))
+	s.mux.HandleFunc("/", s.engine)
+	return s
+}
+
+// ServeHTTP puts a report on every answer; who changes the counts, or waits, renews it.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	setReport(w.Header(), s.table.Report())
+	s.mux.ServeHTTP(w, r)
+}
+
+// Drain has the agent take nothing new; Drained is closed when all it had is done.
+func (s *Server) Drain()                   { s.table.Drain() }
+func (s *Server) Drained() <-chan struct{} { return s.table.Drained() }
+
+// Read tells how the slots stand.
+func (s *Server) Read() Reading { return s.table.Read() }
+
+// control lets a control call through if it brings the secret.
+func (s *Server) control(next http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if subtle.ConstantTimeCompare([]byte(r.Header.Get(headerSecret)), []byte(s.config.Secret)) != 1 {
+			writeError(w, http.StatusForbidden, "invalid_request_error", "wrong_slot_secret",
+				"The call does not bring the agent's slot secret.")
+			return
+		}
+		next(w, r)
+	})
+}
+
+// reserve answers POST /internal/slots.
+func (s *Server) reserve(w http.ResponseWriter, r *http.Request) {
+	var call reserveRequest
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 4<<10))
+	if err == nil {
+		err = json.Unmarshal(body, &call)
+	}
+	if err != nil || call.Token == uuid.Nil || call.lease() <= 0 || call.WaitMS < 0 {
+		writeError(w, http.StatusBadRequest, "invalid_request_error", "invalid_reservation",
+			`A reservation is {"token":"<uuid>","lease_s":10,"wait_ms":0} with a lease above zero.`)
+		return
+	}
+	wait := time.Duration(min(call.WaitMS, maxWait.Milliseconds())) * time.Millisecond
+	report, err := s.table.Reserve(r.Context(), call.Token, call.lease(), wait)
+	setReport(w.Header(), report)
+	answer, accepted := encodeReport(report), err == nil
+	answer.Accepted = &accepted
+	switch {
+	case errors.Is(err, llmserver.ErrToken):
+		s.refuse(w, err)
+		return
+	case errors.Is(err, llmserver.ErrFull):
+		w.Header().Set(headerRefused, refusedFull)
+	case errors.Is(err, llmserver.ErrDraining):
+		w.Header().Set(headerRefused, refusedDraining)
+	case err != nil:
+		panic(http.ErrAbortHandler) // who asked has gone
+	}
+	writeJSON(w, http.StatusOK, answer)
+}
+
+// maxWait bounds wait_ms.
+const maxWait = 10 * time.Minute
+
+// release answers DELETE /internal/slots/{token}.
+func (s *Server) release(w http.ResponseWriter, r *http.Request) {
+	token, err := uuid.Parse(r.PathValue("token"))
+	if err != nil {
+		writeError(w, http.StatusBadRequest, "invalid_request_error", "invalid_token", "The token is not a UUID.")
+		return
+	}
+	report := s.table.Release(token)
+	setReport(w.Header(), report)
+	writeJSON(w, http.StatusOK, encodeReport(report))
+}
+
+// read answers GET /internal/slots.
+func (s *Server) read(w http.ResponseWriter, _ *http.Request) {
+	reading := s.table.Read()
+	answer := encodeReport(reading.Report)
+	answer.Reserved, answer.Running = &reading.Reserved, &reading.Running
+	setReport(w.Header(), reading.Report)
+	writeJSON(w, http.StatusOK, answer)
+}
+
+// health answers as the engine does, and 503 while draining.
+func (s *Server) health(w http.ResponseWriter, r *http.Request) {
+	if s.table.Report().Draining {
+		http.Error(w, "draining", http.StatusServiceUnavailable)
+		return
+	}
+	ctx, stop := context.WithTimeout(r.Context(), s.config.ProbeTimeout)
+	defer stop()
+	if _, err := s.config.Engine.Probe(ctx); err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	io.WriteString(w, "ok\n")
+}
+
+// slotless are the POSTs that manage an engine and ask it for no work.
+var slotless = map[string]bool{
+	"/sleep": true, "/wake_up": true, "/reset_prefix_cache": true, "/flush_cache": true,
+	"/start_profile": true, "/stop_profile": true, "/abort_request": true,
+	"/load_lora_adapter": true, "/unload_lora_adapter": true,
+	"/v1/load_lora_adapter": true, "/v1/unload_lora_adapter": true,
+}
+
+// engine takes what is meant for the engine: a POST needs a slot. A token that
+// comes with what needs none is consumed all the same, or its slot would stay reserved.
+func (s *Server) engine(w http.ResponseWriter, r *http.Request) {
+	if r.Header.Get(headerToken) != "" || r.Method == http.MethodPost && !slotless[r.URL.Path] {
+		s.gate(w, r)
+		return
+	}
+	s.pass(w, r)
+}
+
+// gate lets a request into a slot. One with a token has its slot already; of one without, the body
+// is read first, so that a slow client does not hold a slot with its upload.
+func (s *Server) gate(w http.ResponseWriter, r *http.Request) {
+	var run *Run
+	var body []byte
+	var err error
+	if token := r.Header.Get(headerToken); token != "" {
+		if run, err = s.consume(token); err == nil {
+			defer run.Finish()
+			body, err = s.body(w, r)
+		}
+	} else if body, err = s.body(w, r); err == nil {
+		if run, err = s.table.Acquire(); err == nil {
+			defer run.Finish()
+		}
+	}
+	if err != nil {
+		s.refuse(w, err)
+		return
+	}
+	s.forward(w, r, body, run.Finish)
+}
+
+func (s *Server) consume(token string) (*Run, error) {
+	t, err := uuid.Parse(token)
+	if err != nil {
+		return nil, llmserver.ErrToken
+	}
+	return s.table.Consume(t)
+}
+
+// body reads a request's body, all of it: net/http cuts an answer short that begins
+// while the request is still being read.
+func (s *Server) body(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	return io.ReadAll(http.MaxBytesReader(w, r.Body, s.config.MaxBodyBytes))
+}
+
+// pass passes a request on that takes no slot.
+func (s *Server) pass(w http.ResponseWriter, r *http.Request) {
+	body, err := s.body(w, r)
+	if err != nil {
+		s.refuse(w, err)
+		return
+	}
+	s.forward(w, r, body, nil)
+}
+
+// forward sends a request to the engine and relays its answer. What breaks off at the engine breaks
+// off at the ingress in the same way, so that the ingress can act as if it spoke to the engine
+// itself; but a connection that the engine had closed while it was idle is none of the ingress's
+// business.
+func (s *Server) forward(w http.ResponseWriter, r *http.Request, body []byte, ending func()) {
+	resp, err := s.send(r, body)
+	if errors.Is(err, llmserver.ErrStale) {
+		if resp, err = s.send(r, body); errors.Is(err, llmserver.ErrNoConnection) {
+			err = llmserver.ErrBroken // the engine may have had the request when it died
+		}
+	}
+	if errors.Is(err, llmserver.ErrNoConnection) {
+		s.config.Log.Warn("the engine cannot be reached", "error", err)
+		s.refuse(w, err)
+		return
+	}
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	defer resp.Body.Close()
+	setReport(w.Header(), s.table.Report())
+	relay := streaming.Relay{WriteTimeout: s.config.WriteTimeout, Ending: ending, Bare: true}
+	if _, err := relay.Copy(r.Context(), w, resp, nil); err != nil {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// send sends a request to the engine.
+func (s *Server) send(r *http.Request, body []byte) (*http.Response, error) {
+	out := &http.Request{
+		Method:        r.Method,
+		URL:           &url.URL{Path: r.URL.Path, RawPath: r.URL.RawPath, RawQuery: r.URL.RawQuery},
+		Header:        make(http.Header, len(r.Header)),
+		Body:          http.NoBody,
+		ContentLength: int64(len(body)),
+	}
+	if len(body) > 0 {
+		out.Body = io.NopCloser(bytes.NewReader(body))
+	}
+	streaming.CopyRequestHeader(out.Header, r.Header)
+	resp, _, err := s.config.Engine.Do(out.WithContext(r.Context()), llmserver.Token{})
+	if err != nil {
+		return nil, err
+	}
+	resp.Request = nil // it would keep the body in memory for the whole answer
+	return resp, nil
+}
+
+// refuse answers a request that the engine has seen nothing of.
+func (s *Server) refuse(w http.ResponseWriter, err error) {
+	h := w.Header()
+	setReport(h, s.table.Report())
+	mark := func(reason string) { h.Set(headerRefused, reason) }
+	switch tooLarge, _ := errors.AsType[*http.MaxBytesError](err); {
+	case tooLarge != nil:
+		writeError(w, http.StatusRequestEntityTooLarge, "invalid_request_error", "request_too_large", "The request body is too large.")
+	case errors.Is(err, llmserver.ErrToken):
+		mark(refusedToken)
+		writeError(w, http.StatusConflict, "invalid_request_error", "unknown_slot_token",
+			"The slot token is not reserved here: it was never, is spent, or has expired.")
+	case errors.Is(err, llmserver.ErrFull):
+		mark(refusedFull)
+		h.Set("Retry-After", "1")
+		writeError(w, http.StatusTooManyRequests, "rate_limit_error", "slots_full", "Every slot of the engine is taken.")
+	case errors.Is(err, llmserver.ErrDraining):
+		mark(refusedDraining)
+		writeError(w, http.StatusServiceUnavailable, "server_error", "draining", "The engine is being drained.")
+	case errors.Is(err, llmserver.ErrNoConnection):
+		mark(refusedEngine)
+		writeError(w, http.StatusServiceUnavailable, "server_error", "engine_down", "The engine cannot be reached.")
+	default:
+		panic(http.ErrAbortHandler) // the body broke off
+	}
+}

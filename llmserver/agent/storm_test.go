@@ -1,0 +1,119 @@
+package agent
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"berth/llmserver"
+)
+
+// A lease that ends as its token comes: exactly one of the two wins.
+func TestTheEndOfALeaseAndTheRequestAreOneDecision(t *testing.T) {
+	var consumed, refused int
+	for range 300 {
+		table := NewTable(1)
+		token := uuid.New()
+		if _, err := table.Reserve(t.Context(), token, time.Duration(rand.Int64N(50_000)), 0); err != nil {
+			t.Fatal(err)
+		}
+		until := time.Now().Add(time.Duration(rand.Int64N(100_000)))
+		for time.Now().Before(until) {
+		}
+		r, err := table.Consume(token)
+		reading := table.Read()
+		wantBalance(t, reading)
+		switch {
+		case err == nil:
+			consumed++
+			if reading.Running != 1 || reading.Expired != 0 {
+				t.Fatalf("consumed, but %+v", reading)
+			}
+			r.Finish()
+		default:
+			refused++
+			if reading.Ongoing != 0 || reading.Expired != 1 {
+				t.Fatalf("refused, but %+v", reading)
+			}
+		}
+	}
+	if consumed == 0 || refused == 0 {
+		t.Skipf("this machine's clock let only one of them win: %d consumed, %d refused", consumed, refused)
+	}
+}
+
+// Thirty-two callers do whatever they like; the capacity holds, and when
+// they have gone everything is back.
+func TestAStormNeverPassesTheCapacityAndLeavesNothing(t *testing.T) {
+	const limit = 7
+	table := NewTable(limit)
+	tokens := make(chan llmserver.Token, 64) // who finds one here knows it from somebody else
+	var callers sync.WaitGroup
+	for range 32 {
+		callers.Go(func() {
+			for range 300 {
+				weather(t, table, tokens)
+				if r := table.Read(); r.Ongoing > limit || r.Highest > limit {
+					t.Errorf("%d of %d slots are taken, at most %d were", r.Ongoing, limit, r.Highest)
+				}
+			}
+		})
+	}
+	callers.Wait()
+	table.Drain()
+	<-table.Drained()
+	wantCounts(t, table, 0, 0, 0)
+	if h := table.Read().Highest; h != limit {
+		t.Errorf("at most %d slots were taken: no storm", h)
+	}
+}
+
+// weather is one caller's day.
+func weather(t *testing.T, table *Table, tokens chan llmserver.Token) {
+	token := uuid.New()
+	ctx, stop := context.WithTimeout(t.Context(), time.Duration(rand.IntN(2000))*time.Microsecond)
+	defer stop()
+	select {
+	case other := <-tokens: // late, twice, or too soon
+		switch rand.IntN(3) {
+		case 0:
+			table.Release(other)
+		case 1:
+			token = other
+		default:
+			if r, err := table.Consume(other); err == nil {
+				r.Finish()
+			}
+		}
+	default:
+	}
+	if rand.IntN(8) == 0 {
+		if r, err := table.Acquire(); err == nil {
+			defer r.Finish()
+		}
+	}
+	if rand.IntN(4) == 0 {
+		select {
+		case tokens <- token:
+		default:
+		}
+	}
+	wait := time.Duration(rand.IntN(4)) * 200 * time.Microsecond
+	if _, err := table.Reserve(ctx, token, time.Duration(1+rand.IntN(1000))*time.Microsecond, wait); err != nil {
+		return
+	}
+	switch rand.IntN(4) {
+	case 0: // left to its lease
+	case 1:
+		table.Release(token)
+	default:
+		if r, err := table.Consume(token); err == nil {
+			r.Finish()
+			r.Finish()
+		}
+	}
+}
