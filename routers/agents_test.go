@@ -1,0 +1,213 @@
+package routers
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"berth/llmserver"
+	"berth/llmserver/agent"
+)
+
+// tableBackend speaks to a slot table as if it were a network away.
+type tableBackend struct {
+	table   *agent.Table
+	latency time.Duration
+	dying   time.Duration         // how long a reservation takes to hear that its context has ended
+	refusal atomic.Pointer[error] // of reservations; nil: none
+	fault   atomic.Pointer[error] // what befalls all calls; nil: nothing
+	asked   atomic.Int64          // reservations
+}
+
+func (b *tableBackend) travel(ctx context.Context) error {
+	timer := time.NewTimer(b.latency)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if err := b.fault.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// Reserve takes effect even where its reply is lost.
+func (b *tableBackend) Reserve(ctx context.Context, t llmserver.Token, wait time.Duration) (llmserver.Report, error) {
+	b.asked.Add(1)
+	if err := b.travel(ctx); err != nil {
+		return llmserver.Report{}, err
+	}
+	if err := b.refusal.Load(); err != nil {
+		return b.table.Report(), *err
+	}
+	report, err := b.table.Reserve(ctx, t, agent.DefaultLease, wait)
+	if ctx.Err() != nil {
+		time.Sleep(b.dying)
+	}
+	if lost := b.travel(ctx); lost != nil {
+		return llmserver.Report{}, lost
+	}
+	return report, err
+}
+
+// Cancel arrives in any weather.
+func (b *tableBackend) Cancel(_ context.Context, t llmserver.Token) (llmserver.Report, error) {
+	time.Sleep(b.latency)
+	return b.table.Release(t), nil
+}
+
+// Do holds the slot until the answer's body is closed.
+func (b *tableBackend) Do(req *http.Request, t llmserver.Token) (*http.Response, llmserver.Report, error) {
+	if err := b.travel(req.Context()); err != nil {
+		return nil, llmserver.Report{}, err
+	}
+	run, err := b.table.Consume(t)
+	if err != nil {
+		return nil, b.table.Report(), err
+	}
+	return &http.Response{StatusCode: http.StatusOK, Body: runBody{run}}, b.table.Report(), nil
+}
+
+func (b *tableBackend) Probe(ctx context.Context) (llmserver.Report, error) {
+	return b.table.Report(), b.travel(ctx)
+}
+
+func (*tableBackend) Describe(llmserver.Endpoint) {}
+func (*tableBackend) Close()                      {}
+
+type runBody struct{ run *agent.Run }
+
+func (runBody) Read([]byte) (int, error) { return 0, errors.New("not read in these tests") }
+
+// Close ends the request at the agent as the last byte of a real answer does.
+func (b runBody) Close() error {
+	b.run.Finish()
+	return nil
+}
+
+// ingress is a router over agents named a, b, c …, as one of several ingresses has it.
+type ingress struct {
+	*Router
+	pool     llmserver.Pool
+	replicas []*llmserver.Replica
+	backends []*tableBackend
+}
+
+// newIngress makes one over these tables; it is closed by the caller, inside the bubble.
+func newIngress(t testing.TB, limits Limits, tables ...*agent.Table) *ingress {
+	t.Helper()
+	in := new(ingress)
+	in.pool.Dial = func(llmserver.Endpoint) (llmserver.Backend, error) {
+		b := &tableBackend{table: tables[len(in.backends)], latency: 100 * time.Microsecond}
+		in.backends = append(in.backends, b)
+		return b, nil
+	}
+	var endpoints []llmserver.Endpoint
+	for i, table := range tables {
+		id := string(rune('a' + i))
+		endpoints = append(endpoints, llmserver.Endpoint{
+			Model: "m", ID: id, URL: "http://" + id + strconv.Itoa(i), Limit: table.Report().Limit, CountsSlots: true,
+			ProbeEvery: 10 * time.Second, ProbeTimeout: time.Second,
+		})
+	}
+	replicas, _, err := in.pool.Set(endpoints)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.replicas = replicas
+	in.Router = New(replicas, newByText, limits, Hooks{})
+	for _, r := range replicas {
+		r.Observe(in.Refresh)
+	}
+	return in
+}
+
+// close ends the ingress and checks that nothing of it is left anywhere.
+func (in *ingress) close(t testing.TB) {
+	t.Helper()
+	in.Close()
+	in.pool.Close()
+	settle() // other ingresses may be giving up what they no longer need
+	if len(in.seeking) != 0 || in.Waiting() != 0 || in.line.head != nil {
+		t.Errorf("%d seek and %d wait", len(in.seeking), in.Waiting())
+	}
+	for i, r := range in.replicas {
+		if u := r.Usage(); u.Ongoing() != 0 || len(r.Slots()) != 0 {
+			t.Errorf("replica %s: %+v, %d listed", r.ID(), u, len(r.Slots()))
+		}
+		if now := in.backends[i].table.Read(); now.Reserved != 0 || now.Waiting != 0 {
+			t.Errorf("the agent of %s has %d reserved and %d waiting", r.ID(), now.Reserved, now.Waiting)
+		}
+	}
+}
+
+// fill takes all slots of a table, as other ingresses would.
+func fill(t testing.TB, table *agent.Table) (runs []*agent.Run) {
+	t.Helper()
+	for range table.Report().Limit {
+		run, err := table.Acquire()
+		if err != nil {
+			t.Fatal(err)
+		}
+		runs = append(runs, run)
+	}
+	return runs
+}
+
+// settle lets what is on its way arrive.
+func settle() {
+	time.Sleep(10 * time.Millisecond)
+	synctest.Wait()
+}
+
+// lineUp has requests choose for the texts, one after the other.
+func lineUp(t testing.TB, r *Router, texts ...string) (all []*request) {
+	t.Helper()
+	for _, text := range texts {
+		all = append(all, begin(t, r, text))
+		settle()
+	}
+	if r.Waiting() != len(all) {
+		t.Fatalf("%d are in line; want %d", r.Waiting(), len(all))
+	}
+	return all
+}
+
+// wantWaiting checks how many places are held in an agent's line.
+func wantWaiting(t testing.TB, table *agent.Table, want int) {
+	t.Helper()
+	settle()
+	if got := table.Read().Waiting; got != want {
+		t.Fatalf("%d places in the agent's line; want %d", got, want)
+	}
+}
+
+// dispatch sends a request into its slot, before the lease of that is over.
+func dispatch(t testing.TB, q *request) {
+	t.Helper()
+	if _, err := q.sel.Dispatch(&http.Request{}); err != nil {
+		t.Errorf("Dispatch: %v", err)
+	}
+}
+
+// wantServed checks which requests have a slot.
+func wantServed(t testing.TB, all []*request, want ...int) {
+	t.Helper()
+	settle()
+	got := served(all)
+	if len(got) != len(want) {
+		t.Fatalf("%v were served; want %v", got, want)
+	}
+	for i := range got {
+		if got[i] != want[i] {
+			t.Fatalf("%v were served; want %v", got, want)
+		}
+	}
+}

@@ -1,0 +1,169 @@
+package routers
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	"berth/llmserver"
+)
+
+// conforming are the policies that the suite holds to the contract of Policy,
+// and how a payload for each of them is made.
+var conforming = []struct {
+	class  string
+	kwargs map[string]any
+	// ranks is how many replicas a ranking has at least; 0: all that are available.
+	ranks int
+}{
+	{class: "RoundRobinRouter"},
+	{class: "PowerOfTwoChoicesRouter"},
+	{class: "ConsistentHashRouter", ranks: 3},
+	{class: "ConsistentHashRouter", kwargs: map[string]any{"max_load_factor": 1.25}},
+	{class: "PrefixCacheAffinityRouter"},
+}
+
+// onEveryPolicy runs f for each policy, over fleets of several sizes.
+func onEveryPolicy(t *testing.T, f func(t *testing.T, fleet *fleet, build Builder, ranks int)) {
+	for _, c := range conforming {
+		build, err := Lookup(c.class, c.kwargs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range []int{0, 1, 2, 3, 10, 100} {
+			t.Run(fmt.Sprint(c.class, "/", n), func(t *testing.T) {
+				f(t, newFleet(t, slices.Repeat([]int{4}, n)...), build, c.ranks)
+			})
+		}
+	}
+}
+
+// payloads are what policies are asked to rank.
+func payloads() []*Payload {
+	all := []*Payload{{}, {RequestID: "a", Text: []byte(`[]`)}}
+	for i := range 50 {
+		all = append(all, &Payload{RequestID: fmt.Sprint(i), Model: "m", Text: fmt.Appendf(nil, "message %d", i)})
+	}
+	return all
+}
+
+// ranking is what a policy says, flattened.
+func ranking(p Policy, payload *Payload) (replicas []*llmserver.Replica) {
+	for tier := range p.Rank(payload) {
+		replicas = append(replicas, tier.Replicas...)
+	}
+	return replicas
+}
+
+// checkRanking holds one ranking to the contract; available are those that may be in it.
+func checkRanking(t *testing.T, got, available []*llmserver.Replica, ranks int) {
+	seen := make(map[*llmserver.Replica]bool)
+	for _, r := range got {
+		if seen[r] {
+			t.Errorf("replica %s is ranked twice", r.ID())
+		}
+		if !slices.Contains(available, r) {
+			t.Errorf("replica %s is ranked although it is not available", r.ID())
+		}
+		seen[r] = true
+	}
+	if ranks == 0 {
+		ranks = len(available)
+	}
+	if want := min(ranks, len(available)); len(got) < want {
+		t.Errorf("%d replicas are ranked; want %d", len(got), want)
+	}
+}
+
+func TestEveryPolicyRanksWhatIsAvailableAndNothingTwice(t *testing.T) {
+	onEveryPolicy(t, func(t *testing.T, fleet *fleet, build Builder, ranks int) {
+		policy := build(fleet.replicas, nil)
+		available := slices.Clone(fleet.replicas)
+		for {
+			for _, p := range payloads() {
+				checkRanking(t, ranking(policy, p), available, ranks)
+			}
+			if len(available) == 0 {
+				return
+			}
+			for range (len(available) + 1) / 2 { // until none is left
+				available[len(available)-1].Drain()
+				available = available[:len(available)-1]
+			}
+		}
+	})
+}
+
+func TestEveryPolicyRanksAlikeWhenRangedOverTwice(t *testing.T) {
+	onEveryPolicy(t, func(t *testing.T, fleet *fleet, build Builder, _ int) {
+		policy := build(fleet.replicas, nil)
+		for _, p := range payloads() {
+			seq := policy.Rank(p)
+			var first, second [][]*llmserver.Replica
+			for tier := range seq {
+				first = append(first, slices.Clone(tier.Replicas))
+				break // which must not move it
+			}
+			first = nil
+			for tier := range seq {
+				first = append(first, slices.Clone(tier.Replicas))
+			}
+			for tier := range seq {
+				second = append(second, slices.Clone(tier.Replicas))
+			}
+			if !slices.EqualFunc(first, second, slices.Equal) {
+				t.Fatal("the second range ranks otherwise")
+			}
+		}
+	})
+}
+
+func TestEveryPolicyMayBeAskedFromManyGoroutines(t *testing.T) {
+	onEveryPolicy(t, func(t *testing.T, fleet *fleet, build Builder, ranks int) {
+		policy := build(fleet.replicas, nil)
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() {
+				for _, p := range payloads() {
+					checkRanking(t, ranking(policy, p), fleet.replicas, ranks)
+				}
+			})
+		}
+		all.Wait()
+	})
+}
+
+func TestEveryPolicyGetsToEveryReplica(t *testing.T) {
+	onEveryPolicy(t, func(t *testing.T, fleet *fleet, build Builder, _ int) {
+		policy := build(fleet.replicas, nil)
+		first := make(map[*llmserver.Replica]bool)
+		for i := range 100 * len(fleet.replicas) {
+			for tier := range policy.Rank(&Payload{RequestID: fmt.Sprint(i), Text: fmt.Append(nil, i)}) {
+				for _, r := range tier.Replicas {
+					first[r] = true
+				}
+				break
+			}
+		}
+		if len(first) != len(fleet.replicas) {
+			t.Errorf("%d of %d replicas were in a best tier", len(first), len(fleet.replicas))
+		}
+	})
+}
+
+func TestEveryPolicyTakesOverFromAnyOther(t *testing.T) {
+	for _, old := range conforming {
+		onEveryPolicy(t, func(t *testing.T, fleet *fleet, build Builder, ranks int) {
+			before, err := Lookup(old.class, old.kwargs)
+			if err != nil {
+				t.Fatal(err)
+			}
+			half := fleet.replicas[len(fleet.replicas)/2:]
+			policy := build(half, before(fleet.replicas, nil))
+			for _, p := range payloads() {
+				checkRanking(t, ranking(policy, p), half, ranks)
+			}
+		})
+	}
+}

@@ -1,0 +1,213 @@
+package routers
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"berth/llmserver"
+)
+
+// hashed makes a router by consistent hash.
+func hashed(f *fleet, o HashOptions) *Router {
+	return New(f.replicas, ConsistentHash(o, rand.New(rand.NewPCG(1, 2)).Uint64), roomy, Hooks{})
+}
+
+// names are the IDs of replicas, in order.
+func names(replicas []*llmserver.Replica) (names string) {
+	for _, r := range replicas {
+		names += r.ID()
+	}
+	return names
+}
+
+// session chooses for a session what must be had.
+func session(t testing.TB, r *Router, id string) *Selection {
+	t.Helper()
+	sel, err := r.Choose(t.Context(), &Payload{SessionID: id})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sel
+}
+
+func TestASessionStaysWhereItIsWhateverTheLoad(t *testing.T) {
+	f := newFleet(t, 99, 99, 99, 99)
+	r := hashed(f, DefaultHashOptions)
+	home := session(t, r, "s").Replica()
+	for range 50 {
+		if sel := session(t, r, "s"); sel.Replica() != home {
+			t.Fatalf("with a load of %d it went from %s to %s", home.Load(), home.ID(), sel.Replica().ID())
+		}
+	}
+}
+
+func TestAFullReplicaUsesUpAFallbackAndOneThatIsDownDoesNot(t *testing.T) {
+	f := newFleet(t, 1, 1, 1, 1, 1)
+	r := hashed(f, DefaultHashOptions)
+	ranked := func() string { return names(ranking(r.Policy(), &Payload{SessionID: "s"})) }
+	all := hashed(f, HashOptions{VirtualNodes: 100, Fallbacks: 9})
+	walk := ranking(all.Policy(), &Payload{SessionID: "s"})
+	if got, want := ranked(), names(walk[:3]); got != want {
+		t.Errorf("five replicas rank %s; want %s", got, want)
+	}
+	sel := session(t, r, "s")
+	if got, want := ranked(), names(walk[:3]); got != want {
+		t.Errorf("with the first full they rank %s; want %s", got, want)
+	}
+	if next := session(t, r, "s"); next.Replica() != walk[1] {
+		t.Errorf("with the first full it went to %s; want %s", next.Replica().ID(), walk[1].ID())
+	}
+	sel.Release()
+	walk[0].Drain()
+	if got, want := ranked(), names(walk[1:4]); got != want {
+		t.Errorf("with the first draining they rank %s; want %s", got, want)
+	}
+}
+
+func TestRequestsWithoutASessionAreSpread(t *testing.T) {
+	f := newFleet(t, 9999, 9999, 9999, 9999)
+	r := hashed(f, DefaultHashOptions)
+	for range 4000 {
+		mustChoose(t, r, "the same text")
+	}
+	for _, m := range f.replicas {
+		if m.Load() < 600 || m.Load() > 1500 {
+			t.Errorf("replica %s has %d of 4000", m.ID(), m.Load())
+		}
+	}
+}
+
+func TestTheRingIsKeptWhileTheNamesAreTheSame(t *testing.T) {
+	f := newFleet(t, 1, 1, 1)
+	build := ConsistentHash(DefaultHashOptions, rand.Uint64)
+	before := build(f.replicas, nil).(*consistentHash)
+	turned := slices.Clone(f.replicas)
+	slices.Reverse(turned)
+	after := build(turned, before).(*consistentHash)
+	if before.ring != after.ring {
+		t.Error("another order made another ring")
+	}
+	p := &Payload{SessionID: "s"}
+	if got, want := names(ranking(after, p)), names(ranking(before, p)); got != want {
+		t.Errorf("another order ranks %s; want %s", got, want)
+	}
+	if fewer := build(turned[:2], before).(*consistentHash); fewer.ring == before.ring {
+		t.Error("fewer replicas have the same ring")
+	}
+	more := ConsistentHash(HashOptions{VirtualNodes: 7}, rand.Uint64)(turned, before).(*consistentHash)
+	if len(more.ring.points) != 3*7 {
+		t.Errorf("with 7 points each, 3 replicas have %d", len(more.ring.points))
+	}
+}
+
+func TestABoundedReplicaNeverTakesMoreThanItsShare(t *testing.T) {
+	const n, factor = 8, 1.25
+	f := newFleet(t, slices.Repeat([]int{1000}, n)...)
+	r := hashed(f, HashOptions{VirtualNodes: 100, Fallbacks: 2, MaxLoadFactor: factor})
+	random := rand.New(rand.NewPCG(3, 4))
+	var held []*Selection
+	for i := range 4000 {
+		id := fmt.Sprint(i % 300)
+		if random.IntN(10) < 3 {
+			id = "hot"
+		}
+		sel := session(t, r, id)
+		held = append(held, sel)
+		mean := float64(len(held)) / n
+		if load := float64(sel.Replica().Load()); load > max(boundFloor, math.Ceil(factor*mean)) {
+			t.Fatalf("replica %s got to %v with a mean of %v", sel.Replica().ID(), load, mean)
+		}
+		if len(held) > 20*n {
+			j := random.IntN(len(held))
+			held[j].Release()
+			held = slices.Delete(held, j, j+1)
+		}
+	}
+}
+
+// Requests that are ranked at the same moment all see the same loads; the limit is what holds them.
+func TestTheBoundIsCheckedWhereTheSlotIsTaken(t *testing.T) {
+	f := newFleet(t, slices.Repeat([]int{1000}, 8)...)
+	r := hashed(f, HashOptions{VirtualNodes: 100, MaxLoadFactor: 1.25})
+	p := &Payload{SessionID: "s"}
+	limited := 0
+	for tier := range r.Policy().Rank(p) {
+		if limited++; tier.Limit != boundFloor {
+			t.Errorf("tier %d has the limit %d; want %d", limited, tier.Limit, boundFloor)
+		}
+	}
+	if limited != 8 {
+		t.Errorf("the walk ends after %d of 8 replicas", limited)
+	}
+}
+
+func TestWithABoundSessionsStayWhereTheyCan(t *testing.T) {
+	f := newFleet(t, slices.Repeat([]int{1000}, 8)...)
+	bounded := hashed(f, HashOptions{VirtualNodes: 100, Fallbacks: 2, MaxLoadFactor: 1.25})
+	free := hashed(f, DefaultHashOptions)
+	for i := range 50 {
+		p := &Payload{SessionID: fmt.Sprint(i)}
+		if got, want := ranking(bounded.Policy(), p)[0], ranking(free.Policy(), p)[0]; got != want {
+			t.Errorf("session %d goes to %s in an idle fleet; want %s", i, got.ID(), want.ID())
+		}
+	}
+	// Few requests are no imbalance.
+	home := session(t, bounded, "s").Replica()
+	for range boundFloor - 1 {
+		if sel := session(t, bounded, "s"); sel.Replica() != home {
+			t.Errorf("with %d requests it went elsewhere", home.Load())
+		}
+	}
+	if sel := session(t, bounded, "s"); sel.Replica() == home {
+		t.Errorf("it stayed with %d requests although no other replica has any", home.Load())
+	}
+}
+
+func TestWhereNobodyWithRoomIsUnderTheBoundTheLeastLoadedTakesIt(t *testing.T) {
+	f := newFleet(t, 100, 100, 1, 1, 1, 1)
+	r := hashed(f, HashOptions{VirtualNodes: 100, MaxLoadFactor: 1})
+	for range 4 + 2*40 {
+		session(t, r, "s")
+	}
+	for i, want := range []int{40, 40, 1, 1, 1, 1} {
+		if got := f.replicas[i].Load(); got != want {
+			t.Errorf("replica %s has %d; want %d", f.replicas[i].ID(), got, want)
+		}
+	}
+}
+
+func TestArgumentsAreCheckedStrictly(t *testing.T) {
+	const hash, prefix = "ConsistentHashRouter", "PrefixCacheAffinityRouter"
+	for _, c := range []struct {
+		class  string
+		kwargs map[string]any
+		says   string // empty: it is accepted
+	}{
+		{hash, map[string]any{"num_virtual_nodes": 7, "num_fallback_replicas": 0, "max_load_factor": 1.25}, ""},
+		{hash, map[string]any{"num_virtual_nodes": 7.0, "max_load_factor": 2}, ""},
+		{hash, map[string]any{"num_virtual_nodes": 7.5}, "whole number"},
+		{hash, map[string]any{"num_virtual_nodes": 0}, "num_virtual_nodes must be a number from 1"},
+		{hash, map[string]any{"num_virtual_nodes": "7"}, "num_virtual_nodes must be a number"},
+		{hash, map[string]any{"num_fallback_replicas": -1}, "num_fallback_replicas must be a number from 0"},
+		{hash, map[string]any{"max_load_factor": 0.9}, "max_load_factor must be a number from 1"},
+		{hash, map[string]any{"max_load_factor": math.NaN()}, "max_load_factor must be a number"},
+		{hash, map[string]any{"vnodes": 1, "a": 2}, "has no argument a, vnodes; the known ones are max_load_factor, num_fallback_replicas, num_virtual_nodes"},
+		{prefix, map[string]any{"match_rate_threshold": 0.3, "imbalanced_threshold": math.Inf(1), "kv_cache_tokens": 1 << 20}, ""},
+		{prefix, map[string]any{"do_eviction": true, "eviction_target_chars": nil, "eviction_interval_secs": 10}, ""},
+		{prefix, map[string]any{"match_rate_threshold": 1.5}, "match_rate_threshold must be a number from 0 to 1"},
+		{prefix, map[string]any{"prefix_index_bytes": 100}, "prefix_index_bytes must be a number from"},
+		{prefix, map[string]any{"tree": 1}, "has no argument tree; the known ones are block_bytes, do_eviction"},
+	} {
+		_, err := Lookup(c.class, c.kwargs)
+		switch {
+		case c.says == "" && err != nil:
+			t.Errorf("%s(%v): %v", c.class, c.kwargs, err)
+		case c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)):
+			t.Errorf("%s(%v): %v; want %q", c.class, c.kwargs, err, c.says)
+		}
+	}
+}

@@ -1,0 +1,18 @@
+package routers
+
+// Hooks are optional functions that hear of a router's decisions, each called
+// on the request's own goroutine. They must not block.
+type Hooks struct {
+	// Rejected hears that a replica with room did not take the request.
+	Rejected func(p *Payload, replica string, err error)
+	// Routed hears that the request is being dispatched to the replica.
+	// What it returns, unless nil, is called exactly once, at the end.
+	Routed func(p *Payload, replica string) (completed func(Outcome))
+}
+
+// Outcome is how a selection ended.
+type Outcome struct {
+	Dispatched bool  // it was sent, or its sending was tried
+	Answered   bool  // the head of an answer came
+	Err        error // why it failed, where it did
+}

@@ -1,0 +1,197 @@
+package routers
+
+import (
+	"iter"
+	"math"
+	"slices"
+
+	"berth/llmserver"
+)
+
+// line is the waiting line of a router: the requests for which every ranked
+// replica was full, in order of arrival. It is passive, without goroutine, timer
+// or clock, and guarded by the router's mutex: who waits, who gives up and who drives
+// virtual time is the caller's business.
+//
+//	         hand
+//	waiting ──────▶ handed     by a slot, or by the reason why none will come
+//	    └─────────▶ gone
+//	         leave
+//
+// A waiter is on the list exactly while it is waiting, and the mutex makes
+// each edge one step: who leaves after being handed a slot is told so by leave and
+// passes the slot on.
+type line struct {
+	head, tail *waiter // the oldest, the newest
+	length     int
+	places     uint64 // the last place given out
+
+	handed, passed uint64 // slots handed to waiters, and times that an older waiter was passed over for one
+}
+
+const (
+	// window is how many of the oldest waiters for a replica are looked at
+	// for the one that wants it most.
+	window = 64
+	// patience is how often a waiter lets a younger one go first.
+	patience = 64
+)
+
+// waiter is one request in line.
+type waiter struct {
+	payload *Payload
+	exclude []*llmserver.Replica
+	tiers   []uint16    // by index in the generation's members: 1 for the best tier, 0 for not ranked
+	ranked  int         // how many are ranked
+	stale   *generation // by which it is to be ranked once more when its turn is near; nil: not
+	passed  int         // how often a younger waiter was preferred
+	handed  bool        // no longer in line
+	done    chan handover
+
+	prev, next *waiter
+}
+
+// handover is how a wait ends: with a slot yet to be confirmed, or with an error.
+type handover struct {
+	slot *llmserver.Slot
+	err  error
+}
+
+// rank notes in which tier each member is; false if none is in any.
+func (w *waiter) rank(g *generation, ranking iter.Seq[Tier]) bool {
+	w.tiers, w.ranked = make([]uint16, len(g.members)), 0
+	if ranking == nil {
+		return false
+	}
+	if _, learns := g.policy.(Learner); learns {
+		w.stale = g
+	}
+	tier := uint16(0)
+	for t := range ranking {
+		tier = min(tier, math.MaxUint16-1) + 1
+		for _, r := range t.Replicas {
+			if i, ok := g.index[r]; ok && !slices.Contains(w.exclude, r) {
+				w.tiers[i] = tier
+				w.ranked++
+			}
+		}
+	}
+	return w.ranked > 0
+}
+
+// approach ranks w once more when its turn is near, if the policy learns: the
+// prompts that w continues may have been placed while it was in line.
+func (w *waiter) approach() {
+	if g := w.stale; g != nil {
+		w.rank(g, g.policy.Rank(w.payload))
+		w.stale = nil
+	}
+}
+
+// best is the index of the member with room that w ranks best, by load within a tier; -1 if none has room.
+// Those of agents are left out: their room is sought, not seen.
+func (w *waiter) best(g *generation) int {
+	best, tier, load := -1, uint16(0), 0
+	for i, m := range g.members {
+		t := w.tiers[i]
+		if t == 0 || best >= 0 && t > tier || m.CountsSlots() || !m.HasRoom() {
+			continue
+		}
+		if l := m.Load(); best < 0 || t < tier || l < load {
+			best, tier, load = i, t, l
+		}
+	}
+	return best
+}
+
+// join puts w in line by its payload's place: at the end if it is new, else
+// where it was before.
+func (l *line) join(w *waiter) {
+	if w.payload.place == 0 {
+		l.places++
+		w.payload.place = l.places
+	}
+	after := l.tail
+	for after != nil && after.payload.place > w.payload.place {
+		after = after.prev
+	}
+	w.prev = after
+	if after != nil {
+		w.next, after.next = after.next, w
+	} else {
+		w.next, l.head = l.head, w
+	}
+	if w.next != nil {
+		w.next.prev = w
+	} else {
+		l.tail = w
+	}
+	l.length++
+}
+
+// remove takes a waiter from the list.
+func (l *line) remove(w *waiter) {
+	if w.prev != nil {
+		w.prev.next = w.next
+	} else {
+		l.head = w.next
+	}
+	if w.next != nil {
+		w.next.prev = w.prev
+	} else {
+		l.tail = w.prev
+	}
+	w.prev, w.next = nil, nil
+	l.length--
+}
+
+// leave takes w out of the line; false if it was handed something before.
+func (l *line) leave(w *waiter) bool {
+	if w.handed {
+		return false
+	}
+	l.remove(w)
+	return true
+}
+
+// hand ends the wait of w.
+func (l *line) hand(w *waiter, h handover) {
+	l.remove(w)
+	w.handed = true
+	w.done <- h
+}
+
+// next is the waiter to whom a slot of the replica at index i goes: among
+// the oldest that rank it, the one that ranks it best, the older of equals; but before
+// anyone the oldest whose patience is at its end. Nil if nobody could use it.
+func (l *line) next(i int) *waiter {
+	var best *waiter
+	tier, seen := uint16(0), 0
+	for w := l.head; w != nil && seen < window; w = w.next {
+		w.approach()
+		t := w.tiers[i]
+		if t == 0 {
+			continue
+		}
+		seen++
+		if w.passed >= patience {
+			return w
+		}
+		if best == nil || t < tier {
+			best, tier = w, t
+		}
+	}
+	return best
+}
+
+// give hands the slot on the replica at index i to w and counts whom it passes over.
+func (l *line) give(i int, w *waiter, slot *llmserver.Slot) {
+	for older := w.prev; older != nil; older = older.prev {
+		if older.tiers[i] != 0 {
+			older.passed++
+			l.passed++
+		}
+	}
+	l.handed++
+	l.hand(w, handover{slot: slot})
+}

@@ -1,0 +1,181 @@
+package routers
+
+import (
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// modelWaiter is a waiter as the naive model of the line sees it.
+type modelWaiter struct {
+	*waiter
+	place, passed int
+}
+
+// modelLine is the line as its laws say it: a slice in order of arrival.
+type modelLine []*modelWaiter
+
+func (m modelLine) index(w *waiter) int {
+	return slices.IndexFunc(m, func(x *modelWaiter) bool { return x.waiter == w })
+}
+
+// next is law 10, word by word.
+func (m modelLine) next(i int) *modelWaiter {
+	var can modelLine
+	for _, w := range m {
+		if w.tiers[i] != 0 {
+			can = append(can, w)
+		}
+	}
+	can = can[:min(len(can), 64)]
+	for _, w := range can {
+		if w.passed >= 64 {
+			return w
+		}
+	}
+	var best *modelWaiter
+	for _, w := range can {
+		if best == nil || w.tiers[i] < best.tiers[i] {
+			best = w
+		}
+	}
+	return best
+}
+
+func TestTheLineGivesSlotsAsANaiveModelDoes(t *testing.T) {
+	const members = 3
+	rapid.Check(t, func(t *rapid.T) {
+		var l line
+		var model modelLine
+		var left []*modelWaiter // may line up again
+		arrivals := 0
+		insert := func(w *modelWaiter) {
+			l.join(w.waiter)
+			at, _ := slices.BinarySearchFunc(model, w.place, func(x *modelWaiter, place int) int { return x.place - place })
+			model = slices.Insert(model, at, w)
+		}
+		join := func(tiers []uint16) {
+			arrivals++
+			insert(&modelWaiter{
+				waiter: &waiter{payload: new(Payload), tiers: tiers, done: make(chan handover, 1)},
+				place:  arrivals,
+			})
+		}
+		tiers := rapid.SliceOfN(rapid.Uint16Range(0, 3), members, members)
+		t.Repeat(map[string]func(*rapid.T){
+			"": func(t *rapid.T) {
+				if l.length != len(model) {
+					t.Fatalf("the line's length is %d; want %d", l.length, len(model))
+				}
+				w, last := l.head, (*waiter)(nil)
+				for i, x := range model {
+					if w != x.waiter || w.prev != last {
+						t.Fatalf("the line differs at %d of %d", i, len(model))
+					}
+					if w.passed != x.passed {
+						t.Fatalf("the waiter at %d was passed over %d times; want %d", i, w.passed, x.passed)
+					}
+					w, last = w.next, w
+				}
+				if w != nil || l.tail != last {
+					t.Fatal("the line is longer at its end")
+				}
+			},
+			"join": func(t *rapid.T) { join(tiers.Draw(t, "tiers")) },
+			"a crowd joins": func(t *rapid.T) {
+				alike := tiers.Draw(t, "tiers")
+				for range 40 {
+					join(slices.Clone(alike))
+				}
+			},
+			"line up again": func(t *rapid.T) {
+				if len(left) == 0 {
+					t.Skip("nobody has left")
+				}
+				i := rapid.IntRange(0, len(left)-1).Draw(t, "who")
+				again := &waiter{payload: left[i].payload, tiers: tiers.Draw(t, "tiers"), done: make(chan handover, 1)}
+				insert(&modelWaiter{waiter: again, place: left[i].place})
+				left = slices.Delete(left, i, i+1)
+			},
+			"leave": func(t *rapid.T) {
+				if len(model) == 0 {
+					t.Skip("nobody waits")
+				}
+				i := rapid.IntRange(0, len(model)-1).Draw(t, "who")
+				if !l.leave(model[i].waiter) {
+					t.Fatal("a waiter could not leave")
+				}
+				left, model = append(left, model[i]), slices.Delete(model, i, i+1)
+			},
+			"give": func(t *rapid.T) {
+				i := rapid.IntRange(0, members-1).Draw(t, "replica")
+				for range rapid.IntRange(1, 70).Draw(t, "slots") {
+					got, want := l.next(i), model.next(i)
+					if want == nil {
+						if got != nil {
+							t.Fatal("a waiter who cannot use the slot would get it")
+						}
+						return
+					}
+					if got != want.waiter {
+						t.Fatalf("the slot goes to the %dth in line; want the %dth", model.index(got), model.index(want.waiter))
+					}
+					l.give(i, got, nil)
+					at := model.index(got)
+					for _, older := range model[:at] {
+						if older.tiers[i] != 0 {
+							older.passed++
+						}
+					}
+					left, model = append(left, want), slices.Delete(model, at, at+1)
+					if l.leave(got) {
+						t.Fatal("a waiter left after it was handed a slot")
+					}
+				}
+			},
+		})
+	})
+}
+
+// lineOf makes a line of n waiters who rank one replica in the given tier.
+func lineOf(n int, tier uint16) *line {
+	l := new(line)
+	for range n {
+		l.join(&waiter{payload: new(Payload), tiers: []uint16{tier}, done: make(chan handover, 1)})
+	}
+	return l
+}
+
+func TestOnlyTheOldestWhoRankAReplicaAreCompared(t *testing.T) {
+	for place, wins := range map[int]bool{63: true, 64: true, 65: false} {
+		l := lineOf(place-1, 2)
+		eager := &waiter{payload: new(Payload), tiers: []uint16{1}, done: make(chan handover, 1)}
+		l.join(eager)
+		if got := l.next(0); (got == eager) != wins || !wins && got != l.head {
+			t.Errorf("the %dth who ranks it best is next: %t; want %t", place, got == eager, wins)
+		}
+		for range 100 { // who cannot use it does not count
+			w := &waiter{payload: new(Payload), tiers: []uint16{0}, done: make(chan handover, 1)}
+			w.payload.place = 1
+			l.join(w)
+		}
+		if got := l.next(0); (got == eager) != wins {
+			t.Errorf("behind others who do not rank it the %dth is next: %t; want %t", place, got == eager, wins)
+		}
+	}
+}
+
+func TestAWaiterPassedOver64TimesIsNext(t *testing.T) {
+	l := lineOf(1, 2)
+	oldest := l.head
+	for n := range 65 {
+		eager := &waiter{payload: new(Payload), tiers: []uint16{1}, done: make(chan handover, 1)}
+		l.join(eager)
+		got := l.next(0)
+		if want := map[bool]*waiter{false: eager, true: oldest}[n == 64]; got != want {
+			t.Fatalf("slot %d went to the oldest: %t", n, got == oldest)
+		}
+		l.give(0, got, nil)
+	}
+}

@@ -1,0 +1,271 @@
+package routers
+
+import (
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"sync"
+	"testing"
+
+	"berth/llmserver"
+)
+
+// affine makes a router by prefix affinity, in which the first of equals is the first.
+func affine(f *fleet) *Router {
+	return New(f.replicas, affinity(DefaultPrefixOptions), roomy, Hooks{})
+}
+
+func affinity(o PrefixOptions) Builder {
+	return PrefixAffinity(o, func(int) int { return 0 })
+}
+
+// prompt chooses for a chain what must be had.
+func prompt(t testing.TB, r *Router, c chain) *Selection {
+	t.Helper()
+	sel, err := r.Choose(t.Context(), &Payload{Blocks: c})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sel
+}
+
+// depth is how much of a chain a router thinks that a replica holds.
+func depth(r *Router, replica *llmserver.Replica, c chain) int {
+	p := r.Policy().(*prefixAffinity)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.prefixes.match(c)
+	return int(p.prefixes.depth[p.index[replica]])
+}
+
+func TestAPromptGoesWhereItsBeginningWent(t *testing.T) {
+	f := newFleet(t, 99, 99, 99, 99)
+	r := affine(f)
+	homes := make(map[int]*llmserver.Replica)
+	var spread []*llmserver.Replica
+	for i := range 8 {
+		sel := prompt(t, r, long(i, 50))
+		homes[i] = sel.Replica()
+		spread = append(spread, sel.Replica())
+		serve(t, sel)
+	}
+	for _, m := range f.replicas {
+		if n := len(slices.DeleteFunc(slices.Clone(spread), func(r *llmserver.Replica) bool { return r != m })); n != 2 {
+			t.Errorf("of eight prompts of their own, replica %s got %d; want 2", m.ID(), n)
+		}
+	}
+	for i := range 8 {
+		sel := prompt(t, r, long(i, 60))
+		if sel.Replica() != homes[i] {
+			t.Errorf("prompt %d went to %s; its beginning is on %s", i, sel.Replica().ID(), homes[i].ID())
+		}
+		serve(t, sel)
+	}
+}
+
+func TestAPromptGoesElsewhereWhereTheWaitIsWorseThanTheWork(t *testing.T) {
+	f := newFleet(t, 99, 99)
+	r := affine(f)
+	home := prompt(t, r, long(1, 10)).Replica()
+	policy := r.Policy().(*prefixAffinity)
+	number := policy.index[home]
+	policy.work[number] = recompute*10 - maxLead*11 // what was sent before counts, too
+	if got := ranking(policy, &Payload{Blocks: long(1, 10)})[0]; got != home {
+		t.Errorf("with %d blocks under way it went to %s", policy.work[number], got.ID())
+	}
+	policy.work[number] = recompute*10 + 1
+	if got := ranking(policy, &Payload{Blocks: long(1, 10)})[0]; got == home {
+		t.Errorf("with %d blocks under way it stayed", policy.work[number])
+	}
+}
+
+func TestOfABurstOfOnePromptOneReplicaComputesIt(t *testing.T) {
+	f := newFleet(t, slices.Repeat([]int{64}, 8)...)
+	r := affine(f)
+	start := make(chan struct{})
+	var all sync.WaitGroup
+	for range 64 {
+		all.Go(func() {
+			<-start
+			prompt(t, r, long(1, 32))
+		})
+	}
+	close(start)
+	all.Wait()
+	used := 0
+	for _, m := range f.replicas {
+		if m.Load() > 0 {
+			used++
+		}
+	}
+	if used > 2 {
+		t.Errorf("%d replicas compute it", used)
+	}
+}
+
+func TestWhatGotNoAnswerIsUnlearnedUnlessOthersRelyOnIt(t *testing.T) {
+	f := newFleet(t, 99)
+	r := affine(f)
+	a := f.replicas[0]
+	sel := prompt(t, r, long(1, 9))
+	sel.Release() // gone before it was sent
+	if got := depth(r, a, long(1, 9)); got != 0 {
+		t.Errorf("after the only one walked away %d blocks are known", got)
+	}
+	first, second := prompt(t, r, long(1, 9)), prompt(t, r, long(1, 5))
+	first.Release()
+	if got := depth(r, a, long(1, 9)); got != 5 {
+		t.Errorf("another one claims 5 blocks; %d are known", got)
+	}
+	serve(t, second)
+	prompt(t, r, long(1, 9)).Release()
+	if got := depth(r, a, long(1, 9)); got != 5 {
+		t.Errorf("5 blocks were answered; %d are known", got)
+	}
+	if p := r.Policy().(*prefixAffinity); p.work[0] != 0 {
+		t.Errorf("with nothing under way there are %d blocks of work", p.work[0])
+	}
+}
+
+func TestAReplicaThatRefusesConnectionsIsForgottenAndOneThatIsLateIsNot(t *testing.T) {
+	f := newFleet(t, 99)
+	r := affine(f)
+	a := f.replicas[0]
+	serve(t, prompt(t, r, long(1, 9)))
+	fail := func(err error) {
+		f.fakes[0].faults = func(op string) error {
+			if op == "do" {
+				return err
+			}
+			return nil
+		}
+		sel := prompt(t, r, long(2, 9))
+		if _, got := sel.Dispatch(&http.Request{}); !errors.Is(got, err) {
+			t.Fatalf("Dispatch: %v", got)
+		}
+		sel.Release()
+	}
+	fail(llmserver.ErrBroken)
+	if got := depth(r, a, long(1, 9)); got != 9 {
+		t.Errorf("after a broken connection %d blocks are known; want 9", got)
+	}
+	fail(llmserver.ErrNoConnection)
+	if got := depth(r, a, long(1, 9)); got != 0 {
+		t.Errorf("after a refused connection %d blocks are known", got)
+	}
+}
+
+func TestWhoLeavesIsForgottenAndWhoStaysIsNot(t *testing.T) {
+	f := newFleet(t, 99, 99)
+	r := affine(f)
+	serve(t, prompt(t, r, long(1, 9)))
+	serve(t, prompt(t, r, long(2, 9)))
+	late := prompt(t, r, long(1, 12)) // on a, settled when its number is another's
+	a, b := f.replicas[0], f.replicas[1]
+	if late.Replica() != a {
+		t.Fatalf("it went to %s", late.Replica().ID())
+	}
+	f.endpoints[0].Instance = "restarted"
+	f.set(t, f.endpoints...)
+	r.Update(f.replicas, affinity(DefaultPrefixOptions), roomy)
+	if f.replicas[0] == a {
+		t.Fatal("a restarted replica is the same")
+	}
+	if got := depth(r, f.replicas[0], long(1, 9)); got != 0 {
+		t.Errorf("of the new process %d blocks are known", got)
+	}
+	if got := depth(r, b, long(2, 9)); got != 9 {
+		t.Errorf("of the one that stayed %d blocks are known; want 9", got)
+	}
+	if n := len(r.Policy().(*prefixAffinity).prefixes.holders); n != 2 {
+		t.Errorf("the index has %d replicas", n)
+	}
+	held := prompt(t, r, long(1, 9))
+	late.Release()
+	if p := r.Policy().(*prefixAffinity); p.work[p.index[held.Replica()]] != 10 {
+		t.Errorf("%d blocks of work are under way; want 10", p.work[p.index[held.Replica()]])
+	}
+	p := new(Payload)
+	p.Blocks = long(2, 9)
+	b.Drain()
+	if got := ranking(r.Policy(), p); len(got) != 1 {
+		t.Errorf("with one draining %d are ranked", len(got))
+	}
+	if got := depth(r, b, long(2, 9)); got != 9 {
+		t.Errorf("of one that is not available %d blocks are known; want 9", got)
+	}
+}
+
+func TestARankingStaysAsItWasWhenWorkComes(t *testing.T) {
+	f := newFleet(t, 99, 99, 99, 99)
+	r := affine(f)
+	prompt(t, r, long(1, 20))
+	seq := r.Policy().Rank(&Payload{Blocks: long(1, 20)})
+	flat := func() (ids string) {
+		for tier := range seq {
+			ids += names(tier.Replicas)
+		}
+		return ids
+	}
+	before := flat()
+	r.Policy().(*prefixAffinity).work[1] += 1000
+	if after := flat(); after != before {
+		t.Errorf("it ranked %s and then %s", before, after)
+	}
+}
+
+func TestAMatchThatIsTooShortOrLoadsTooFarApartDoNotCount(t *testing.T) {
+	f := newFleet(t, 999, 999)
+	o := DefaultPrefixOptions
+	o.MatchRate, o.Imbalance = 0.5, 10
+	r := New(f.replicas, affinity(o), roomy, Hooks{})
+	home := prompt(t, r, long(1, 20)).Replica()
+	first := func(c chain) *llmserver.Replica { return ranking(r.Policy(), &Payload{Blocks: c})[0] }
+	if first(append(long(1, 20), long(2, 20)...)) != home {
+		t.Error("half a prompt that matches does not count")
+	}
+	if first(append(long(1, 20), long(2, 21)...)) == home {
+		t.Error("less than half a prompt that matches counts")
+	}
+	for range 10 {
+		if prompt(t, r, long(1, 20)).Replica() != home {
+			t.Error("it left too early")
+		}
+	}
+	if first(long(1, 20)) == home {
+		t.Error("with 11 requests against none it stays")
+	}
+}
+
+func TestAPromptThatIsNotKnownGoesToTheLighterOfTwo(t *testing.T) {
+	f := newFleet(t, 999, 999, 999, 999)
+	r := New(f.replicas, PrefixAffinity(DefaultPrefixOptions, rand.New(rand.NewPCG(1, 2)).IntN), roomy, Hooks{})
+	tiers := 0
+	for tier := range r.Policy().Rank(new(Payload)) {
+		if tiers++; len(tier.Replicas) != 2 {
+			t.Errorf("tier %d has %d replicas; want two, and two more", tiers, len(tier.Replicas))
+		}
+	}
+	for range 400 {
+		prompt(t, r, nil)
+	}
+	for _, m := range f.replicas {
+		if m.Load() < 90 || m.Load() > 110 {
+			t.Errorf("replica %s has %d of 400", m.ID(), m.Load())
+		}
+	}
+}
+
+func TestEqualPromptsOfRoutersShareNothing(t *testing.T) {
+	f := newFleet(t, 9)
+	before := affinity(DefaultPrefixOptions)(f.replicas, nil).(*prefixAffinity)
+	o := DefaultPrefixOptions
+	o.BlockBytes = 1024
+	if after := affinity(o)(f.replicas, before).(*prefixAffinity); after.knowledge == before.knowledge {
+		t.Error("blocks of another size are taken for the same")
+	}
+	if after := affinity(DefaultPrefixOptions)(f.replicas, before).(*prefixAffinity); after.knowledge != before.knowledge {
+		t.Error("what was known is lost although nothing changed")
+	}
+}

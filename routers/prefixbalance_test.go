@@ -1,0 +1,82 @@
+package routers
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"berth/llmserver"
+)
+
+func TestANewReplicaIsNotFlooded(t *testing.T) {
+	f := newFleet(t, 999, 999, 999, 999)
+	r := affine(f)
+	var held []*Selection
+	send := func(i int) *llmserver.Replica {
+		sel := prompt(t, r, long(i, 20))
+		if held = append(held, sel); len(held) > 40 {
+			held[0].outcome.Answered = true
+			held[0].Release()
+			held = held[1:]
+		}
+		return sel.Replica()
+	}
+	for i := range 400 {
+		send(i)
+	}
+	f.endpoints[2].Instance = "restarted"
+	f.set(t, f.endpoints...)
+	r.Update(f.replicas, affinity(DefaultPrefixOptions), roomy)
+	got := 0
+	for i := range 200 {
+		if send(1000+i) == f.replicas[2] {
+			got++
+		}
+	}
+	if got > 200*3/8 || got < 200/8 { // at most 1.5 times its share
+		t.Errorf("the new replica got %d of 200 prompts among four", got)
+	}
+}
+
+func TestAReplicaThatCouldNotTakeAnyOwesLittle(t *testing.T) {
+	f := newFleet(t, 1, 999, 999)
+	r := affine(f)
+	prompt(t, r, long(0, 20)) // holds the first replica's only slot
+	for i := range 300 {
+		serve(t, prompt(t, r, long(1+i, 20)))
+	}
+	sent := r.Policy().(*prefixAffinity).sent
+	if lag := slices.Max(sent) - sent[0]; lag > maxLead*21 || lag < 21 {
+		t.Errorf("it lags %d blocks behind; want at most %d prompts of 21", lag, maxLead)
+	}
+}
+
+func BenchmarkRankAndReserve(b *testing.B) {
+	for _, n := range []int{64, 4000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			b.ReportAllocs()
+			replicas := plain(n, 1<<19)
+			r := New(replicas, affinity(DefaultPrefixOptions), roomy, Hooks{})
+			prompts := make([]chain, 512)
+			for i := range prompts {
+				prompts[i] = long(i%64, 200+i%10)
+			}
+			var times []time.Duration
+			for i := 0; b.Loop(); i++ {
+				began := time.Now()
+				sel, err := r.Choose(b.Context(), &Payload{Blocks: prompts[i%len(prompts)]})
+				if err != nil {
+					b.Fatal(err)
+				}
+				times = append(times, time.Since(began))
+				sel.outcome.Answered = true
+				sel.slot.Start()
+				sel.Release()
+			}
+			slices.Sort(times)
+			b.ReportMetric(float64(times[int(math.Ceil(0.99*float64(len(times))))-1]), "p99-ns")
+		})
+	}
+}

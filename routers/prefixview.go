@@ -1,0 +1,106 @@
+package routers
+
+import (
+	"cmp"
+	"iter"
+	"math"
+	"slices"
+)
+
+// view is one ranking for one prompt.
+type view struct {
+	*prefixAffinity
+	blocks     chain
+	full       bool // no replica has room
+	imbalanced bool // loads are too far apart for matches to count
+	best       int  // the member with the least cost when it was ranked, -1 for none
+	sorted     []priced
+}
+
+// priced is a member with its cost.
+type priced struct{ member, cost int }
+
+// costs yields what each member costs, in blocks and but for a constant. The
+// lock is held.
+func (v *view) costs() iter.Seq2[int, int] {
+	longest := v.prefixes.match(v.blocks)
+	counts := !v.imbalanced && float64(longest) >= v.MatchRate*float64(len(v.blocks))
+	return func(yield func(int, int) bool) {
+		for at := range v.members {
+			i := at + v.first
+			if i >= len(v.members) {
+				i -= len(v.members)
+			}
+			number, cost := v.numbers[i], 0
+			if !v.full {
+				cost = v.work[number] + v.sent[number]
+			}
+			if counts {
+				cost -= recompute * int(v.prefixes.depth[number])
+			}
+			if !yield(i, cost) {
+				return
+			}
+		}
+	}
+}
+
+// order is all members by cost. It is worked out when it is first needed, which
+// is seldom, and kept, so that a second range over the ranking is like the first.
+func (v *view) order() []priced {
+	if v.sorted == nil {
+		v.mu.Lock()
+		for i, cost := range v.costs() {
+			v.sorted = append(v.sorted, priced{i, cost})
+		}
+		v.mu.Unlock()
+		slices.SortStableFunc(v.sorted, func(a, b priced) int { return cmp.Compare(a.cost, b.cost) })
+	}
+	return v.sorted
+}
+
+// cheapest ranks each replica by itself.
+func (v *view) cheapest(yield func(Tier) bool) {
+	one := func(i int) bool {
+		return !v.members[i].Available() || yield(Tier{Replicas: v.members[i : i+1]})
+	}
+	if v.best < 0 || !one(v.best) {
+		return
+	}
+	for _, p := range v.order() {
+		if p.member != v.best && !one(p.member) {
+			return
+		}
+	}
+}
+
+// alike ranks replicas of one cost together.
+func (v *view) alike(yield func(Tier) bool) {
+	for order := v.order(); len(order) > 0; {
+		var tier Tier
+		cost := order[0].cost
+		for len(order) > 0 && order[0].cost == cost {
+			if r := v.members[order[0].member]; r.Available() {
+				tier.Replicas = append(tier.Replicas, r)
+			}
+			order = order[1:]
+		}
+		if len(tier.Replicas) > 0 && !yield(tier) {
+			return
+		}
+	}
+}
+
+// imbalanced tells whether loads are too far apart to look at matches.
+func (p *prefixAffinity) imbalanced() bool {
+	if math.IsInf(p.Imbalance, 1) {
+		return false
+	}
+	least, most := math.MaxInt, 0
+	for _, r := range p.members {
+		if r.Available() {
+			least, most = min(least, r.Load()), max(most, r.Load())
+		}
+	}
+	return float64(most-least) > p.Imbalance
+}

@@ -1,0 +1,72 @@
+package routers
+
+import (
+	"cmp"
+	"iter"
+	"slices"
+	"strconv"
+
+	"github.com/spaolacci/murmur3"
+)
+
+// ringSeed is Ray Serve's: another seed would move every session.
+const ringSeed = 0xF9B4CA77
+
+// ringHash is where a key lies on the ring: the low 64 bits of MurmurHash3 x64-128.
+func ringHash(key []byte) uint64 { return murmur3.Sum64WithSeed(key, ringSeed) }
+
+// ring is a consistent hash ring, bit-compatible with Ray Serve's: each id has
+// virtual points at the hashes of "<id>:<i>", and a key belongs to the first point
+// whose hash is greater than its own. It is immutable. Source: Karger et al.,
+// "Consistent Hashing and Random Trees", 1997.
+type ring struct {
+	ids     []string // sorted
+	virtual int      // points of each
+	points  []point  // by hash
+}
+
+type point struct {
+	hash  uint64
+	owner int32 // into ids
+}
+
+// newRing makes the ring of sorted ids.
+func newRing(ids []string, virtual int) *ring {
+	r := &ring{ids: ids, virtual: virtual, points: make([]point, 0, len(ids)*virtual)}
+	var key []byte
+	for owner, id := range ids {
+		for i := range virtual {
+			key = append(append(key[:0], id...), ':')
+			key = strconv.AppendInt(key, int64(i), 10)
+			r.points = append(r.points, point{ringHash(key), int32(owner)})
+		}
+	}
+	slices.SortFunc(r.points, func(a, b point) int {
+		return cmp.Or(cmp.Compare(a.hash, b.hash), cmp.Compare(a.owner, b.owner))
+	})
+	return r
+}
+
+// walk yields the owners met clockwise from hash, as indices of ids, each once.
+func (r *ring) walk(hash uint64) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		start, _ := slices.BinarySearchFunc(r.points, hash, func(p point, hash uint64) int {
+			if p.hash > hash {
+				return 1
+			}
+			return -1
+		})
+		seen, left := make([]bool, len(r.ids)), len(r.ids)
+		for i := start; left > 0; i++ {
+			owner := int(r.points[i%len(r.points)].owner)
+			if seen[owner] {
+				continue
+			}
+			seen[owner] = true
+			left--
+			if !yield(owner) {
+				return
+			}
+		}
+	}
+}

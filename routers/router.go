@@ -1,0 +1,292 @@
+package routers
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"berth/llmserver"
+)
+
+// Limits bound the waiting line.
+type Limits struct {
+	MaxQueued    int           // requests in line at once; negative: no bound
+	QueueTimeout time.Duration // how long each may wait; above zero
+}
+
+// Router chooses among the replicas of one model. It is the only one to take
+// slots on them.
+type Router struct {
+	hooks   Hooks
+	current atomic.Pointer[generation]
+	waiting atomic.Int64 // the line's length, for those who do not hold mu
+
+	freedSlots atomic.Uint64 // slots given back so far, for the drain rate
+
+	mu      sync.Mutex // guards all below, and stores to current
+	line    line
+	rate    drainRate
+	seeking map[*llmserver.Replica]context.CancelFunc
+	seekers sync.WaitGroup
+}
+
+// generation is what a router goes by until something changes; it is
+// immutable. A change of what is available makes a new one with the same policy.
+type generation struct {
+	members []*llmserver.Replica
+	index   map[*llmserver.Replica]int
+	policy  Policy
+	limits  Limits
+	closed  bool
+}
+
+// New makes a router over members.
+func New(members []*llmserver.Replica, build Builder, limits Limits, hooks Hooks) *Router {
+	r := &Router{hooks: hooks, seeking: make(map[*llmserver.Replica]context.CancelFunc)}
+	r.current.Store(&generation{})
+	r.Update(members, build, limits)
+	return r
+}
+
+// Update makes the router go by these members, policy and limits. Waiting
+// requests keep their time of arrival and are ranked anew. One call at a time.
+func (r *Router) Update(members []*llmserver.Replica, build Builder, limits Limits) {
+	g := &generation{
+		members: slices.Clone(members),
+		index:   make(map[*llmserver.Replica]int, len(members)),
+		limits:  limits,
+	}
+	for i, m := range g.members {
+		g.index[m] = i
+	}
+	g.policy = build(g.members, r.current.Load().policy)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.begin(g)
+}
+
+// Refresh has waiting requests ranked anew and free slots given out. It is to
+// be called when a replica becomes available or ceases to be, or its limit
+// changes; membership and policy stay.
+func (r *Router) Refresh() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	next := *r.current.Load()
+	r.begin(&next)
+}
+
+// Close ends the router: who waits and who comes gets ErrClosed; requests
+// under way are not touched.
+func (r *Router) Close() {
+	r.mu.Lock()
+	g := *r.current.Load()
+	g.closed = true
+	r.current.Store(&g)
+	for r.line.head != nil {
+		r.hand(r.line.head, handover{err: ErrClosed})
+	}
+	r.mu.Unlock()
+	r.seekers.Wait()
+}
+
+// Waiting is how many requests are in line.
+func (r *Router) Waiting() int { return int(r.waiting.Load()) }
+
+// Handed counts the slots handed to waiting requests so far, and how often an older
+// one that could have used such a slot was passed over.
+func (r *Router) Handed() (slots, passedOver uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.line.handed, r.line.passed
+}
+
+// Members are the replicas that the router goes by, not to be changed.
+func (r *Router) Members() []*llmserver.Replica { return r.current.Load().members }
+
+// Policy is the policy that the router goes by.
+func (r *Router) Policy() Policy { return r.current.Load().policy }
+
+// Choose picks a replica for p and reserves a slot on it, waiting in line for one if need be.
+// Replicas in exclude are passed by. The caller must release the selection. Errors: ErrLineFull,
+// ErrWaitOver, ErrClosed, an *UnavailableError, or the cause of the end of ctx.
+func (r *Router) Choose(ctx context.Context, p *Payload, exclude ...*llmserver.Replica) (*Selection, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	c := &choice{router: r, payload: p, exclude: exclude}
+	c.rank(r.current.Load())
+	if r.waiting.Load() == 0 {
+		sel, err := c.direct(ctx)
+		if !errors.Is(err, llmserver.ErrFull) {
+			return sel, err
+		}
+	}
+	return c.wait(ctx)
+}
+
+// begin stores the next generation, ranks the line by it and gives out what
+// is free. The mutex is held.
+func (r *Router) begin(g *generation) {
+	r.current.Store(g)
+	for m, stop := range r.seeking {
+		if _, member := g.index[m]; !member {
+			stop()
+		}
+	}
+	for w := r.line.head; w != nil; {
+		next := w.next
+		if !w.rank(g, g.policy.Rank(w.payload)) && !g.mayComeBack(w.exclude) {
+			r.hand(w, handover{err: g.unavailable(w.exclude)})
+		}
+		w = next
+	}
+	for i := range g.members {
+		for r.line.head != nil && r.offer(g, i) {
+		}
+	}
+}
+
+// offer gives one free slot of the replica at index i to who wants it most; false if it has
+// none or nobody wants it. Where an agent counts, it is asked, which takes its time. The mutex is held.
+func (r *Router) offer(g *generation, i int) bool {
+	m := g.members[i]
+	if m.CountsSlots() {
+		r.seek(g, i)
+		return false
+	}
+	if !m.HasRoom() {
+		return false
+	}
+	w := r.line.next(i)
+	if w == nil {
+		return false
+	}
+	slot, err := m.Claim(w.payload.RequestID, 0)
+	if err != nil {
+		return false
+	}
+	r.give(i, w, slot)
+	return true
+}
+
+// give hands w the slot on the replica at index i. The mutex is held.
+func (r *Router) give(i int, w *waiter, slot *llmserver.Slot) {
+	r.line.give(i, w, slot)
+	r.left()
+}
+
+// hand ends a wait. The mutex is held.
+func (r *Router) hand(w *waiter, h handover) {
+	r.line.hand(w, h)
+	r.left()
+}
+
+// left notes that the line has become shorter. The mutex is held.
+func (r *Router) left() {
+	if r.waiting.Add(-1) == 0 {
+		r.stopSeeking()
+		r.lookAtRate()
+	}
+}
+
+// release ends a slot's use. While requests wait it is handed over without
+// ever being free. While none do, the slot is freed first and the line looked at
+// again after that; who joins the line counts itself first and tries for a slot
+// after that, so one of the two sees the other.
+func (r *Router) release(s *llmserver.Slot) {
+	r.freedSlots.Add(1)
+	replica := s.Replica()
+	if r.waiting.Load() == 0 || replica.CountsSlots() {
+		s.Release()
+		if !r.current.Load().chooses(replica) {
+			replica.Freed()
+		}
+		r.freed(replica)
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i, w := r.wanting(replica)
+	if w == nil {
+		s.Release()
+		return
+	}
+	if heir := s.HandOver(w.payload.RequestID); heir != nil {
+		r.give(i, w, heir)
+	}
+}
+
+// passOn gives a slot that was handed over, but not used, to the next in line.
+func (r *Router) passOn(s *llmserver.Slot) {
+	if !r.passed(s) {
+		r.release(s)
+	}
+}
+
+// passed tells whether a slot could be passed on.
+func (r *Router) passed(s *llmserver.Slot) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i, w := r.wanting(s.Replica())
+	if w == nil {
+		return false
+	}
+	s.Rename(w.payload.RequestID)
+	r.give(i, w, s)
+	return true
+}
+
+// freed gives out what came free on a replica otherwise than by release.
+func (r *Router) freed(replica *llmserver.Replica) {
+	if r.waiting.Load() == 0 {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	g := r.current.Load()
+	if i, member := g.index[replica]; member {
+		for r.offer(g, i) {
+		}
+	}
+}
+
+// wanting finds who is to get a slot of the replica, nil if nobody, and the
+// replica's index, -1 if it is no member. The mutex is held.
+func (r *Router) wanting(replica *llmserver.Replica) (i int, w *waiter) {
+	i, member := r.current.Load().index[replica]
+	if !member {
+		return -1, nil
+	}
+	return i, r.line.next(i)
+}
+
+// chooses tells whether a replica is chosen from.
+func (g *generation) chooses(r *llmserver.Replica) bool {
+	_, member := g.index[r]
+	return member && !g.closed
+}
+
+// mayComeBack tells whether there are members that are merely down. Who is in line waits for such a
+// one as long as for a slot: one failed probe must not cost a whole line.
+func (g *generation) mayComeBack(tried []*llmserver.Replica) bool {
+	return slices.ContainsFunc(g.members, func(m *llmserver.Replica) bool {
+		return !m.Draining() && !slices.Contains(tried, m)
+	})
+}
+
+// unavailable says why nobody can be asked to serve.
+func (g *generation) unavailable(tried []*llmserver.Replica) error {
+	e := &UnavailableError{Replicas: len(g.members)}
+	for _, m := range g.members {
+		switch {
+		case !m.Available():
+			e.Said = append(e.Said, m.ID()+": "+m.Said())
+		case slices.Contains(tried, m):
+			e.Tried++
+		}
+	}
+	return e
+}

@@ -1,0 +1,72 @@
+package routers
+
+import (
+	"errors"
+	"net/http"
+
+	"berth/llmserver"
+)
+
+// Selection is a replica together with the slot held on it for one request.
+// It belongs to that request's goroutine: dispatched at most once, released always.
+type Selection struct {
+	router    *Router
+	payload   *Payload
+	slot      *llmserver.Slot
+	resp      *http.Response
+	outcome   Outcome
+	settled   func(Outcome) // the policy's, nil if it does not learn
+	completed func(Outcome) // the hook's, nil until routed
+	released  bool
+}
+
+// Replica is the one chosen.
+func (s *Selection) Replica() *llmserver.Replica { return s.slot.Replica() }
+
+// Dispatch sends the request into the slot and returns when the head of the
+// answer is there. The body of the answer is closed at the latest by Release.
+// A second call, also one at the same time, fails with ErrDispatched before any I/O;
+// llmserver.ErrGone says that the replica left in between. All other errors
+// are those of llmserver.Backend.
+func (s *Selection) Dispatch(req *http.Request) (*http.Response, error) {
+	switch err := s.slot.Start(); {
+	case errors.Is(err, llmserver.ErrSpent):
+		return nil, ErrDispatched
+	case err != nil:
+		s.outcome.Err = err
+		return nil, err
+	}
+	s.outcome.Dispatched = true
+	if routed := s.router.hooks.Routed; routed != nil {
+		s.completed = routed(s.payload, s.Replica().ID())
+	}
+	resp, err := s.Replica().Do(req, s.slot)
+	if err != nil {
+		s.outcome.Err = err
+		return nil, err
+	}
+	s.resp, s.outcome.Answered = resp, true
+	return resp, nil
+}
+
+// Fail records why the answer could not be delivered, for those who hear the outcome.
+func (s *Selection) Fail(err error) { s.outcome.Err = err }
+
+// Release ends the selection: it closes the answer's body, gives the slot to
+// who waits for it, and tells the outcome. A second call does nothing.
+func (s *Selection) Release() {
+	if s.released {
+		return
+	}
+	s.released = true
+	if s.resp != nil {
+		s.resp.Body.Close()
+	}
+	s.router.release(s.slot)
+	if s.settled != nil {
+		s.settled(s.outcome)
+	}
+	if s.completed != nil {
+		s.completed(s.outcome)
+	}
+}
