@@ -1,0 +1,280 @@
+package replay
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+// textBlock is how many bytes of text make a block, and bytesPerToken how many a token.
+const (
+	textBlock     = 256
+	bytesPerToken = 4
+	tokensBlock   = 16 // of token ids
+)
+
+// Open reads a trace, plain or compressed with gzip, in any of the formats that
+// it tells apart by the first line:
+//
+//   - Mooncake: JSON lines with hash_ids of 512 tokens;
+//   - sessions of WEKA's kv-cache-tester: a JSON line per session, with hash_runs;
+//   - LMCache: JSON lines with the text of input and output;
+//   - token ids: JSON lines with input_tok_ids;
+//   - Azure: CSV of times and sizes, with nothing about content.
+func Open(path string) (*Trace, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	t, err := Read(f)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return t, nil
+}
+
+// Read is Open for what is not a file.
+func Read(r io.Reader) (*Trace, error) {
+	in := bufio.NewReaderSize(r, 1<<20)
+	if magic, _ := in.Peek(2); bytes.Equal(magic, []byte{0x1f, 0x8b}) {
+		zip, err := gzip.NewReader(in)
+		if err != nil {
+			return nil, err
+		}
+		in = bufio.NewReaderSize(zip, 1<<20)
+	}
+	first, err := in.Peek(1)
+	if err != nil {
+		return nil, errors.New("the trace is empty")
+	}
+	t := new(Trace)
+	if first[0] == '{' {
+		err = t.readLines(in)
+	} else {
+		err = t.readCSV(in)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if len(t.Requests) == 0 {
+		return nil, errors.New("the trace has no requests")
+	}
+	t.settle()
+	return t, nil
+}
+
+// settle orders the requests and has the first come at time 0.
+func (t *Trace) settle() {
+	t.Requests = sorted(t.Requests)
+	if t.Sessions > 0 {
+		return
+	}
+	start := t.Requests[0].At
+	for i := range t.Requests {
+		t.Requests[i].At -= start
+	}
+}
+
+// line is a line of any of the JSON formats.
+type line struct {
+	// Mooncake; of LMCache only Timestamp, in microseconds.
+	Timestamp    float64  `json:"timestamp"`
+	InputLength  int      `json:"input_length"`
+	OutputLength int      `json:"output_length"`
+	HashIDs      []uint64 `json:"hash_ids"`
+	// WEKA
+	ID        string `json:"id"`
+	BlockSize int    `json:"block_size"`
+	Turns     []turn `json:"requests"`
+	// LMCache
+	Input     *string `json:"input"`
+	Output    string  `json:"output"`
+	SessionID string  `json:"session_id"`
+	// token ids
+	Arrival     int64    `json:"arrival_time_ns"`
+	OutputToks  int      `json:"output_toks"`
+	InputTokens []uint32 `json:"input_tok_ids"`
+}
+
+// turn is a request of a WEKA session, or requests of a subagent within it.
+type turn struct {
+	T     float64     `json:"t"` // seconds
+	In    int         `json:"in"`
+	Out   int         `json:"out"`
+	API   float64     `json:"api_time"`
+	Runs  [][2]uint64 `json:"hash_runs"`
+	Turns []turn      `json:"requests"`
+}
+
+func (t *Trace) readLines(in io.Reader) error {
+	decoder := json.NewDecoder(in)
+	texts := textReader{last: make(map[string]int)}
+	for n := 1; ; n++ {
+		var l line
+		err := decoder.Decode(&l)
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("record %d: %w", n, err)
+		}
+		switch {
+		case l.Turns != nil:
+			err = t.addSession(&l)
+		case l.HashIDs != nil:
+			err = t.addMooncake(&l)
+		case l.Input != nil:
+			err = t.add(tokensOf(textBlock), texts.request(&l, len(t.Requests)))
+		case l.InputTokens != nil:
+			err = t.add(tokensBlock, tokenRequest(&l))
+		default:
+			err = errors.New("it is of none of the known formats")
+		}
+		if err != nil {
+			return fmt.Errorf("record %d: %w", n, err)
+		}
+	}
+}
+
+// add takes a request that was cut into blocks of that many tokens.
+func (t *Trace) add(blockTokens int, r Request) error {
+	switch {
+	case t.BlockTokens == 0:
+		t.BlockTokens = blockTokens
+	case t.BlockTokens != blockTokens:
+		return fmt.Errorf("blocks of %d tokens after some of %d", blockTokens, t.BlockTokens)
+	}
+	if r.Prompt < 0 || r.Output < 0 || r.Prompt > math.MaxInt32 || r.Output > math.MaxInt32 {
+		return fmt.Errorf("it has %d prompt tokens and %d of output", r.Prompt, r.Output)
+	}
+	r.Prompt = max(r.Prompt, 1)
+	t.Requests = append(t.Requests, r)
+	return nil
+}
+
+func (t *Trace) addMooncake(l *line) error {
+	r := Request{At: seconds(l.Timestamp / 1e3), Prompt: l.InputLength, Output: l.OutputLength, Follows: -1}
+	for _, id := range l.HashIDs {
+		r.runs = appendID(r.runs, id)
+	}
+	return t.add(512, r)
+}
+
+// addSession adds the turns of a session. A subagent's turns are its own
+// conversation, begun after the last turn before it.
+func (t *Trace) addSession(l *line) error {
+	if l.BlockSize <= 0 {
+		return fmt.Errorf("its block_size is %d", l.BlockSize)
+	}
+	t.Sessions++
+	return t.addTurns(l, l.Turns, 0, -1, 0)
+}
+
+// addTurns adds turns whose times count from start, the first following a
+// request that was answered at the time done.
+func (t *Trace) addTurns(l *line, turns []turn, start float64, follows int, done float64) error {
+	for _, turn := range turns {
+		at := start + turn.T
+		if turn.Turns != nil {
+			if err := t.addTurns(l, turn.Turns, at, follows, done); err != nil {
+				return err
+			}
+			continue
+		}
+		r := Request{
+			At: seconds(at), Session: l.ID, Prompt: turn.In, Output: turn.Out,
+			Follows: follows, Gap: seconds(max(0, at-done)),
+			session: t.Sessions - 1, seed: xxhash.Sum64String(l.ID),
+		}
+		for _, pair := range turn.Runs {
+			if pair[1] > math.MaxInt32 {
+				return fmt.Errorf("a run of %d blocks", pair[1])
+			}
+			r.runs = append(r.runs, run{pair[0], int(pair[1])})
+		}
+		follows, done = len(t.Requests), at+turn.API
+		if err := t.add(l.BlockSize, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// textReader cuts text into blocks. What follows what it knows by the session.
+type textReader struct{ last map[string]int }
+
+func (x *textReader) request(l *line, index int) Request {
+	r := Request{
+		At: seconds(l.Timestamp / 1e6), Session: l.SessionID,
+		Prompt: tokensOf(len(*l.Input)), Output: tokensOf(len(l.Output)), Follows: -1,
+	}
+	for text := *l.Input; len(text) >= textBlock; text = text[textBlock:] {
+		r.runs = append(r.runs, run{xxhash.Sum64String(text[:textBlock]), 1})
+	}
+	if l.SessionID == "" {
+		return r
+	}
+	if last, ok := x.last[l.SessionID]; ok {
+		r.Follows = last
+	}
+	x.last[l.SessionID] = index
+	return r
+}
+
+func tokenRequest(l *line) Request {
+	r := Request{At: time.Duration(l.Arrival), Prompt: len(l.InputTokens), Output: l.OutputToks, Follows: -1}
+	for ids := l.InputTokens; len(ids) >= tokensBlock; ids = ids[tokensBlock:] {
+		hash := uint64(0)
+		for _, id := range ids[:tokensBlock] {
+			hash = mix(hash ^ uint64(id))
+		}
+		r.runs = append(r.runs, run{hash, 1})
+	}
+	return r
+}
+
+func (t *Trace) readCSV(in io.Reader) error {
+	rows := csv.NewReader(in)
+	rows.ReuseRecord = true
+	rows.FieldsPerRecord = 3
+	for n := 1; ; n++ {
+		row, err := rows.Read()
+		switch {
+		case err == io.EOF:
+			return nil
+		case err != nil:
+			return err
+		case n == 1 && row[0] == "TIMESTAMP":
+			continue
+		}
+		at, err := time.Parse("2006-01-02 15:04:05.9999999", row[0])
+		prompt, err2 := strconv.Atoi(row[1])
+		output, err3 := strconv.Atoi(row[2])
+		if err = errors.Join(err, err2, err3); err != nil {
+			return fmt.Errorf("row %d: %w", n, err)
+		}
+		r := Request{At: time.Duration(at.UnixNano()), Prompt: prompt, Output: output, Follows: -1}
+		// Nothing is known to be in common, so every prompt is its own.
+		r.seed, r.runs = mix(uint64(n)), []run{{0, prompt / tokensBlock}}
+		if err := t.add(tokensBlock, r); err != nil {
+			return fmt.Errorf("row %d: %w", n, err)
+		}
+	}
+}
+
+// tokensOf estimates the tokens of text.
+func tokensOf(bytes int) int { return (bytes + bytesPerToken - 1) / bytesPerToken }
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

@@ -1,0 +1,219 @@
+package replay
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"berth/llmserver/simulated"
+	"berth/routers"
+)
+
+// Options say what the traffic meets.
+type Options struct {
+	Replicas   int
+	MaxOngoing int            // of each replica
+	KVTokens   int            // of each replica's cache; 0: no limit
+	Cost       simulated.Cost // of each replica's engine
+	Speed      float64        // the trace's times are divided by it
+	Seed       uint64         // of what policies draw
+	Events     []Event        // in order of time
+}
+
+// Event is a change of membership. Requests on a replica that leaves are finished there.
+type Event struct {
+	At      time.Duration // not divided by the speed
+	Kind    Kind
+	Replica string // none for Add
+}
+
+// Kind is what happens to a replica.
+type Kind string
+
+// Kinds of events.
+const (
+	Add     Kind = "add"     // a new one comes
+	Remove  Kind = "remove"  // it leaves
+	Restart Kind = "restart" // a new process takes its place, with an empty cache
+)
+
+// call is one request under way.
+type call struct {
+	index    int
+	payload  routers.Payload
+	came     time.Duration
+	ticket   *routers.Ticket // while it waits
+	sel      *routers.Selection
+	sequence simulated.Sequence
+}
+
+// player is one replay under way.
+type player struct {
+	options   *Options
+	trace     *Trace
+	build     routers.Builder
+	fleet     *fleet
+	router    *routers.Router
+	now       time.Duration
+	agenda    agenda
+	waiting   []*call   // in order of arrival
+	done      []*call   // complete, their slots yet to be released
+	idle      []*engine // that may have something to begin
+	followers [][]int   // of each request
+	tally     tally
+}
+
+// Run replays a trace through a policy.
+func Run(ctx context.Context, t *Trace, policy Policy, o Options) (*Result, error) {
+	random := rand.New(rand.NewPCG(o.Seed, 2))
+	p := &player{
+		options: &o, trace: t, build: policy.build(random, &o, t.BlockTokens),
+		fleet: newFleet(&o, t.BlockTokens), followers: make([][]int, len(t.Requests)),
+		tally: newTally(),
+	}
+	members, _ := p.fleet.members()
+	p.router = routers.New(members, p.build, limits, routers.Hooks{})
+	for i, r := range t.Requests {
+		if r.Follows < 0 {
+			p.agenda.add(event{at: p.scaled(r.At), kind: arrival, index: i})
+		} else {
+			p.followers[r.Follows] = append(p.followers[r.Follows], i)
+		}
+	}
+	for i, e := range o.Events {
+		p.agenda.add(event{at: e.At, kind: membership, index: i})
+	}
+	defer p.fleet.pool.Close()
+	for steps := 0; len(p.agenda.events) > 0; steps++ {
+		if steps%4096 == 0 && ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		if err := p.play(ctx, p.agenda.next()); err != nil {
+			return nil, err
+		}
+	}
+	return p.tally.result(policy.Name, p), nil
+}
+
+// scaled is a time of the trace at the replay's speed.
+func (p *player) scaled(d time.Duration) time.Duration {
+	return time.Duration(float64(d) / p.options.Speed)
+}
+
+// play has one event happen and all that follows at the same moment.
+func (p *player) play(ctx context.Context, e event) error {
+	p.now = e.at
+	switch e.kind {
+	case arrival:
+		p.arrive(ctx, e.index)
+	case stepEnd:
+		engine := p.fleet.engines[e.index]
+		engine.batch.Finish()
+		engine.busy = false
+		p.idle = append(p.idle, engine)
+	case membership:
+		if err := p.fleet.change(p.options.Events[e.index]); err != nil {
+			return err
+		}
+		members, retire := p.fleet.members()
+		p.router.Update(members, p.build, limits)
+		retire()
+	}
+	p.settle(ctx)
+	return nil
+}
+
+// arrive has a request come.
+func (p *player) arrive(ctx context.Context, i int) {
+	r := &p.trace.Requests[i]
+	c := &call{index: i, came: p.now}
+	chain := r.chain(p.trace.BlockTokens)
+	c.payload = routers.Payload{RequestID: strconv.Itoa(i), SessionID: r.Session, Blocks: chain}
+	c.sequence = simulated.Sequence{Prompt: r.Prompt, Answers: 1, Limit: r.Output, Chain: chain}
+	sel, ticket, err := p.router.Try(ctx, &c.payload)
+	switch {
+	case err != nil:
+		p.refuse(c)
+	case ticket != nil:
+		c.ticket = ticket
+		p.waiting = append(p.waiting, c)
+	default:
+		p.dispatch(c, sel)
+	}
+}
+
+// refuse ends a call that nobody serves.
+func (p *player) refuse(c *call) {
+	p.tally.refused++
+	p.follow(c.index)
+}
+
+// dispatch puts a call on the engine that was chosen for it.
+func (p *player) dispatch(c *call, sel *routers.Selection) {
+	c.sel = sel
+	if _, err := sel.Dispatch(new(http.Request)); err != nil {
+		panic(fmt.Sprintf("BUG: a fresh selection on a member cannot be dispatched: %v", err))
+	}
+	p.tally.placed(c.payload.SessionID, sel.Replica(), p.now-c.came)
+	first := true
+	c.sequence.Progress = func(generated int) {
+		if first && (generated > 0 || c.sequence.Limit == 0) {
+			first = false
+			p.tally.answered(p.now-c.came, &c.sequence)
+		}
+		if generated == c.sequence.Limit {
+			p.done = append(p.done, c)
+		}
+	}
+	engine := p.fleet.by[sel.Replica()]
+	if err := engine.batch.Add(&c.sequence); err != nil {
+		p.tally.refused++
+		p.done = append(p.done, c)
+	}
+	p.idle = append(p.idle, engine)
+}
+
+// settle releases what is complete, gives what was handed over to who waited,
+// and has idle engines begin.
+func (p *player) settle(ctx context.Context) {
+	for {
+		for len(p.done) > 0 {
+			c := p.done[0]
+			p.done = p.done[1:]
+			c.sel.Release()
+			p.follow(c.index)
+		}
+		if p.router.Waiting() == len(p.waiting) {
+			break
+		}
+		p.waiting = slices.DeleteFunc(p.waiting, func(c *call) bool {
+			sel, err := c.ticket.Poll(ctx)
+			switch {
+			case err != nil:
+				p.refuse(c)
+			case sel != nil:
+				p.dispatch(c, sel)
+			}
+			return err != nil || sel != nil
+		})
+	}
+	for _, e := range p.idle {
+		if !e.busy && e.batch.Begin() {
+			e.busy = true
+			p.agenda.add(event{at: p.now + e.batch.Step(), kind: stepEnd, index: e.index})
+		}
+	}
+	p.idle = p.idle[:0]
+}
+
+// follow has those come that follow a request which is over.
+func (p *player) follow(i int) {
+	for _, f := range p.followers[i] {
+		r := &p.trace.Requests[f]
+		p.agenda.add(event{at: max(p.scaled(r.At), p.now+p.scaled(r.Gap)), kind: arrival, index: f})
+	}
+}

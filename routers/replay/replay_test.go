@@ -1,0 +1,325 @@
+package replay
+
+import (
+	"bytes"
+	"encoding/json"
+	"encoding/xml"
+	"fmt"
+	"io"
+	"iter"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"berth/llmserver"
+	"berth/llmserver/simulated"
+	"berth/routers"
+)
+
+// engineCost is what the figures of a replay are given for.
+var engineCost = simulated.Cost{
+	PrefillTokensPerSecond: 8000, DecodeStep: 6 * time.Millisecond, DecodeStepPerRequest: 350 * time.Microsecond,
+}
+
+// fleetOf is options for n replicas.
+func fleetOf(n int) Options {
+	return Options{Replicas: n, MaxOngoing: 64, Cost: engineCost, Speed: 1, Seed: 1}
+}
+
+// promptsAt makes a trace of prompts without answers: at each time one of whole
+// 16-token blocks with these ids.
+func promptsAt(times []time.Duration, ids ...[]uint64) *Trace {
+	t := &Trace{BlockTokens: 16}
+	for i, at := range times {
+		r := Request{At: at, Prompt: 16 * len(ids[i]), Follows: -1}
+		for _, id := range ids[i] {
+			r.runs = appendID(r.runs, id)
+		}
+		t.Requests = append(t.Requests, r)
+	}
+	return t
+}
+
+// ids counts n block ids from first.
+func ids(first uint64, n int) []uint64 {
+	all := make([]uint64, n)
+	for i := range all {
+		all[i] = first + uint64(i)
+	}
+	return all
+}
+
+func mustRun(t testing.TB, trace *Trace, policy string, o Options) *Result {
+	t.Helper()
+	found, err := Find(policy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	result, err := Run(t.Context(), trace, found[0], o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return result
+}
+
+// conversations is a trace of conversations, at random from the seed.
+func conversations(seed uint64, sessions, turns int) *Trace {
+	random := rand.New(rand.NewPCG(seed, 7))
+	t := &Trace{BlockTokens: 16, Sessions: sessions}
+	for s := range sessions {
+		follows, at, blocks := -1, time.Duration(0), 20
+		for range turns {
+			t.Requests = append(t.Requests, Request{
+				At: at, Session: fmt.Sprint(s), Prompt: blocks*16 + random.IntN(16) + 1, Output: random.IntN(50),
+				Follows: follows, Gap: time.Second, session: s, seed: uint64(s), runs: []run{{0, blocks}},
+			})
+			follows = len(t.Requests) - 1
+			at += time.Duration(random.IntN(int(5 * time.Second)))
+			blocks += random.IntN(60)
+		}
+	}
+	return t.Arrange(seed, 500*time.Millisecond)
+}
+
+func TestTheFiguresAreThoseOfTheEngine(t *testing.T) {
+	trace := promptsAt([]time.Duration{0, 2 * time.Second}, ids(1, 500), ids(1, 500))
+	got := mustRun(t, trace, "RoundRobinRouter", fleetOf(1))
+	got.ttft = nil
+	// The last token of a prompt is always computed, with its block: 16 tokens take 2 ms, 8000 a second.
+	want := Result{
+		Policy: "RoundRobinRouter", Requests: 2, HitRate: 499.0 / 1000, Ceiling: 499.0 / 1000, MaxOverMean: 1,
+		TTFTMean: 501, TTFT50: 2, TTFT90: 1000, TTFT99: 1000,
+	}
+	if fmt.Sprint(*got) != fmt.Sprint(want) {
+		t.Errorf("on one replica:\n%+v; want\n%+v", *got, want)
+	}
+	got = mustRun(t, trace, "RoundRobinRouter", fleetOf(2))
+	if got.HitRate != 0 || got.TTFTMean != 1000 || got.Ceiling != 499.0/1000 {
+		t.Errorf("on two replicas: %+v", *got)
+	}
+	o := fleetOf(1)
+	o.KVTokens = 8000
+	other := promptsAt([]time.Duration{0, 2 * time.Second, 4 * time.Second}, ids(1, 500), ids(1000, 500), ids(1, 500))
+	if got = mustRun(t, other, "RoundRobinRouter", o); got.HitRate != 0 || got.Ceiling == 0 {
+		t.Errorf("a cache that holds one prompt has hits: %+v", *got)
+	}
+}
+
+func TestWhoFindsEveryReplicaFullWaitsInLine(t *testing.T) {
+	o := fleetOf(1)
+	o.MaxOngoing = 1
+	trace := promptsAt([]time.Duration{0, 0, 0}, ids(1, 500), ids(1000, 500), ids(2000, 500))
+	for _, p := range Policies {
+		got := mustRun(t, trace, p.Name, o)
+		if got.WaitMax != 2000 || got.TTFTMean != 2000 || got.Requests != 3 {
+			t.Errorf("three prompts of a second: %+v", *got)
+		}
+	}
+}
+
+func TestATurnWaitsForTheAnswerBeforeIt(t *testing.T) {
+	trace := promptsAt([]time.Duration{0, time.Second / 2}, ids(1, 500), ids(1, 500))
+	trace.Requests[1].Follows, trace.Requests[1].Gap = 0, time.Second
+	got := mustRun(t, trace, "RoundRobinRouter", fleetOf(1))
+	if got.HitRate != 499.0/1000 {
+		t.Errorf("the second turn came while the first was computed: %v", got.HitRate)
+	}
+	trace.Requests[1].Follows = -1
+	if got := mustRun(t, trace, "RoundRobinRouter", fleetOf(1)); got.HitRate == 499.0/1000 {
+		t.Error("a request that follows none waited")
+	}
+}
+
+func TestTheSameSeedGivesTheSameBytes(t *testing.T) {
+	for _, p := range Policies {
+		var outs [3]bytes.Buffer
+		for i := range outs {
+			o := fleetOf(5)
+			o.MaxOngoing = 4
+			o.Events = []Event{{At: 2 * time.Second, Kind: Add}, {At: 4 * time.Second, Kind: Restart, Replica: "b"}, {At: 6 * time.Second, Kind: Remove, Replica: "c"}}
+			seed := uint64(1 + i/2)
+			o.Seed = seed
+			r := mustRun(t, conversations(seed, 12, 10), p.Name, o)
+			if r.Refused != 0 || r.Requests != 12*10 {
+				t.Errorf("%s answered %d and refused %d", p.Name, r.Requests, r.Refused)
+			}
+			json.NewEncoder(&outs[i]).Encode(r)
+		}
+		if !bytes.Equal(outs[0].Bytes(), outs[1].Bytes()) {
+			t.Errorf("%s:\n%s\n%s", p.Name, outs[0].String(), outs[1].String())
+		}
+		if bytes.Equal(outs[0].Bytes(), outs[2].Bytes()) {
+			t.Errorf("%s: another seed gives the same", p.Name)
+		}
+	}
+}
+
+// spy is a policy that tells where requests go.
+type spy struct {
+	routers.Policy
+	placed func(p *routers.Payload, r *llmserver.Replica)
+}
+
+func (s spy) Reserved(p *routers.Payload, r *llmserver.Replica) func(routers.Outcome) {
+	s.placed(p, r)
+	if l, ok := s.Policy.(routers.Learner); ok {
+		return l.Reserved(p, r)
+	}
+	return nil
+}
+
+// spied is a policy by name that tells.
+func spied(t *testing.T, name string, placed func(p *routers.Payload, r *llmserver.Replica)) Policy {
+	t.Helper()
+	found, err := Find(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Policy{name, func(random *rand.Rand, o *Options, block int) routers.Builder {
+		build := found[0].build(random, o, block)
+		return func(members []*llmserver.Replica, prev routers.Policy) routers.Policy {
+			if prev, ok := prev.(spy); ok {
+				return spy{build(members, prev.Policy), placed}
+			}
+			return spy{build(members, nil), placed}
+		}
+	}}
+}
+
+func TestABurstOfOnePromptIsComputedOnFewReplicas(t *testing.T) {
+	times, chains := make([]time.Duration, 64), make([][]uint64, 64)
+	for i := range chains {
+		chains[i] = ids(1, 4096/16)
+	}
+	used := make(map[*llmserver.Replica]bool)
+	policy := spied(t, "PrefixCacheAffinityRouter", func(_ *routers.Payload, r *llmserver.Replica) { used[r] = true })
+	if _, err := Run(t.Context(), promptsAt(times, chains...), policy, fleetOf(8)); err != nil {
+		t.Fatal(err)
+	}
+	if len(used) > 2 {
+		t.Errorf("%d replicas compute it", len(used))
+	}
+}
+
+func TestSessionsThatMoveGoToTheReplicaThatWasAdded(t *testing.T) {
+	trace := conversations(1, 200, 10)
+	added := 10 * time.Second
+	o := fleetOf(4)
+	o.Events = []Event{{At: added, Kind: Add}}
+	homes, moved := make(map[string]string), 0
+	policy := spied(t, "ConsistentHashRouter", func(p *routers.Payload, r *llmserver.Replica) {
+		if home, ok := homes[p.SessionID]; ok && home != r.ID() {
+			if moved++; r.ID() != "e" {
+				t.Errorf("session %s moved from %s to %s", p.SessionID, home, r.ID())
+			}
+		}
+		homes[p.SessionID] = r.ID()
+	})
+	got, err := Run(t.Context(), trace, policy, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if moved == 0 || got.SessionsMoved != moved {
+		t.Errorf("%d sessions moved; %d are reported", moved, got.SessionsMoved)
+	}
+}
+
+func TestAnEventForAReplicaThatIsNotThereIsAnError(t *testing.T) {
+	o := fleetOf(2)
+	o.Events = []Event{{Kind: Restart, Replica: "z"}}
+	found, _ := Find("RoundRobinRouter")
+	if _, err := Run(t.Context(), conversations(1, 2, 2), found[0], o); err == nil {
+		t.Error("it went unnoticed")
+	}
+}
+
+// A ranking names a replica once and is the same when it is ranged over twice.
+func TestEveryBaselineRanksAsAPolicyMust(t *testing.T) {
+	for _, p := range Policies {
+		check := func(q routers.Policy, payload *routers.Payload) {
+			seq := q.Rank(payload)
+			first, second := flat(seq), flat(seq)
+			if !slices.Equal(first, second) || len(first) == 0 {
+				t.Errorf("%s ranks %d, then %d replicas", p.Name, len(first), len(second))
+			}
+			for i, r := range first {
+				if slices.Contains(first[:i], r) {
+					t.Errorf("%s ranks %s twice", p.Name, r.ID())
+				}
+			}
+		}
+		wrapped := Policy{p.Name, func(random *rand.Rand, o *Options, block int) routers.Builder {
+			build := p.build(random, o, block)
+			return func(members []*llmserver.Replica, _ routers.Policy) routers.Policy {
+				q := build(members, nil)
+				for i := range uint64(20) {
+					check(q, &routers.Payload{Blocks: ids(1000*(i%3), int(i))})
+				}
+				return q
+			}
+		}}
+		if _, err := Run(t.Context(), conversations(1, 2, 2), wrapped, fleetOf(5)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func flat(seq iter.Seq[routers.Tier]) (all []*llmserver.Replica) {
+	for tier := range seq {
+		all = append(all, tier.Replicas...)
+	}
+	return all
+}
+
+func TestThousandsOfReplicasArePossible(t *testing.T) {
+	o := fleetOf(4000)
+	if got := mustRun(t, conversations(1, 20, 5), "PrefixCacheAffinityRouter", o); got.Requests != 100 {
+		t.Errorf("%d of 100 were answered", got.Requests)
+	}
+}
+
+func TestTheMedianIsOfEachFigure(t *testing.T) {
+	got := Median([]*Result{
+		{Policy: "p", HitRate: 0.1, TTFTMean: 30, Refused: 1},
+		{Policy: "p", HitRate: 0.3, TTFTMean: 10, Refused: 7},
+		{Policy: "p", HitRate: 0.2, TTFTMean: 20, Refused: 2},
+	})
+	if got.Policy != "p" || got.HitRate != 0.2 || got.TTFTMean != 20 || got.Refused != 2 {
+		t.Errorf("%+v", *got)
+	}
+}
+
+func TestATableAndAPictureCanBeMadeOfAnyResult(t *testing.T) {
+	results := []*Result{
+		{Policy: "<empty>"},
+		mustRun(t, conversations(1, 5, 5), "RoundRobinRouter", fleetOf(3)),
+	}
+	var table, picture bytes.Buffer
+	if err := Table(&table, results); err != nil || bytes.Count(table.Bytes(), []byte("\n")) != 3 {
+		t.Errorf("%v\n%s", err, table.String())
+	}
+	if err := Plot(&picture, results); err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Contains(picture.Bytes(), []byte("NaN")) {
+		t.Error("the picture has places that are no numbers")
+	}
+	for decoder := xml.NewDecoder(&picture); ; {
+		_, err := decoder.Token()
+		if err == io.EOF {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestReplicasAreCalledByLetters(t *testing.T) {
+	for i, want := range map[int]string{0: "a", 25: "z", 26: "aa", 27: "ab", 52: "ba", 26 * 27: "aaa"} {
+		if got := name(i); got != want {
+			t.Errorf("replica %d is called %s; want %s", i, got, want)
+		}
+	}
+}

@@ -1,0 +1,160 @@
+package replay
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"berth/llmserver"
+	"berth/llmserver/simulated"
+)
+
+// Result is what a policy made of a trace.
+type Result struct {
+	Policy        string  `json:"policy"`
+	Requests      int     `json:"requests"`      // answered
+	HitRate       float64 `json:"hit_rate"`      // prompt tokens found in caches, of all
+	Ceiling       float64 `json:"ceiling"`       // the same, had all gone to one unlimited cache
+	MaxOverMean   float64 `json:"max_over_mean"` // prompt tokens computed by the busiest replica, over the mean
+	CV            float64 `json:"cv"`            // of prompt tokens computed, over the replicas
+	TTFTMean      float64 `json:"ttft_mean_ms"`  // from arrival to the first token
+	TTFT50        float64 `json:"ttft_p50_ms"`
+	TTFT90        float64 `json:"ttft_p90_ms"`
+	TTFT99        float64 `json:"ttft_p99_ms"`
+	WaitMax       float64 `json:"wait_max_ms"`    // longest in line
+	SessionsMoved int     `json:"sessions_moved"` // that were served by more than one replica
+	Refused       int     `json:"refused"`
+
+	ttft []time.Duration // sorted
+}
+
+// Median is the median of each figure over results of one policy. There must
+// be an odd number of them; the curve is that of the one with the median mean.
+func Median(results []*Result) *Result {
+	slices.SortFunc(results, func(a, b *Result) int { return cmp.Compare(a.TTFTMean, b.TTFTMean) })
+	median := *results[len(results)/2]
+	for _, figure := range []func(*Result) *float64{
+		func(r *Result) *float64 { return &r.HitRate },
+		func(r *Result) *float64 { return &r.Ceiling },
+		func(r *Result) *float64 { return &r.MaxOverMean },
+		func(r *Result) *float64 { return &r.CV },
+		func(r *Result) *float64 { return &r.TTFT50 },
+		func(r *Result) *float64 { return &r.TTFT90 },
+		func(r *Result) *float64 { return &r.TTFT99 },
+		func(r *Result) *float64 { return &r.WaitMax },
+	} {
+		var values []float64
+		for _, r := range results {
+			values = append(values, *figure(r))
+		}
+		slices.Sort(values)
+		*figure(&median) = values[len(values)/2]
+	}
+	for _, count := range []func(*Result) *int{
+		func(r *Result) *int { return &r.Requests },
+		func(r *Result) *int { return &r.SessionsMoved },
+		func(r *Result) *int { return &r.Refused },
+	} {
+		var values []int
+		for _, r := range results {
+			values = append(values, *count(r))
+		}
+		slices.Sort(values)
+		*count(&median) = values[len(values)/2]
+	}
+	return &median
+}
+
+// Table writes results for people.
+func Table(w io.Writer, results []*Result) error {
+	columns := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(columns, "policy\trequests\thit rate\tof ceiling\tbusiest/mean\tTTFT mean\tp50\tp90\tp99\tlongest wait\tsessions moved\trefused\t")
+	for _, r := range results {
+		fmt.Fprintf(columns, "%s\t%d\t%.3f\t%.3f\t%.2f\t%.0f ms\t%.0f\t%.0f\t%.0f\t%.0f ms\t%d\t%d\t\n", r.Policy, r.Requests,
+			r.HitRate, ratio(r.HitRate, r.Ceiling), r.MaxOverMean, r.TTFTMean, r.TTFT50, r.TTFT90, r.TTFT99, r.WaitMax, r.SessionsMoved, r.Refused)
+	}
+	return columns.Flush()
+}
+
+// tally counts while a replay is under way.
+type tally struct {
+	ttft    []time.Duration
+	wait    time.Duration
+	refused int
+	prompt  int // tokens
+	cached  int
+	homes   map[string]*llmserver.Replica
+	moved   map[string]bool
+}
+
+func newTally() tally {
+	return tally{homes: make(map[string]*llmserver.Replica), moved: make(map[string]bool)}
+}
+
+// placed counts a request that got a slot after a wait.
+func (t *tally) placed(session string, r *llmserver.Replica, wait time.Duration) {
+	t.wait = max(t.wait, wait)
+	if session == "" {
+		return
+	}
+	if home := t.homes[session]; home != nil && home != r {
+		t.moved[session] = true
+	}
+	t.homes[session] = r
+}
+
+// answered counts a first token.
+func (t *tally) answered(after time.Duration, s *simulated.Sequence) {
+	t.ttft = append(t.ttft, after)
+	t.prompt += s.Prompt
+	t.cached += s.Cached()
+}
+
+// result sums up.
+func (t *tally) result(policy string, p *player) *Result {
+	r := &Result{
+		Policy: policy, Requests: len(t.ttft), Refused: t.refused, SessionsMoved: len(t.moved),
+		HitRate: ratio(float64(t.cached), float64(t.prompt)), Ceiling: p.trace.ceiling(), WaitMax: milliseconds(t.wait), ttft: t.ttft,
+	}
+	slices.Sort(t.ttft)
+	if n := len(t.ttft); n > 0 {
+		sum := time.Duration(0)
+		for _, d := range t.ttft {
+			sum += d
+		}
+		r.TTFTMean = milliseconds(sum) / float64(n)
+		r.TTFT50, r.TTFT90, r.TTFT99 = r.quantile(0.5), r.quantile(0.9), r.quantile(0.99)
+	}
+	var loads []float64
+	for _, e := range p.fleet.engines {
+		t := e.batch.Totals()
+		loads = append(loads, float64(t.QueriedTokens-t.HitTokens))
+	}
+	slices.Sort(loads)
+	r.MaxOverMean, r.CV = spread(loads)
+	return r
+}
+
+// quantile is the time within which that part of the requests had their first token.
+func (r *Result) quantile(q float64) float64 {
+	return milliseconds(r.ttft[int(math.Ceil(q*float64(len(r.ttft))))-1])
+}
+
+// spread is how unevenly work lies.
+func spread(loads []float64) (maxOverMean, cv float64) {
+	sum, squares := 0.0, 0.0
+	for _, l := range loads {
+		sum += l
+	}
+	mean := sum / float64(len(loads))
+	for _, l := range loads {
+		squares += (l - mean) * (l - mean)
+	}
+	return ratio(slices.Max(loads), mean), ratio(math.Sqrt(squares/float64(len(loads))), mean)
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

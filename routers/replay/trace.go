@@ -1,0 +1,155 @@
+package replay
+
+import (
+	"cmp"
+	"math/rand/v2"
+	"slices"
+	"sort"
+	"time"
+)
+
+// Trace is recorded traffic. It is not changed by a replay.
+type Trace struct {
+	BlockTokens int // tokens of the blocks by which prefixes are known
+	Requests    []Request
+	// Sessions > 0: the times of requests count from the start of their
+	// session, one of that many, and sessions start when Arrange says.
+	Sessions int
+}
+
+// Request is one recorded request. It comes at the time At, but no sooner than Gap after the answer
+// to the request that it follows, for a client cannot say more before it was answered.
+type Request struct {
+	At      time.Duration
+	Session string // empty: none
+	Prompt  int    // tokens, at least 1
+	Output  int    // tokens
+
+	Follows int // index of a request before it; -1: none
+	Gap     time.Duration
+
+	session int    // from 0, where the trace has sessions
+	seed    uint64 // of the chain: equal ids mean equal content only under the same seed
+	runs    []run
+}
+
+// run is count block ids in sequence.
+type run struct {
+	first uint64
+	count int
+}
+
+// appendID adds a block id to runs.
+func appendID(runs []run, id uint64) []run {
+	if n := len(runs); n > 0 && runs[n-1].first+uint64(runs[n-1].count) == id {
+		runs[n-1].count++
+		return runs
+	}
+	return append(runs, run{id, 1})
+}
+
+// chain is the chained hashes of the prompt's whole blocks.
+func (r *Request) chain(blockTokens int) []uint64 {
+	chain := make([]uint64, 0, r.Prompt/blockTokens)
+	hash := r.seed
+	for _, run := range r.runs {
+		for i := range uint64(run.count) {
+			if len(chain) == cap(chain) {
+				return chain
+			}
+			hash = mix(hash ^ mix(run.first+i))
+			chain = append(chain, hash)
+		}
+	}
+	return chain
+}
+
+// mix is the finaliser of splitmix64.
+func mix(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// Arrange is the trace with its sessions started as a Poisson process with this
+// mean gap, in random order. A trace without sessions is returned as it is.
+func (t *Trace) Arrange(seed uint64, gap time.Duration) *Trace {
+	if t.Sessions == 0 {
+		return t
+	}
+	random := rand.New(rand.NewPCG(seed, 1))
+	starts := make([]time.Duration, t.Sessions)
+	at := time.Duration(0)
+	for _, i := range random.Perm(t.Sessions) {
+		starts[i] = at
+		at += time.Duration(random.ExpFloat64() * float64(gap))
+	}
+	requests := slices.Clone(t.Requests)
+	for i := range requests {
+		requests[i].At += starts[requests[i].session]
+	}
+	return &Trace{BlockTokens: t.BlockTokens, Requests: sorted(requests)}
+}
+
+// Limit is the trace's first n requests.
+func (t *Trace) Limit(n int) *Trace {
+	if n <= 0 || n >= len(t.Requests) {
+		return t
+	}
+	limited := *t
+	limited.Requests = t.Requests[:n]
+	return &limited
+}
+
+// sorted orders requests by time, and keeps who follows whom. Nobody comes
+// before the request that it follows.
+func sorted(requests []Request) []Request {
+	order := make([]int, len(requests))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int {
+		return cmp.Or(cmp.Compare(requests[a].At, requests[b].At), cmp.Compare(a, b))
+	})
+	place := make([]int, len(requests))
+	for i, old := range order {
+		place[old] = i
+	}
+	result := make([]Request, len(requests))
+	for i, old := range order {
+		result[i] = requests[old]
+		if f := result[i].Follows; f >= 0 {
+			result[i].Follows = place[f]
+		}
+	}
+	return result
+}
+
+// ceiling is the part of all prompt tokens that the best of routers would find in unlimited
+// caches: those of leading blocks that an earlier request carried, the block with the last
+// token of a prompt excepted, which is always computed.
+func (t *Trace) ceiling() float64 {
+	known := make(map[uint64]struct{})
+	hits, total := 0, 0
+	for i := range t.Requests {
+		r := &t.Requests[i]
+		chain := r.chain(t.BlockTokens)
+		// Who is known is known from its start, so the first that is not is found by bisection.
+		hit := sort.Search(len(chain), func(i int) bool { _, ok := known[chain[i]]; return !ok })
+		for _, hash := range chain[hit:] {
+			known[hash] = struct{}{}
+		}
+		hits += min(hit, (r.Prompt-1)/t.BlockTokens) * t.BlockTokens
+		total += r.Prompt
+	}
+	return ratio(float64(hits), float64(total))
+}
+
+// ratio is a/b, 0 where there is nothing to compare.
+func ratio(a, b float64) float64 {
+	if b == 0 {
+		return 0
+	}
+	return a / b
+}
