@@ -1,0 +1,149 @@
+package streaming
+
+import (
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// client is the receiving side of one Copy.
+type client struct {
+	Result
+	w     http.ResponseWriter
+	rc    *http.ResponseController
+	resp  *http.Response
+	watch watch
+
+	ending        func() // called before the write that completes the answer; nil after that
+	betweenEvents bool   // the body has ended, and what the client has of it ends where an event does
+}
+
+func newClient(w http.ResponseWriter, resp *http.Response, timeout time.Duration) *client {
+	rc := http.NewResponseController(w)
+	c := &client{w: w, rc: rc, resp: resp, watch: watch{rc: rc, timeout: timeout}}
+	c.watch.start()
+	return c
+}
+
+// start writes status and header, once. net/http sends them along with the first body bytes.
+func (c *client) start() {
+	if c.Started {
+		return
+	}
+	c.Started = true
+	CopyResponseHeader(c.w.Header(), c.resp.Header)
+	announceTrailer(c.w.Header(), c.resp.Trailer)
+	c.w.WriteHeader(c.resp.StatusCode)
+}
+
+// send passes upstream bytes on.
+func (c *client) send(p []byte, flush bool) error {
+	c.start()
+	n, err := c.write(p, flush)
+	c.Bytes += int64(n)
+	if err != nil {
+		return err
+	}
+	if c.FirstByte.IsZero() {
+		c.FirstByte = time.Now()
+	}
+	return nil
+}
+
+// write writes bytes of whatever origin under the watch.
+func (c *client) write(p []byte, flush bool) (int, error) {
+	c.watch.writes.Add(1)
+	n, err := c.w.Write(p)
+	if err == nil && flush {
+		err = c.rc.Flush()
+	}
+	c.watch.writes.Add(1)
+	switch {
+	case err == nil:
+		return n, nil
+	case c.watch.stop():
+		return n, fmt.Errorf("%w: it read nothing for %v: %w", ErrClientGone, c.watch.timeout, err)
+	default:
+		return n, fmt.Errorf("%w: %w", ErrClientGone, err)
+	}
+}
+
+// end is called before the write that completes the answer.
+func (c *client) end() {
+	if c.ending != nil {
+		c.ending()
+		c.ending = nil
+	}
+}
+
+// finish ends an answer that came whole.
+func (c *client) finish() {
+	c.end()
+	c.start()
+	copyTrailer(c.w.Header(), c.resp.Trailer)
+}
+
+// close ends the watch. What net/http has yet to send when the handler returns or panics gets a deadline of its own;
+// net/http forgets it with the request.
+func (c *client) close() {
+	stalled := c.watch.stop()
+	if c.Started && !stalled && c.watch.timeout > 0 {
+		_ = c.rc.SetWriteDeadline(time.Now().Add(c.watch.timeout)) // a writer without deadlines needs none
+	}
+}
+
+// watch ends a write that hangs: once per timeout it looks whether the write under way is the one it saw the last time,
+// and if so puts the write deadline into the past. A write thus fails after one to two timeouts, and costs two atomic
+// additions while all is well.
+//
+// A deadline armed ahead would not do: net/http resets an HTTP/2 stream when it passes, even if nothing is being written
+// and it is the upstream server that is silent.
+type watch struct {
+	rc      *http.ResponseController
+	timeout time.Duration // 0: no watch
+	writes  atomic.Uint64 // odd while a write is under way
+
+	mu      sync.Mutex
+	timer   *time.Timer // nil before start and after stop
+	seen    uint64      // writes at the last look
+	stalled bool
+}
+
+func (w *watch) start() {
+	if w.timeout <= 0 {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.timer = time.AfterFunc(w.timeout, w.look)
+}
+
+func (w *watch) look() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.timer == nil {
+		return
+	}
+	writes := w.writes.Load()
+	if writes%2 == 1 && writes == w.seen {
+		w.stalled = true
+		_ = w.rc.SetWriteDeadline(time.Unix(1, 0)) // a writer without deadlines cannot be helped
+		return
+	}
+	w.seen = writes
+	w.timer.Reset(w.timeout)
+}
+
+// stop tells whether the watch has ended a write. Once it has returned, the writer is not touched any more, which
+// net/http demands of a handler that returns. It may be called twice.
+func (w *watch) stop() (stalled bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.timer != nil {
+		w.timer.Stop()
+		w.timer = nil
+	}
+	return w.stalled
+}

@@ -1,0 +1,97 @@
+package streaming
+
+import (
+	"maps"
+	"net/http"
+	"slices"
+	"testing"
+)
+
+func TestHopByHopFieldsStayOnTheirConnection(t *testing.T) {
+	src := http.Header{
+		"Connection":                {"close, X-Mine", " x-yours "},
+		"Keep-Alive":                {"timeout=5"},
+		"Proxy-Authenticate":        {"Basic"},
+		"Proxy-Authentication-Info": {"a"},
+		"Proxy-Authorization":       {"Basic eA=="},
+		"Proxy-Connection":          {"keep-alive"},
+		"Te":                        {"trailers"},
+		"Trailer":                   {"X-Sum"},
+		"Transfer-Encoding":         {"chunked"},
+		"Upgrade":                   {"websocket"},
+		"X-Mine":                    {"1"},
+		"X-Yours":                   {"2"},
+		"Proxy-Status":              {"cache; hit"},
+		"X-Kept":                    {"a", "b", "a"},
+	}
+	for name, copyHeader := range map[string]func(dst, src http.Header){"request": CopyRequestHeader, "response": CopyResponseHeader} {
+		dst := http.Header{"X-Own": {"1"}, "X-Kept": {"old"}}
+		copyHeader(dst, src)
+		want := http.Header{"X-Own": {"1"}, "Proxy-Status": {"cache; hit"}, "X-Kept": {"a", "b", "a"}}
+		maps.DeleteFunc(dst, func(_ string, values []string) bool { return values == nil })
+		if !maps.EqualFunc(dst, want, slices.Equal) {
+			t.Errorf("%s: %v, want %v", name, dst, want)
+		}
+	}
+}
+
+func TestARequestLeavesBehindWhatIsNotForTheUpstream(t *testing.T) {
+	dst := http.Header{}
+	CopyRequestHeader(dst, http.Header{
+		"X-Reserved-Slot-Token": {"mine"}, "Expect": {"100-continue"}, "Content-Length": {"7"},
+		"Authorization": {"Bearer k"}, "Traceparent": {"00-1-2-01"},
+	})
+	want := http.Header{"Authorization": {"Bearer k"}, "Traceparent": {"00-1-2-01"}, "User-Agent": nil}
+	if !maps.EqualFunc(dst, want, slices.Equal) {
+		t.Errorf("%v, want %v", dst, want)
+	}
+}
+
+func TestTheSlotProtocolDoesNotReachTheClient(t *testing.T) {
+	dst := http.Header{}
+	CopyResponseHeader(dst, http.Header{
+		"X-Reserved-Slot-Token": {"t"}, "X-Num-Ongoing-Requests": {"3"}, "X-Slot-Instance": {"i"}, "X-Slot-Seq": {"9"},
+		"X-Slot-Refused": {"full"}, "X-Request-Id": {"r"}, "Content-Type": {"application/json"},
+	})
+	want := http.Header{"X-Request-Id": {"r"}, "Content-Type": {"application/json"}}
+	if !maps.EqualFunc(dst, want, slices.Equal) {
+		t.Errorf("%v, want %v", dst, want)
+	}
+}
+
+func TestAnAgentMaySpeakTheSlotProtocolItself(t *testing.T) {
+	dst := http.Header{"X-Slot-Seq": {"9"}}
+	CopyResponseHeader(dst, http.Header{"X-Slot-Seq": {"forged"}})
+	if got := dst["X-Slot-Seq"]; !slices.Equal(got, []string{"9"}) {
+		t.Errorf("sequence number %v", got)
+	}
+}
+
+func TestOnlyEventStreamsAskNotToBeHeldBackAndOnlyOnce(t *testing.T) {
+	for _, test := range []struct {
+		src                http.Header
+		buffering, caching []string
+	}{
+		{http.Header{"Content-Type": {"Text/Event-Stream; charset=utf-8"}}, []string{"no"}, []string{"no-cache"}},
+		{http.Header{"Content-Type": {"text/event-stream"}, "Cache-Control": {"no-store"}, "X-Accel-Buffering": {"yes"}},
+			[]string{"yes"}, []string{"no-store"}},
+		{http.Header{"Content-Type": {"text/event-stream-like"}}, nil, nil},
+		{http.Header{}, nil, nil},
+	} {
+		dst := http.Header{}
+		CopyResponseHeader(dst, test.src)
+		if !slices.Equal(dst["X-Accel-Buffering"], test.buffering) || !slices.Equal(dst["Cache-Control"], test.caching) {
+			t.Errorf("%v became %v", test.src, dst)
+		}
+	}
+}
+
+func TestAddingToACopyLeavesTheOriginalAlone(t *testing.T) {
+	values := append(make([]string, 0, 4), "a")
+	src, dst := http.Header{"Via": values}, http.Header{}
+	CopyRequestHeader(dst, src)
+	dst.Add("Via", "b")
+	if got := values[:2]; got[1] != "" {
+		t.Errorf("the client's own slice became %q", got)
+	}
+}

@@ -1,0 +1,72 @@
+package streaming
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// recordings returns the recorded event streams by name, or none where they are not at hand.
+var recordings = sync.OnceValues(func() (map[string]string, error) {
+	f, err := os.Open(filepath.Join("..", "..", "shared", "traces", "sse_recordings.tar.gz"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	unzipped, err := gzip.NewReader(f)
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]string{}
+	for archive := tar.NewReader(unzipped); ; {
+		file, err := archive.Next()
+		if err == io.EOF {
+			return all, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		text, err := io.ReadAll(archive)
+		if err != nil {
+			return nil, err
+		}
+		if len(text) > 0 {
+			all[filepath.Base(file.Name)] = string(text)
+		}
+	}
+})
+
+// streams returns event streams of all kinds: the recorded ones, one of many oddities, and all of them with other line
+// ends.
+func streams(t testing.TB) map[string]string {
+	t.Helper()
+	recorded, err := recordings()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{
+		"odd": "\n: ping\n\nretry: 3\n\nevent: a\ndata: 1\ndata: 2\r\n\r\nid: 7\r\rdata:\n\r\n" + chunk + "data: [DONE]\n\n",
+		"cut": chunk + chunk + `data: {"id":"chatc`,
+	}
+	for name, text := range recorded {
+		all[name] = text
+	}
+	for name, text := range all {
+		if strings.Contains(text, "\r") {
+			continue
+		}
+		all[name+" with CRLF"] = strings.ReplaceAll(text, "\n", "\r\n")
+		all[name+" with CR"] = strings.ReplaceAll(text, "\n", "\r")
+	}
+	return all
+}

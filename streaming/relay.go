@@ -1,0 +1,193 @@
+package streaming
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+)
+
+// The side that ended an answer before its end. Every error of Copy is one of them, around its cause.
+var (
+	ErrClientGone     = errors.New("client gone")
+	ErrUpstreamBroken = errors.New("upstream broken")
+)
+
+// brokenEvent tells the reader of an event stream that there is no more to come. It has the one form that every client
+// understands: no space behind the colon, error as the first key, all four keys.
+const brokenEvent = `data: {"error":{"message":"The model server broke off before the answer was complete.",` +
+	`"type":"server_error","param":null,"code":"upstream_broken"}}` + "\n\n"
+
+// Relay passes upstream answers on to clients. It may be used by many goroutines at once.
+type Relay struct {
+	// WriteTimeout is how long a write may hang on a client that does not read before that client counts as gone;
+	// it may take up to twice as long. 0 waits for ever.
+	WriteTimeout time.Duration
+
+	// Ending, unless nil, is called once for an answer that ends well, just before the write that completes it: with
+	// an event stream's [DONE], with the last byte of a known length, else with the end of the body. Such a Relay
+	// serves one answer.
+	Ending func()
+
+	// Bare leaves the error event away, for a reader that passes the answer on and will see it break off itself.
+	Bare bool
+}
+
+// Result is what became of an answer.
+type Result struct {
+	Started   bool      // status and header were written; until then the caller may still give another answer
+	Bytes     int64     // of the upstream body, written to the client
+	FirstByte time.Time // when the first of them was written; zero if none
+}
+
+// Copy passes resp on to w until it ends, and returns nil if it ended well. tap may be nil.
+//
+// ctx is that of the client's request; when it is done, the client has gone. The upstream request must end with it: this
+// is what wakes Copy from a read. The caller closes resp.Body, which stops the upstream server.
+//
+// The error is ErrClientGone or ErrUpstreamBroken around its cause. If the answer was started, only a
+// panic(http.ErrAbortHandler) keeps it from looking complete; Copy never panics, its caller must.
+//
+// Status and header go out with the first bytes of the body, even if those take long: until then a broken upstream can
+// still be answered with an honest status, and an early one is worth nothing to a client, whose silence limit for headers
+// is no shorter than that for the body.
+//
+// Of an event stream of unknown length each read becomes one write and one flush, cut after the last whole event. An
+// unfinished event waits for its end, whatever time that takes, and goes out in pieces only when it is longer than 64
+// KiB. When the upstream breaks between events, or within one that was held back, the stream is closed by an error event.
+// Any other answer of unknown length is written and flushed as it is read. An answer of known length is never flushed,
+// and not started before it has come whole or reached 64 KiB.
+func (r *Relay) Copy(ctx context.Context, w http.ResponseWriter, resp *http.Response, tap *Tap) (Result, error) {
+	if resp.StatusCode < http.StatusOK {
+		return Result{}, fmt.Errorf("%w: status %d answers no request", ErrUpstreamBroken, resp.StatusCode)
+	}
+	c := newClient(w, resp, r.WriteTimeout)
+	c.ending = r.Ending
+	defer c.close()
+	err := c.pass(tap)
+	switch {
+	case err == nil:
+		c.finish()
+	case errors.Is(err, ErrClientGone):
+	case ctx.Err() != nil:
+		err = fmt.Errorf("%w: %w", ErrClientGone, context.Cause(ctx))
+	default:
+		err = fmt.Errorf("%w: %w", ErrUpstreamBroken, err)
+		if !r.Bare {
+			c.closeEvents()
+		}
+	}
+	return c.Result, err
+}
+
+// pass chooses how to pass the body on.
+func (c *client) pass(tap *Tap) error {
+	kind := mediaType(c.resp.Header)
+	if c.resp.Header.Get("Content-Encoding") != "" {
+		kind = "" // compressed: events and usage cannot be told
+	}
+	known := c.resp.ContentLength >= 0
+	if kind == eventStream && !known {
+		return c.passEvents(tap)
+	}
+	return c.passBody(tap, kind, !known)
+}
+
+// errNoDone is the end of a stream that is delimited by nothing but the end of its connection, which a process that
+// dies brings about just as well.
+var errNoDone = errors.New("the connection ended before [DONE]")
+
+// passEvents passes an event stream on in whole events.
+func (c *client) passEvents(tap *Tap) error {
+	done := c.resp.ProtoMajor != 1 || len(c.resp.TransferEncoding) > 0 // or its end can be told from a break
+	buf := borrow(smallBuffer)
+	ends := newEventEnds()
+	held, inEvent := 0, false // buf[:held] waits for the end of its event; inEvent: the client has the start of it
+	for {
+		n, err := c.resp.Body.Read(buf[held:])
+		have := held + n
+		if done = done || hasDone(buf[:have]); err == io.EOF && !done {
+			err = errNoDone
+		}
+		cut := ends.last(buf[held:have])
+		switch {
+		case err == io.EOF:
+			cut, inEvent = have, false
+		case cut > 0:
+			cut, inEvent = held+cut, false
+		case inEvent || have == largeBuffer:
+			cut, inEvent = have, true
+		}
+		if cut > 0 {
+			if err == io.EOF || c.ending != nil && !inEvent && hasDone(buf[:cut]) {
+				c.end()
+			}
+			if err := c.send(buf[:cut], true); err != nil {
+				return err
+			}
+			tap.see(eventStream, buf[:cut], err == nil)
+			have = copy(buf, buf[cut:have])
+		}
+		if err != nil {
+			giveBack(buf)
+			c.betweenEvents = c.Started && !inEvent
+			return unlessEOF(err)
+		}
+		if held = have; held == len(buf) {
+			buf = enlarge(buf)
+		}
+	}
+}
+
+// closeEvents tells the client of an event stream, in its own tongue, that the upstream broke.
+func (c *client) closeEvents() {
+	if c.betweenEvents {
+		_, _ = c.write([]byte(brokenEvent), true) // the stream is aborted either way
+	}
+}
+
+// passBody passes any other body on: as it comes if live, else in full buffers.
+func (c *client) passBody(tap *Tap, kind string, live bool) error {
+	size := largeBuffer
+	if !live && c.resp.ContentLength <= smallBuffer {
+		size = smallBuffer
+	}
+	buf := borrow(size)
+	for {
+		n, err := c.read(buf, live)
+		if broken := err != nil && err != io.EOF; n > 0 && (live || !broken) {
+			if c.Bytes+int64(n) == c.resp.ContentLength {
+				c.end()
+			}
+			if err := c.send(buf[:n], live); err != nil {
+				return err
+			}
+		}
+		tap.see(kind, buf[:n], err == nil)
+		if err != nil {
+			giveBack(buf)
+			return unlessEOF(err)
+		}
+	}
+}
+
+// read fills p, or reads once if live.
+func (c *client) read(p []byte, live bool) (n int, err error) {
+	for {
+		var m int
+		m, err = c.resp.Body.Read(p[n:])
+		n += m
+		if live || err != nil || n == len(p) {
+			return n, err
+		}
+	}
+}
+
+func unlessEOF(err error) error {
+	if err == io.EOF {
+		return nil
+	}
+	return err
+}
