@@ -1,0 +1,50 @@
+package ingress
+
+import (
+	"cmp"
+	"encoding/json"
+	"net/http"
+	"net/http/pprof"
+	"slices"
+	"time"
+)
+
+// adminRoutes are the paths of the listener for operators. It is not meant to
+// be reached by clients.
+func (s *Server) adminRoutes() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", s.metricsHandler)
+	mux.HandleFunc("GET /internal/slots", s.listSlots)
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	return mux
+}
+
+// liveSlot is a slot as operators see it.
+type liveSlot struct {
+	Model     string  `json:"model"`
+	Replica   string  `json:"replica"`
+	State     string  `json:"state"` // reserved or running
+	AgeS      float64 `json:"age_s"`
+	RequestID string  `json:"request_id"`
+}
+
+// listSlots lists every live slot, the oldest first.
+func (s *Server) listSlots(w http.ResponseWriter, _ *http.Request) {
+	now, slots := time.Now(), []liveSlot{}
+	for _, replica := range s.registry.replicas() {
+		for _, slot := range replica.Slots() {
+			state := "reserved"
+			if slot.Running {
+				state = "running"
+			}
+			slots = append(slots, liveSlot{replica.Endpoint().Model, replica.ID(), state, now.Sub(slot.Since).Seconds(), slot.Holder})
+		}
+	}
+	slices.SortStableFunc(slots, func(a, b liveSlot) int { return cmp.Compare(b.AgeS, a.AgeS) })
+	w.Header().Set("Content-Type", "application/json")
+	json.NewEncoder(w).Encode(map[string]any{"slots": slots})
+}

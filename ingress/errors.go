@@ -1,0 +1,174 @@
+package ingress
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"berth/llmserver"
+	"berth/routers"
+	"berth/streaming"
+)
+
+// Errors that arise in this package, next to those of reading and scanning bodies.
+var (
+	errUnknownModel  = errors.New("model not found")
+	errModelRequired = errors.New("The request names no 'model', and this server has several; GET /v1/models lists them.")
+	errUnknownPath   = errors.New("This server has no such path; see GET /v1/models and POST /v1/chat/completions.")
+	errWrongMethod   = errors.New("This path does not answer to this method.")
+	errInternal      = errors.New("The server failed to handle the request.")
+)
+
+// statusClientGone is what metrics and logs show for a request whose client left before an answer began; no
+// client ever sees it. nginx introduced the number.
+const statusClientGone = 499
+
+// busyDelay is the time after which a client may try again where nothing better is known.
+const busyDelay = time.Second
+
+// answer is an error in the form that OpenAI's clients read.
+type answer struct {
+	status     int
+	kind       string // "type"
+	code       string
+	param      string        // "" for null
+	message    string        // "" for the error's own text
+	retryAfter time.Duration // 0 for no advice
+}
+
+// The two kinds of error that OpenAI tells apart: the client's and the server's.
+const (
+	invalidRequest = "invalid_request_error"
+	serverError    = "server_error"
+	rateLimit      = "rate_limit_error"
+)
+
+// answers is the one table from errors to what the client gets. The first row whose error is in the chain counts.
+var answers = []struct {
+	err error
+	answer
+}{
+	{errEmptyBody, answer{400, invalidRequest, "empty_body", "", "", 0}},
+	{errNotObject, answer{400, invalidRequest, "invalid_json", "", "", 0}},
+	{errTooDeep, answer{400, invalidRequest, "invalid_json", "", "", 0}},
+	{errDuplicateModel, answer{400, invalidRequest, "invalid_model", "model", "", 0}},
+	{errModelNotString, answer{400, invalidRequest, "invalid_model", "model", "", 0}},
+	{errModelRequired, answer{400, invalidRequest, "model_required", "model", "", 0}},
+	{errBodyAborted, answer{400, invalidRequest, "incomplete_body", "", "", 0}},
+	{errUnknownModel, answer{404, invalidRequest, "model_not_found", "model", "", 0}},
+	{errUnknownPath, answer{404, invalidRequest, "unknown_url", "", "", 0}},
+	{errWrongMethod, answer{405, invalidRequest, "method_not_allowed", "", "", 0}},
+	{errBodySilent, answer{408, invalidRequest, "body_timeout", "", "", 0}},
+	{errBodyTooLarge, answer{413, invalidRequest, "request_too_large", "", "", 0}},
+	{errContentType, answer{415, invalidRequest, "unsupported_content_type", "", "", 0}},
+	{errContentEncoding, answer{415, invalidRequest, "unsupported_content_encoding", "", "", 0}},
+	{errBudget, answer{503, serverError, "too_many_bytes_held", "", "", busyDelay}},
+
+	{routers.ErrLineFull, answer{429, rateLimit, "queue_full", "",
+		"Every replica is busy and the waiting line is full; try again later.", busyDelay}},
+	{routers.ErrWaitOver, answer{503, serverError, "queue_timeout", "",
+		"Every replica stayed busy until the wait was over; try again later.", busyDelay}},
+	{routers.ErrClosed, answer{503, serverError, "model_removed", "model",
+		"The model is no longer served here.", 0}},
+	{streaming.ErrUpstreamBroken, answer{502, serverError, "upstream_broken", "",
+		"The replica broke off before its answer began.", 0}},
+	{llmserver.ErrBroken, answer{502, serverError, "upstream_broken", "",
+		"The replica closed the connection before it answered.", 0}},
+	{llmserver.ErrTimeout, answer{504, serverError, "upstream_timeout", "",
+		"Nothing was heard of the replica for too long.", 0}},
+	{llmserver.ErrNotHTTP, answer{502, serverError, "upstream_invalid", "",
+		"The replica answered with something that is not HTTP.", 0}},
+}
+
+// answerFor finds what a client is told of err. An error that is in no table is the server's own fault; its text
+// stays inside.
+func answerFor(err error) answer {
+	for _, row := range answers {
+		if errors.Is(err, row.err) {
+			a := row.answer
+			if a.message == "" {
+				a.message = err.Error()
+			}
+			return a
+		}
+	}
+	if _, ok := errors.AsType[*syntaxError](err); ok {
+		return answer{400, invalidRequest, "invalid_json", "", err.Error(), 0}
+	}
+	if u, ok := errors.AsType[*routers.UnavailableError](err); ok {
+		return answer{503, serverError, "no_replica_available", "", sentence(u.Error()), busyDelay}
+	}
+	if llmserver.Refused(err) {
+		return answer{503, serverError, "no_replica_available", "", sentence(err.Error()), busyDelay}
+	}
+	return answer{500, serverError, "internal_error", "", errInternal.Error(), 0}
+}
+
+// sentence makes an error's text one for people.
+func sentence(text string) string { return "The model cannot be reached: " + text + "." }
+
+// clientGone tells whether err came about because the client went away.
+func clientGone(ctx context.Context, err error) bool {
+	return ctx.Err() != nil || errors.Is(err, streaming.ErrClientGone)
+}
+
+// errorBody is OpenAI's error object: all four keys, error first.
+type errorBody struct {
+	Error struct {
+		Message string  `json:"message"`
+		Type    string  `json:"type"`
+		Param   *string `json:"param"`
+		Code    *string `json:"code"`
+	} `json:"error"`
+}
+
+// linger is how long a refused body is read on. A connection closed with bytes still coming in would be reset, and
+// the client might lose the answer.
+const linger = 500 * time.Millisecond
+
+// refuse answers a request whose body, if it has one, is left unread or was not read to its end.
+func refuse(c *gin.Context, err error) {
+	leaveUnread(c)
+	fail(c, err)
+}
+
+// leaveUnread ends an HTTP/1.1 connection with this request if it has a body that nobody reads: net/http would else
+// read on before it answers, and after it, however slowly the body comes.
+func leaveUnread(c *gin.Context) {
+	if c.Request.ContentLength != 0 && c.Request.ProtoMajor == 1 {
+		c.Header("Connection", "close")
+		_ = http.NewResponseController(c.Writer).SetReadDeadline(time.Now().Add(linger)) // fails on a closed connection only
+	}
+}
+
+// fail answers a request with what err stands for.
+func fail(c *gin.Context, err error) { answerFor(err).write(c) }
+
+// write sends the answer.
+func (a answer) write(c *gin.Context) {
+	var body errorBody
+	body.Error.Message, body.Error.Type, body.Error.Code = a.message, a.kind, &a.code
+	if a.param != "" {
+		body.Error.Param = &a.param
+	}
+	text, err := json.Marshal(body)
+	if err != nil {
+		panic(fmt.Sprintf("BUG: an error body does not encode: %v", err))
+	}
+	h := c.Writer.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Content-Length", strconv.Itoa(len(text)))
+	if a.retryAfter > 0 {
+		h.Set("Retry-After", strconv.Itoa(int(math.Ceil(a.retryAfter.Seconds()))))
+		h.Set("Retry-After-Ms", strconv.FormatInt(a.retryAfter.Milliseconds(), 10))
+	}
+	c.Writer.WriteHeader(a.status)
+	c.Writer.Write(text) // for HEAD net/http leaves it out
+}

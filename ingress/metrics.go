@@ -1,0 +1,203 @@
+package ingress
+
+import (
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"berth/llmserver"
+)
+
+// metrics are what berth tells about itself. Counters and histograms live
+// here; gauges are readings of the state at the time of a scrape.
+type metrics struct {
+	registry *prometheus.Registry
+
+	requests       *prometheus.CounterVec   // model, route, status
+	duration       *prometheus.HistogramVec // model
+	firstByte      *prometheus.HistogramVec // model
+	overhead       *prometheus.HistogramVec // model
+	wait           *prometheus.HistogramVec // model
+	reservations   *prometheus.CounterVec   // model, outcome
+	retries        *prometheus.CounterVec   // model, reason
+	aborts         *prometheus.CounterVec   // model, phase
+	upstreamErrors *prometheus.CounterVec   // model, phase
+	noText         *prometheus.CounterVec   // model
+
+	reloaded   prometheus.Gauge
+	reloadTime prometheus.Gauge
+
+	mu      sync.Mutex
+	removed map[string]bool // models that are served no longer
+}
+
+// The phases of a request, for aborts by the client and errors of the upstream.
+const (
+	phaseBody      = "body"       // the request body is being read
+	phaseWaiting   = "waiting"    // no slot yet
+	phaseConnect   = "connect"    // no connection to the replica
+	phaseFirstByte = "first_byte" // sent, no answer yet
+	phaseStreaming = "streaming"  // the answer is passing
+)
+
+func newMetrics() *metrics {
+	m := &metrics{registry: prometheus.NewRegistry(), removed: make(map[string]bool)}
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+		m.registry.MustRegister(v)
+		return v
+	}
+	histogram := func(name, help string, buckets []float64) *prometheus.HistogramVec {
+		v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{"model"})
+		m.registry.MustRegister(v)
+		return v
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		v := prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+		m.registry.MustRegister(v)
+		return v
+	}
+	long := []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}
+	m.requests = counter("berth_requests_total", "Requests by how they were answered; 499 is a client that left before an answer.", "model", "route", "status")
+	m.duration = histogram("berth_request_duration_seconds", "From a request's head to the end of its answer.", long)
+	m.firstByte = histogram("berth_time_to_first_byte_seconds", "From a request's head to the first byte of the replica's answer at the client.", long)
+	m.overhead = histogram("berth_overhead_seconds", "What berth itself took: scan, choose, reserve and prepare the dispatch; without waiting in line or for the replica.",
+		[]float64{5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 5e-2})
+	m.wait = histogram("berth_queue_wait_seconds", "How long requests that had to wait were in line, with or without success.", long)
+	m.reservations = counter("berth_reservations_total", "Slots asked for, by outcome; unclear is a reservation that had no clear answer and was cancelled.", "model", "outcome")
+	m.retries = counter("berth_retries_total", "Further attempts, by what ended the one before.", "model", "reason")
+	m.aborts = counter("berth_aborts_total", "Requests that their client gave up, by phase.", "model", "phase")
+	m.upstreamErrors = counter("berth_upstream_errors_total", "Attempts that a replica failed, by phase.", "model", "phase")
+	m.noText = counter("berth_requests_without_routing_text_total", "Requests that were ranked by load for want of a text to route by.", "model")
+	m.reloaded = gauge("berth_config_last_reload_successful", "1 if the configuration was last loaded without error, else 0.")
+	m.reloadTime = gauge("berth_config_last_reload_success_timestamp_seconds", "When a configuration was last taken over, in Unix time.")
+	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// serve shows the series of a model, forget drops them.
+func (m *metrics) serve(model string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.removed, model)
+}
+
+func (m *metrics) forget(model string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.removed[model] = true
+}
+
+// handler answers scrapes. It drops the series of removed models each time, as
+// a request that outlives its model makes them anew.
+func (m *metrics) handler() http.Handler {
+	scrape := promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		m.sweep()
+		scrape.ServeHTTP(w, r)
+	})
+}
+
+func (m *metrics) sweep() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for model := range m.removed {
+		labels := prometheus.Labels{"model": model}
+		for _, v := range []interface{ DeletePartialMatch(prometheus.Labels) int }{
+			m.requests, m.duration, m.firstByte, m.overhead, m.wait, m.reservations, m.retries, m.aborts, m.upstreamErrors, m.noText,
+		} {
+			v.DeletePartialMatch(labels)
+		}
+	}
+}
+
+// observed counts a request that was answered, or left, with status.
+func (m *metrics) observed(model, route string, status int, took time.Duration) {
+	m.requests.WithLabelValues(model, route, strconv.Itoa(status)).Inc()
+	if model != "" {
+		m.duration.WithLabelValues(model).Observe(took.Seconds())
+	}
+}
+
+// readings is the collector of what is read from the state at scrape time.
+type readings struct {
+	registry *registry
+	budget   *budget
+	draining *atomic.Bool
+}
+
+var (
+	descSlots    = prometheus.NewDesc("berth_slots", "Slots held, by state: reserved until the request is sent, then running.", []string{"model", "replica", "state"}, nil)
+	descCapacity = prometheus.NewDesc("berth_slots_capacity", "Slots that a replica has.", []string{"model", "replica"}, nil)
+	descUp       = prometheus.NewDesc("berth_replica_up", "1 while the replica is chosen from, 0 while it is down, draining or gone.", []string{"model", "replica"}, nil)
+	descQueue    = prometheus.NewDesc("berth_queue_length", "Requests in the waiting line.", []string{"model"}, nil)
+	descHanded   = prometheus.NewDesc("berth_handed_slots_total", "Slots that went to a request in the waiting line.", []string{"model"}, nil)
+	descPassed   = prometheus.NewDesc("berth_passed_over_total", "Times that an older request in line was passed over for one that ranks the replica better.", []string{"model"}, nil)
+	descDraining = prometheus.NewDesc("berth_draining", "1 from the signal to stop until the end.", nil, nil)
+	descBuffered = prometheus.NewDesc("berth_buffered_bytes", "Bytes of request bodies held in memory.", nil, nil)
+)
+
+func (r readings) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{descSlots, descCapacity, descUp, descQueue, descHanded, descPassed, descDraining, descBuffered} {
+		ch <- d
+	}
+}
+
+func (r readings) Collect(ch chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+	}
+	gauge(descBuffered, float64(r.budget.held.Load()))
+	gauge(descDraining, truth(r.draining.Load()))
+	for _, m := range r.registry.table.Load().models {
+		gauge(descQueue, float64(m.router.Waiting()), m.config.ID)
+		handed, passed := m.router.Handed()
+		counter(descHanded, handed, m.config.ID)
+		counter(descPassed, passed, m.config.ID)
+	}
+	r.collectReplicas(gauge)
+}
+
+// truth is a boolean as metrics write it.
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// collectReplicas reads the slots of every replica.
+func (r readings) collectReplicas(gauge func(d *prometheus.Desc, v float64, labels ...string)) {
+	type name struct{ model, id string }
+	type reading struct {
+		llmserver.Usage
+		up float64
+	}
+	replicas := make(map[name]reading)
+	for _, replica := range r.registry.replicas() {
+		n, usage := name{replica.Endpoint().Model, replica.ID()}, replica.Usage()
+		sum := replicas[n] // not zero if one is leaving and another has come under its name
+		sum.Reserved += usage.Reserved
+		sum.Running += usage.Running
+		sum.Limit += usage.Limit
+		if replica.Available() {
+			sum.up = 1
+		}
+		replicas[n] = sum
+	}
+	for n, sum := range replicas {
+		gauge(descSlots, float64(sum.Reserved), n.model, n.id, "reserved")
+		gauge(descSlots, float64(sum.Running), n.model, n.id, "running")
+		gauge(descCapacity, float64(sum.Limit), n.model, n.id)
+		gauge(descUp, sum.up, n.model, n.id)
+	}
+}

@@ -1,0 +1,76 @@
+package ingress
+
+import (
+	"net/http"
+	"runtime/debug"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/google/uuid"
+)
+
+const requestIDHeader = "X-Request-Id"
+
+// The keys under which handlers leave what the middleware outside them needs.
+const (
+	keyModel  = "model"  // the configured id, a string
+	keyStatus = "status" // a status in place of the one that was written
+)
+
+// observe counts the request when it is over, however that comes about.
+func (s *Server) observe(c *gin.Context) {
+	began := time.Now()
+	defer func() {
+		status := c.Writer.Status()
+		if left := c.GetInt(keyStatus); left != 0 {
+			status = left
+		}
+		s.metrics.observed(c.GetString(keyModel), route(c), status, time.Since(began))
+	}()
+	c.Next()
+}
+
+// recover turns a panic into an answer, or, once an answer has begun, into an abnormal end of it,
+// so that it does not look complete. net/http closes the connection, or resets the stream, for
+// http.ErrAbortHandler alone.
+func (s *Server) recover(c *gin.Context) {
+	defer func() {
+		switch cause := recover(); {
+		case cause == nil:
+			return
+		case cause == http.ErrAbortHandler:
+			panic(cause)
+		default:
+			s.log.Error("panic while handling a request", "panic", cause, "request_id", requestID(c), "stack", string(debug.Stack()))
+			if c.Writer.Written() {
+				panic(http.ErrAbortHandler)
+			}
+			fail(c, errInternal)
+		}
+	}()
+	c.Next()
+}
+
+// identify gives the request an id, the client's own if it is fit to be logged, and
+// echoes it.
+func (s *Server) identify(c *gin.Context) {
+	id := c.GetHeader(requestIDHeader)
+	if !saneID(id) {
+		id = uuid.NewString()
+		c.Request.Header.Set(requestIDHeader, id)
+	}
+	c.Writer.Header().Set(requestIDHeader, id)
+	c.Next()
+}
+
+func requestID(c *gin.Context) string { return c.GetHeader(requestIDHeader) }
+
+// saneID admits 1 to 128 visible ASCII characters.
+func saneID(id string) bool {
+	for i := range len(id) {
+		if id[i] <= ' ' || id[i] > '~' {
+			return false
+		}
+	}
+	return len(id) > 0 && len(id) <= 128
+}

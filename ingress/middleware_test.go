@@ -1,0 +1,76 @@
+package ingress
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/gin-gonic/gin"
+)
+
+func TestAPanicIsAnAnswerOrABrokenOne(t *testing.T) {
+	f := serve(t, modelOn("m", refusing(1)))
+	routes := f.routes()
+	routes.GET("/before", func(*gin.Context) { panic("in a handler") })
+	routes.GET("/after", func(c *gin.Context) {
+		c.Writer.WriteString("half")
+		c.Writer.Flush()
+		panic("in a handler")
+	})
+	routes.GET("/abort", func(*gin.Context) { panic(http.ErrAbortHandler) })
+	server := httptest.NewServer(routes)
+	defer server.Close()
+	get := func(path string) reply {
+		resp, err := http.Get(server.URL + path)
+		if err != nil {
+			return reply{&http.Response{}, "", err}
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		return reply{resp, string(body), err}
+	}
+	wantError(t, get("/before"), 500, "internal_error", "")
+	if log := f.log.take(); !strings.Contains(log, "in a handler") || !strings.Contains(log, "middleware_test.go") {
+		t.Errorf("the log does not tell of the panic:\n%s", log)
+	}
+	if r := get("/after"); r.err == nil || r.body != "half" {
+		t.Errorf("the client takes %q for whole: %v", r.body, r.err)
+	}
+	f.log.take()
+	if r := get("/abort"); r.err == nil {
+		t.Errorf("the client got %d %q", r.StatusCode, r.body)
+	}
+	if log := f.log.take(); log != "" {
+		t.Errorf("an abort is no accident, yet logged:\n%s", log)
+	}
+	if n := f.metric(`berth_requests_total{model="",route="other",status="500"}`); n != 1 {
+		t.Errorf("counted %v failures", n)
+	}
+}
+
+func TestARequestIDIsEchoedOrMinted(t *testing.T) {
+	seen := make(chan string, 1)
+	f := serve(t, modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
+		seen <- r.Header.Get("X-Request-Id")
+		w.Header().Set("X-Request-Id", "the engine's own")
+	})))
+	for sent, kept := range map[string]bool{
+		"":                       false,
+		"my-id_1":                true,
+		strings.Repeat("x", 128): true,
+		strings.Repeat("x", 129): false,
+		"two words":              false,
+		"ümlaut":                 false,
+	} {
+		r := f.post("/v1/completions", chat("m"), "X-Request-Id", sent)
+		id, came := r.Header.Get("X-Request-Id"), receive(t, seen)
+		if kept != (id == sent) || id == "" || came != id || len(r.Header["X-Request-Id"]) != 1 {
+			t.Errorf("of %q became %q for the client and %q for the replica", sent, r.Header["X-Request-Id"], came)
+		}
+		if r := f.do(t.Context(), f.h2, "GET", "/nothing", nil, "X-Request-Id", sent); kept != (r.Header.Get("X-Request-Id") == sent) {
+			t.Errorf("an error echoes %q for %q", r.Header["X-Request-Id"], sent)
+		}
+	}
+}

@@ -1,0 +1,130 @@
+package ingress
+
+import (
+	"net/http"
+	"path"
+	"strconv"
+	"strings"
+
+	"github.com/gin-gonic/gin"
+)
+
+// routes are the paths of the public listener. Those of the OpenAI API are
+// there with and without /v1, as clients are given either as their base URL.
+func (s *Server) routes() *gin.Engine {
+	gin.SetMode(gin.ReleaseMode)
+	e := gin.New()
+	e.RedirectTrailingSlash = false
+	e.HandleMethodNotAllowed = true
+	e.Use(s.observe, s.recover, s.identify)
+	e.NoRoute(func(c *gin.Context) { refuse(c, errUnknownPath) })
+	e.NoMethod(func(c *gin.Context) { refuse(c, errWrongMethod) })
+
+	get := func(path string, h gin.HandlerFunc) {
+		e.Match([]string{http.MethodGet, http.MethodHead}, path, leaveUnread, h)
+	}
+	get("/livez", func(c *gin.Context) { c.String(http.StatusOK, "ok\n") })
+	get("/readyz", s.readiness)
+	get("/health", s.readiness)
+	get("/metrics", gin.WrapH(s.metricsHandler))
+	for _, base := range []string{"/v1", ""} {
+		get(base+"/models", s.listModels)
+		get(base+"/models/*id", s.showModel)
+	}
+	e.POST("/v1/*path", s.proxyVersioned)
+	for _, path := range []string{"/chat/completions", "/completions", "/embeddings", "/responses"} {
+		e.POST(path, s.proxyUnversioned)
+	}
+	return e
+}
+
+// readiness answers 200 while a request could be served here.
+func (s *Server) readiness(c *gin.Context) {
+	switch {
+	case s.draining.Load():
+		c.String(http.StatusServiceUnavailable, "draining\n")
+	case !s.registry.ready():
+		c.String(http.StatusServiceUnavailable, "no replica of any model is available\n")
+	default:
+		c.String(http.StatusOK, "ready\n")
+	}
+}
+
+// modelObject is OpenAI's description of a model.
+type modelObject struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Created int64  `json:"created"`
+	OwnedBy string `json:"owned_by"`
+}
+
+func describe(name string, m *model) modelObject {
+	return modelObject{ID: name, Object: "model", Created: m.created, OwnedBy: "berth"}
+}
+
+// listModels lists ids and aliases in the order of the configuration.
+func (s *Server) listModels(c *gin.Context) {
+	list := struct {
+		Object string        `json:"object"`
+		Data   []modelObject `json:"data"`
+	}{Object: "list", Data: []modelObject{}}
+	for _, m := range s.registry.table.Load().models {
+		list.Data = append(list.Data, describe(m.config.ID, m))
+		for _, alias := range m.config.Aliases {
+			list.Data = append(list.Data, describe(alias, m))
+		}
+	}
+	c.JSON(http.StatusOK, list)
+}
+
+func (s *Server) showModel(c *gin.Context) {
+	name := strings.TrimPrefix(c.Param("id"), "/")
+	m := s.registry.table.Load().find(name)
+	if m == nil {
+		fail(c, unknownModel(name))
+		return
+	}
+	c.JSON(http.StatusOK, describe(name, m))
+}
+
+// proxyVersioned passes any POST below /v1 on. Dots or empty elements in its
+// path could make it another one for the engine.
+func (s *Server) proxyVersioned(c *gin.Context) {
+	if p := c.Request.URL.Path; path.Clean(p) != p {
+		refuse(c, errUnknownPath)
+		return
+	}
+	s.proxy(c, "")
+}
+
+// proxyUnversioned passes a POST on that was sent without the version.
+func (s *Server) proxyUnversioned(c *gin.Context) { s.proxy(c, "/v1") }
+
+// route is a path as metrics name it: one of a fixed set.
+func route(c *gin.Context) string {
+	p := strings.TrimPrefix(c.Request.URL.Path, "/v1")
+	switch p {
+	case "/chat/completions", "/completions", "/embeddings", "/responses", "/models", "/livez", "/readyz", "/health", "/metrics":
+		return p
+	}
+	if strings.HasPrefix(p, "/models/") {
+		return "/models/{id}"
+	}
+	return "other"
+}
+
+// unknownModel is errUnknownModel with the name that was asked for, cut to a length fit for a message.
+func unknownModel(name string) error {
+	if len(name) > 200 {
+		name = name[:200] + "…"
+	}
+	return &modelError{name}
+}
+
+type modelError struct{ name string }
+
+func (e *modelError) Error() string {
+	return "The model " + strconv.Quote(e.name) + " does not exist; GET /v1/models lists those that do."
+}
+
+func (e *modelError) Is(target error) bool { return target == errUnknownModel }

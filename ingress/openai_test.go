@@ -1,0 +1,171 @@
+package ingress
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strconv"
+	"testing"
+
+	"berth/config"
+)
+
+func (f *front) apply(models ...config.Model) error {
+	f.t.Helper()
+	return f.Apply(configured(models...))
+}
+
+func (f *front) mustApply(models ...config.Model) {
+	f.t.Helper()
+	if err := f.apply(models...); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func TestModelsAreListedInTheOrderOfTheConfiguration(t *testing.T) {
+	first, second := modelOn("org/z", refusing(1)), modelOn("a", refusing(2))
+	first.Aliases = []string{"y", "b"}
+	f := serve(t, first, second)
+	created := make(map[string]int64)
+	list := func() (ids []string) {
+		r := f.get("/v1/models")
+		var l struct {
+			Object string
+			Data   []struct {
+				ID, Object string
+				Created    int64
+				OwnedBy    string `json:"owned_by"`
+			}
+		}
+		if err := json.Unmarshal([]byte(r.body), &l); err != nil || l.Object != "list" {
+			t.Fatalf("%v in %s", err, r.body)
+		}
+		for _, m := range l.Data {
+			ids = append(ids, m.ID)
+			if m.Object != "model" || m.Created == 0 || m.OwnedBy == "" {
+				t.Errorf("%+v lacks something", m)
+			}
+			if before, ok := created[m.ID]; ok && before != m.Created {
+				t.Errorf("%s was created at %d, and now at %d", m.ID, before, m.Created)
+			}
+			created[m.ID] = m.Created
+		}
+		return ids
+	}
+	want := []string{"org/z", "y", "b", "a"}
+	if got := list(); !slices.Equal(got, want) {
+		t.Errorf("listed %q, want %q", got, want)
+	}
+	// Created is in whole seconds: an older one shows that a reload keeps it.
+	for _, m := range f.registry.table.Load().models {
+		m.created -= 1000
+	}
+	for id := range created {
+		created[id] -= 1000
+	}
+	first.MaxAttempts = 1
+	f.mustApply(first, second)
+	if got := list(); !slices.Equal(got, want) {
+		t.Errorf("listed %q, want %q", got, want)
+	}
+	if bare, versioned := f.get("/models"), f.get("/v1/models"); bare.body != versioned.body {
+		t.Errorf("without the version the list is %s", bare.body)
+	}
+}
+
+func TestAModelIsFoundByIDAndAliasWithEscapedSlashesOrNot(t *testing.T) {
+	m := modelOn("org/model/v1.5", refusing(1))
+	m.Aliases = []string{"short"}
+	f := serve(t, m)
+	for _, base := range []string{"/v1/models/", "/models/"} {
+		for path, id := range map[string]string{
+			"org/model/v1.5":     "org/model/v1.5",
+			"org%2Fmodel%2Fv1.5": "org/model/v1.5",
+			"org%2fmodel/v1.5":   "org/model/v1.5",
+			"short":              "short",
+		} {
+			r := f.get(base + path)
+			var got struct{ ID, Object string }
+			if err := json.Unmarshal([]byte(r.body), &got); err != nil || got.ID != id || got.Object != "model" {
+				t.Errorf("GET %s%s: %d %s", base, path, r.StatusCode, r.body)
+			}
+		}
+	}
+	wantError(t, f.get("/v1/models/org"), 404, "model_not_found", "model")
+}
+
+func TestHeadGetsTheHeadOfGet(t *testing.T) {
+	f := serve(t, modelOn("m", upstream(t, ok)))
+	for _, path := range []string{"/livez", "/readyz", "/health", "/v1/models", "/models/m", "/v1/models/x", "/nothing"} {
+		get := f.get(path)
+		for _, client := range []*http.Client{f.h1, f.h2} {
+			head := f.do(t.Context(), client, "HEAD", path, nil)
+			if head.err != nil || head.StatusCode != get.StatusCode || head.body != "" || head.Header.Get("Content-Type") != get.Header.Get("Content-Type") {
+				t.Errorf("HEAD %s: %d %v, GET: %d %v", path, head.StatusCode, head.Header, get.StatusCode, get.Header)
+			}
+		}
+	}
+}
+
+func TestEachPathIsServedWithAndWithoutTheVersion(t *testing.T) {
+	f := serve(t, modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Write([]byte(r.Method + " " + r.RequestURI))
+	})))
+	for path, want := range map[string]string{
+		"/v1/chat/completions":    "/v1/chat/completions",
+		"/chat/completions":       "/v1/chat/completions",
+		"/completions?a=%2F&b":    "/v1/completions?a=%2F&b",
+		"/embeddings":             "/v1/embeddings",
+		"/responses":              "/v1/responses",
+		"/v1/audio/speech?x=1&&y": "/v1/audio/speech?x=1&&y",
+		"/v1/a%2Fb/rerank":        "/v1/a%2Fb/rerank",
+	} {
+		if r := f.post(path, chat("m")); r.body != "POST "+want {
+			t.Errorf("POST %s came as %s", path, r.body)
+		}
+	}
+}
+
+func TestAReplicaMayHaveABasePath(t *testing.T) {
+	f := serve(t, modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Write([]byte(r.RequestURI))
+	})+"/engine"))
+	for path, want := range map[string]string{"/completions": "/engine/v1/completions", "/v1/a%2Fb": "/engine/v1/a%2Fb"} {
+		if r := f.post(path, chat("m")); r.body != want {
+			t.Errorf("POST %s came as %s", path, r.body)
+		}
+	}
+}
+
+func TestAServerIsReadyWhileSomeReplicaCanServe(t *testing.T) {
+	f := serve(t, modelOn("m", refusing(1)))
+	if r := f.get("/readyz"); r.StatusCode != 200 {
+		t.Errorf("before anything is known: %d %s", r.StatusCode, r.body)
+	}
+	f.chat("m")
+	for _, path := range []string{"/readyz", "/health"} {
+		if r := f.get(path); r.StatusCode != 503 {
+			t.Errorf("%s with all replicas down: %d %s", path, r.StatusCode, r.body)
+		}
+	}
+	if r := f.get("/livez"); r.StatusCode != 200 {
+		t.Errorf("/livez: %d", r.StatusCode)
+	}
+	f.mustApply(modelOn("m", refusing(1)), modelOn("n", upstream(t, ok)))
+	if r := f.get("/readyz"); r.StatusCode != 200 {
+		t.Errorf("with a replica of another model: %d %s", r.StatusCode, r.body)
+	}
+}
+
+func TestAnHTTP10ClientIsServed(t *testing.T) {
+	f := serve(t, modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Write([]byte("data: 1\n\n"))
+		w.(http.Flusher).Flush()
+		w.Write([]byte("data: 2\n\n"))
+	})))
+	body := chat("m")
+	_, answer := f.raw("POST /v1/completions HTTP/1.0\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n" + body)
+	if r := readReply(t, answer, "POST"); r.body != "data: 1\n\ndata: 2\n\n" || r.err != nil {
+		t.Errorf("got %d %q %v", r.StatusCode, r.body, r.err)
+	}
+}

@@ -1,0 +1,197 @@
+package ingress
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cespare/xxhash/v2"
+	"pgregory.net/rapid"
+)
+
+func blocksOf(t testing.TB, body, model string, size int) []uint64 {
+	t.Helper()
+	p, err := scanPayload([]byte(body))
+	if err != nil {
+		t.Fatalf("%v in %s", err, body)
+	}
+	return promptBlocks(nil, p, []byte(body), model, size)
+}
+
+// chainOf hashes a canonical text by the book.
+func chainOf(text, model string, size int, seeds ...string) (blocks []uint64) {
+	chain := xxhash.Sum64String(model)
+	add := func(block string) {
+		pair := binary.LittleEndian.AppendUint64(nil, chain)
+		chain = xxhash.Sum64(binary.LittleEndian.AppendUint64(pair, xxhash.Sum64String(block)))
+	}
+	for _, s := range seeds {
+		add(s)
+	}
+	for ; len(text) >= size; text = text[size:] {
+		add(text[:size])
+		blocks = append(blocks, chain)
+	}
+	return blocks
+}
+
+func opaqueText(raw string) string {
+	return "\x03" + string(binary.LittleEndian.AppendUint64(nil, xxhash.Sum64String(raw)))
+}
+
+func TestThePromptIsHashedAsItsCanonicalText(t *testing.T) {
+	for _, c := range []struct{ name, body, text string }{
+		{"a chat", `{"messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"Hi"}]}`,
+			"\x01\"system\"\x02Be brief.\x01\"user\"\x02Hi"},
+		{"content before the role", `{"messages":[{"content":"Hi","role":"user"}]}`, "\x01\"user\"\x02Hi"},
+		{"no role", `{"messages":[{"content":"Hi"}]}`, "\x01\x02Hi"},
+		{"white space and escapes", "{ \"messages\" : [ { \"role\" : \"user\" , \"content\" : \"a\\n\\u0062\\\"\\ud83d\\ude00\" } ] }", "\x01\"user\"\x02a\nb\"😀"},
+		{"half a pair", `{"messages":[{"role":"user","content":"\ud83dx"}]}`, "\x01\"user\"\x02\uFFFDx"},
+		{"parts", `{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"data:x"}},{"text":"b","type":"text"}]}]}`,
+			"\x01\"user\"\x02a" + opaqueText(`{"type":"image_url","image_url":{"url":"data:x"}}`) + "b"},
+		{"null content and a call", `{"messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"1"}]}]}`,
+			"\x01\"assistant\"\x02" + opaqueText("null") + opaqueText(`tool_calls[{"id":"1"}]`)},
+		{"a prompt", `{"prompt":"Once upon"}`, "Once upon"},
+		{"prompts", `{"prompt":["a","b"]}`, "\x04a\x04b"},
+		{"token ids", `{"prompt":[1, 23 ,4]}`, "1,23,4,"},
+		{"lists of token ids", `{"prompt":[[1,2],[3]]}`, "\x041,2,\x043,"},
+		{"input", `{"input":"text"}`, "text"},
+		{"items of input", `{"input":[{"role":"user","content":[{"type":"input_text","text":"Hi"}]}]}`, "\x01\"user\"\x02Hi"},
+		{"nothing", `{"model":"m"}`, ""},
+		{"messages of the wrong kind", `{"messages":"Hi"}`, opaqueText(`"Hi"`)},
+		{"a message of the wrong kind", `{"messages":[7]}`, opaqueText("7")},
+		{"empty lists", `{"messages":[ ],"prompt":"not this"}`, ""},
+		{"empty objects", `{"messages":[{},{ }]}`, "\x01\x01"},
+	} {
+		for _, size := range []int{1, 3, 8} {
+			if got, want := blocksOf(t, c.body, "m", size), chainOf(c.text, "m", size); !slices.Equal(got, want) {
+				t.Errorf("%s: %d blocks of %d bytes, want %d, or others than those of %q", c.name, len(got), size, len(want), c.text)
+			}
+		}
+	}
+}
+
+func TestWhatAnEnginesCacheDoesNotShareHasOtherHashes(t *testing.T) {
+	const messages = `"messages":[{"role":"user","content":"the same text"}]`
+	seen := make(map[uint64]string)
+	for _, c := range []struct{ model, body string }{
+		{"m", `{` + messages + `}`},
+		{"n", `{` + messages + `}`},
+		{"m", `{"cache_salt":"s",` + messages + `}`},
+		{"m", `{` + messages + `,"tools":[{"type":"function"}]}`},
+		{"m", `{"cache_salt":"s",` + messages + `,"tools":[{"type":"function"}]}`},
+	} {
+		first := blocksOf(t, c.body, c.model, 8)[0]
+		if other, ok := seen[first]; ok {
+			t.Errorf("%s has the hash of %s", c.body, other)
+		}
+		seen[first] = c.body
+	}
+}
+
+func TestAConversationThatGoesOnKeepsItsBlocks(t *testing.T) {
+	turn := `{"role":"user","content":"` + strings.Repeat("words and words ", 20) + `"}`
+	short := blocksOf(t, `{"messages":[`+turn+`]}`, "m", 64)
+	long := blocksOf(t, `{"messages":[`+turn+`,{"role":"assistant","content":"yes"},`+turn+`]}`, "m", 64)
+	if len(short) < 4 || len(long) <= len(short) || !slices.Equal(short, long[:len(short)]) {
+		t.Errorf("%d blocks are no prefix of %d", len(short), len(long))
+	}
+}
+
+func TestHowAPromptIsWrittenMakesNoDifference(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		type message struct {
+			Role    string `json:"role"`
+			Content string `json:"content"`
+		}
+		messages := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) message {
+			return message{rapid.SampledFrom([]string{"user", "assistant"}).Draw(t, "role"), rapid.String().Draw(t, "content")}
+		}), 1, 5).Draw(t, "messages")
+		plain, err := json.Marshal(map[string]any{"messages": messages})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var spaced bytes.Buffer
+		json.Indent(&spaced, plain, " ", "\t")
+		var text strings.Builder
+		for _, m := range messages {
+			fmt.Fprintf(&text, "\x01%q\x02%s", m.Role, strings.ToValidUTF8(m.Content, "\uFFFD"))
+		}
+		size := rapid.IntRange(1, 40).Draw(t, "size")
+		want := chainOf(text.String(), "m", size)
+		for _, body := range []string{string(plain), spaced.String(), escaped(string(plain))} {
+			p, err := scanPayload([]byte(body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := promptBlocks(nil, p, []byte(body), "m", size); !slices.Equal(got, want) {
+				t.Fatalf("%s: %d blocks, want %d of %q", body, len(got), len(want), text.String())
+			}
+		}
+	})
+}
+
+// escaped writes every character beyond ASCII as \uXXXX.
+func escaped(s string) string {
+	var b strings.Builder
+	for _, r := range s {
+		switch {
+		case r < 0x80:
+			b.WriteRune(r)
+		case r < 0x10000:
+			fmt.Fprintf(&b, "\\u%04X", r)
+		default:
+			r -= 0x10000
+			fmt.Fprintf(&b, "\\u%04x\\u%04x", 0xd800+r>>10, 0xdc00+r&0x3ff)
+		}
+	}
+	return b.String()
+}
+
+// FuzzPromptBlocks has the cursor walk whatever the scanner lets pass.
+func FuzzPromptBlocks(f *testing.F) {
+	for _, seed := range []string{
+		`{"messages":[{"role":"user","content":"a\\\"b"}],"tools":[]}`, `{"prompt":[[1,-2.5e3],["x",{}],[]]}`,
+		`{"input":{"a":[{}]}}`, `{"messages":[{"content":[{"text":1},{"text":"t"},[],null]}],"cache_salt":"s"}`, `{"prompt":"\ud800\u0041"}`,
+	} {
+		f.Add([]byte(seed), 7)
+	}
+	f.Fuzz(func(t *testing.T, body []byte, size int) {
+		p, err := scanPayload(body)
+		if err != nil {
+			t.Skip()
+		}
+		size = max(1, min(size, 1<<16))
+		blocks := promptBlocks(nil, p, body, "m", size)
+		if most := 2 * (len(body) + 20*bytes.Count(body, []byte{'{'}) + 20*bytes.Count(body, []byte{','}) + 20); len(blocks)*size > 20*most {
+			t.Fatalf("%d blocks of %d bytes from %d bytes", len(blocks), size, len(body))
+		}
+	})
+}
+
+func BenchmarkPromptBlocks(b *testing.B) {
+	plain := strings.Repeat("All work and no play makes a dull prompt. ", 6500)
+	for name, content := range map[string]string{
+		"plain":    plain[:256<<10],
+		"escapes":  strings.Repeat(plain[:62]+`\n`, 4<<10),
+		"messages": strings.Repeat(`short text"},{"role":"user","content":"`, 6700),
+	} {
+		body := []byte(`{"model":"m","messages":[{"role":"user","content":"` + content + `"}]}`)
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(int64(len(body)))
+			b.ReportAllocs()
+			var blocks []uint64
+			for b.Loop() {
+				p, err := scanPayload(body)
+				if err != nil {
+					b.Fatal(err)
+				}
+				blocks = promptBlocks(blocks[:0], p, body, "m", 512)
+			}
+		})
+	}
+}

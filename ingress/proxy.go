@@ -1,0 +1,296 @@
+package ingress
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"berth/llmserver"
+	"berth/routers"
+	"berth/streaming"
+)
+
+// exchange is one proxied request, from its head to the end of its answer. All
+// of it runs on the request's own goroutine.
+type exchange struct {
+	*Server
+	c      *gin.Context
+	began  time.Time
+	prefix string // of the path, where the client left it out
+
+	model   *model
+	body    *body
+	payload routers.Payload
+	ready   time.Time // when the body was in and berth's own work began
+	phase   string    // how far it has come
+
+	tried   []*llmserver.Replica // not to be chosen again
+	broken  bool                 // a connection broke once before any answer
+	refusal *http.Response       // the last one by which an engine said that it is busy
+}
+
+// proxy serves a POST whose JSON body names a model.
+func (s *Server) proxy(c *gin.Context, prefix string) {
+	x := &exchange{Server: s, c: c, began: time.Now(), prefix: prefix, phase: phaseBody}
+	defer x.release()
+	err := x.read()
+	if err == nil {
+		err = x.serve()
+	}
+	if err != nil {
+		x.fail(err)
+	}
+}
+
+// release gives back the body's memory, also after a panic.
+func (x *exchange) release() {
+	if x.body != nil {
+		x.body.Release()
+	}
+}
+
+// read takes in the body and finds the model that it is for.
+func (x *exchange) read() error {
+	t := x.registry.table.Load()
+	reader := bodyReader{maxBytes: t.config.HTTP.MaxBodyBytes, timeout: t.config.HTTP.BodyTimeout, budget: x.budget}
+	b, err := reader.read(x.c.Writer, x.c.Request)
+	if err != nil {
+		return err
+	}
+	x.body, x.ready = b, time.Now()
+	p, err := scanPayload(b.Bytes())
+	if err != nil {
+		return err
+	}
+	return x.resolve(t, p)
+}
+
+// resolve finds the model and makes the payload. Where the replica calls the
+// model otherwise than the client does, that one value is replaced in the body.
+func (x *exchange) resolve(t *table, p payload) error {
+	switch {
+	case p.model != nil:
+		name := string(p.model)
+		if x.model = t.find(name); x.model == nil {
+			return unknownModel(name)
+		}
+		if name != x.model.config.ServedName {
+			x.body.replaceModel(p.modelAt, x.model.config.ServedName)
+		}
+	case len(t.models) == 1:
+		x.model = t.models[0]
+		if !p.modelAt.absent() {
+			x.body.replaceModel(p.modelAt, x.model.config.ServedName) // a null
+		}
+	default:
+		return errModelRequired
+	}
+	x.c.Set(keyModel, x.model.config.ID)
+	x.payload = routers.Payload{
+		RequestID: requestID(x.c),
+		Model:     x.model.config.ID,
+		Text:      p.text().of(x.body.Bytes()),
+		SessionID: sessionID(t.config.Session, x.c.Request.Header, p, x.body.Bytes()),
+	}
+	if prefixed, ok := x.model.router.Policy().(routers.Prefixed); ok {
+		x.payload.Blocks = promptBlocks(nil, p, x.body.Bytes(), x.model.config.ID, prefixed.BlockSize())
+	}
+	if len(x.payload.Text) == 0 {
+		x.withoutText()
+	}
+	return nil
+}
+
+// withoutText counts a request that leaves the policy nothing to go by but
+// load, and warns of the first one.
+func (x *exchange) withoutText() {
+	x.metrics.noText.WithLabelValues(x.model.config.ID).Inc()
+	x.model.warnText.Do(func() {
+		x.log.Warn("a request has no messages, prompt or input to route by; such requests are ranked by load",
+			"model", x.model.config.ID, "path", x.c.Request.URL.Path, "request_id", x.payload.RequestID)
+	})
+}
+
+// serve makes attempts, one at a time, until one has given the client its
+// answer or no further one is allowed.
+func (x *exchange) serve() error {
+	defer func() {
+		if x.payload.Waited > 0 {
+			x.metrics.wait.WithLabelValues(x.model.config.ID).Observe(x.payload.Waited.Seconds())
+		}
+	}()
+	var failed error // what all attempts so far came to
+	for n := 1; ; n++ {
+		err := x.attempt()
+		if err == nil {
+			return nil
+		}
+		reason := x.again(err)
+		last := reason == "" || n >= x.model.config.MaxAttempts
+		if _, none := errors.AsType[*routers.UnavailableError](err); last && x.refusal != nil && (none || errors.Is(err, errEngineBusy)) {
+			return x.passRefusal()
+		}
+		if failed != nil {
+			err = fmt.Errorf("%w; %w", failed, err)
+		}
+		if last {
+			return err
+		}
+		x.metrics.retries.WithLabelValues(x.model.config.ID, reason).Inc()
+		failed = err
+	}
+}
+
+// attempt chooses a replica, dispatches the request into the slot on it and
+// passes the answer on. The slot is given back before it returns, so that a request never
+// holds two.
+func (x *exchange) attempt() error {
+	ctx := x.c.Request.Context()
+	x.phase = phaseWaiting
+	sel, err := x.model.router.Choose(ctx, &x.payload, x.tried...)
+	if err != nil {
+		return err
+	}
+	defer sel.Release()
+	x.metrics.reservations.WithLabelValues(x.model.config.ID, "accepted").Inc()
+	req := x.request(ctx)
+	defer req.Body.Close()
+	x.phase = phaseFirstByte
+	x.metrics.overhead.WithLabelValues(x.model.config.ID).Observe((time.Since(x.ready) - x.payload.Waited).Seconds())
+	resp, err := sel.Dispatch(req)
+	if err == nil {
+		if err = x.refused(resp); err != nil {
+			sel.Fail(err)
+		}
+	}
+	if err != nil {
+		if !errors.Is(err, llmserver.ErrStale) {
+			x.tried = append(x.tried, sel.Replica())
+		}
+		x.ready = time.Now().Add(-x.payload.Waited) // what the replica took is not berth's own
+		x.upstreamFailed(ctx, err)
+		return err
+	}
+	x.phase = phaseStreaming
+	x.sent()
+	resp.Header.Del(requestIDHeader) // the client gets the one that is in the log
+	result, err := x.relay.Copy(ctx, x.c.Writer, resp, nil)
+	if !result.FirstByte.IsZero() {
+		x.metrics.firstByte.WithLabelValues(x.model.config.ID).Observe(result.FirstByte.Sub(x.began).Seconds())
+	}
+	if err == nil {
+		return nil
+	}
+	sel.Fail(err)
+	x.upstreamFailed(ctx, err)
+	if result.Started {
+		x.abort(err)
+	}
+	return err
+}
+
+// sent gives the body's memory back as soon as nobody needs it: an answer has begun, so there will be no
+// other attempt. What the replica has yet to read is kept for as long as that takes.
+func (x *exchange) sent() {
+	x.payload.Text = nil
+	x.body.Release()
+}
+
+// request is the client's request as the replica is to see it.
+func (x *exchange) request(ctx context.Context) *http.Request {
+	in := x.c.Request
+	out := &http.Request{
+		Method:        in.Method,
+		URL:           &url.URL{Path: x.prefix + in.URL.Path, RawQuery: in.URL.RawQuery},
+		Header:        make(http.Header, len(in.Header)),
+		Body:          x.body.NewReader(),
+		ContentLength: x.body.Size(),
+	}
+	if in.URL.RawPath != "" {
+		out.URL.RawPath = x.prefix + in.URL.RawPath
+	}
+	streaming.CopyRequestHeader(out.Header, in.Header)
+	return out.WithContext(ctx)
+}
+
+// again says why another attempt is allowed after err; empty if none is. The
+// replica must have seen nothing of the request; or, once, the connection may have broken
+// before any byte of an answer.
+func (x *exchange) again(err error) string {
+	switch {
+	case x.c.Request.Context().Err() != nil:
+		return ""
+	case errors.Is(err, llmserver.ErrNoConnection):
+		return "no_connection"
+	case errors.Is(err, llmserver.ErrGone):
+		return "replica_gone"
+	case errors.Is(err, errEngineBusy):
+		return "engine_busy"
+	case llmserver.Refused(err):
+		return "refused"
+	case errors.Is(err, llmserver.ErrBroken) && !x.broken:
+		x.broken = true
+		return "broken"
+	default:
+		return ""
+	}
+}
+
+// upstreamFailed counts an attempt that a replica failed; what the client's
+// leaving brought about is none.
+func (x *exchange) upstreamFailed(ctx context.Context, err error) {
+	if clientGone(ctx, err) {
+		return
+	}
+	phase := x.phase
+	if errors.Is(err, llmserver.ErrNoConnection) {
+		phase = phaseConnect
+	}
+	x.metrics.upstreamErrors.WithLabelValues(x.model.config.ID, phase).Inc()
+}
+
+// fail ends the exchange with an error answer. A client that has gone gets none: it may have closed
+// only its sending half, and must not take silence for an answer.
+func (x *exchange) fail(err error) {
+	switch {
+	case !errors.Is(err, errBodySilent) && clientGone(x.c.Request.Context(), err):
+		x.abort(err)
+	case x.body == nil:
+		refuse(x.c, err)
+	default:
+		a := answerFor(err)
+		if errors.Is(err, routers.ErrLineFull) || errors.Is(err, routers.ErrWaitOver) {
+			a.retryAfter = cmp.Or(spread(x.model.router.RetryAfter()), a.retryAfter)
+		}
+		a.write(x.c)
+	}
+}
+
+// spread keeps clients that were turned away together from coming back together: up to a fifth more
+// or less, within the bounds of 1 to 60 s. Zero stays zero.
+func spread(d time.Duration) time.Duration {
+	if d == 0 {
+		return 0
+	}
+	d += time.Duration((rand.Float64() - 0.5) * 0.4 * float64(d))
+	return min(max(d, time.Second), time.Minute)
+}
+
+// abort ends the client's connection, or its stream, so that the answer does
+// not look complete.
+func (x *exchange) abort(err error) {
+	if clientGone(x.c.Request.Context(), err) {
+		x.metrics.aborts.WithLabelValues(x.c.GetString(keyModel), x.phase).Inc()
+		if !x.c.Writer.Written() {
+			x.c.Set(keyStatus, statusClientGone)
+		}
+	}
+	panic(http.ErrAbortHandler)
+}

@@ -1,0 +1,54 @@
+package ingress
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	"berth/llmserver"
+	"berth/streaming"
+)
+
+// errEngineBusy is an attempt that an engine refused in its own words, having
+// done nothing for it.
+var errEngineBusy = errors.New("the engine is busy")
+
+// maxRefusal is how much of an answer is looked at. Refusals are short.
+const maxRefusal = 16 << 10
+
+// refused looks whether an answer is the engine's own way of saying that it is too busy. If so, the
+// answer is kept, for the client if no replica answers better, and errEngineBusy says so. Any other
+// answer is as it was.
+func (x *exchange) refused(resp *http.Response) error {
+	if resp.StatusCode != http.StatusServiceUnavailable && resp.StatusCode != http.StatusTooManyRequests {
+		return nil
+	}
+	head, err := io.ReadAll(io.LimitReader(resp.Body, maxRefusal))
+	if err != nil {
+		return fmt.Errorf("%w: %w", streaming.ErrUpstreamBroken, err)
+	}
+	rest := resp.Body
+	resp.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(bytes.NewReader(head), rest), rest}
+	if len(head) == maxRefusal || !llmserver.Busy(resp.StatusCode, head) {
+		return nil
+	}
+	kept := *resp
+	kept.Body = io.NopCloser(bytes.NewReader(head))
+	x.refusal = &kept
+	return errEngineBusy
+}
+
+// passRefusal gives the client the last refusal, untouched.
+func (x *exchange) passRefusal() error {
+	x.phase = phaseStreaming
+	x.refusal.Header.Del(requestIDHeader)
+	if _, err := x.relay.Copy(x.c.Request.Context(), x.c.Writer, x.refusal, nil); err != nil {
+		x.abort(err)
+	}
+	return nil
+}

@@ -1,0 +1,128 @@
+package ingress
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// answering is the URL of a replica that always gives one answer; it counts them.
+func answering(t *testing.T, status int, body string) (string, *atomic.Int32) {
+	calls := new(atomic.Int32)
+	return upstream(t, func(w http.ResponseWriter, r *http.Request) {
+		calls.Add(1)
+		io.Copy(io.Discard, r.Body)
+		w.Header().Set("Retry-After", "7")
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(status)
+		io.WriteString(w, body)
+	}), calls
+}
+
+const queueFull = `{"object":"error","message":"The request queue is full.","code":503}`
+
+func TestAnEngineThatSaysItIsBusyIsPassedBy(t *testing.T) {
+	busy, asked := answering(t, 503, queueFull)
+	f := serve(t, modelOn("m", busy, upstream(t, ok)))
+	for range 4 {
+		if r := f.chat("m"); r.StatusCode != 200 || r.body != "ok" {
+			t.Errorf("got %d %s", r.StatusCode, r.body)
+		}
+	}
+	if n := f.metric(`berth_retries_total{model="m",reason="engine_busy"}`); n == 0 || n != float64(asked.Load()) {
+		t.Errorf("counted %v retries after %d refusals", n, asked.Load())
+	}
+}
+
+func TestWhenEveryEngineIsBusyTheLastAnswerPassesUntouched(t *testing.T) {
+	a, askedA := answering(t, 503, queueFull)
+	b, askedB := answering(t, 503, queueFull)
+	f := serve(t, modelOn("m", a, b))
+	r := f.chat("m")
+	if r.StatusCode != 503 || r.body != queueFull || r.Header.Get("Retry-After") != "7" || r.Header.Get("X-Request-Id") == "" {
+		t.Errorf("got %d %s with header %v", r.StatusCode, r.body, r.Header)
+	}
+	if askedA.Load() != 1 || askedB.Load() != 1 {
+		t.Errorf("asked %d and %d times, want each once", askedA.Load(), askedB.Load())
+	}
+}
+
+func TestARefusalPassesWhenNoFurtherAttemptIsAllowed(t *testing.T) {
+	a, askedA := answering(t, 429, `{"error":"Model is overloaded","error_type":"overloaded"}`)
+	b, askedB := answering(t, 429, `{"error":"Model is overloaded","error_type":"overloaded"}`)
+	m := modelOn("m", a, b)
+	m.MaxAttempts = 1
+	f := serve(t, m)
+	if r := f.chat("m"); r.StatusCode != 429 || !strings.Contains(r.body, "overloaded") {
+		t.Errorf("got %d %s", r.StatusCode, r.body)
+	}
+	if n := askedA.Load() + askedB.Load(); n != 1 {
+		t.Errorf("asked %d times", n)
+	}
+}
+
+func TestAnyOther503IsNoRefusal(t *testing.T) {
+	for _, body := range []string{
+		`{"error":{"message":"EngineCore encountered an issue."}}`,
+		"",
+		queueFull + strings.Repeat(" ", maxRefusal), // too long to be looked at whole
+	} {
+		a, askedA := answering(t, 503, body)
+		b, askedB := answering(t, 503, body)
+		f := serve(t, modelOn("m", a, b))
+		if r := f.chat("m"); r.StatusCode != 503 || r.body != body {
+			t.Errorf("got %d %.80s, want %.80s", r.StatusCode, r.body, body)
+		}
+		if n := askedA.Load() + askedB.Load(); n != 1 {
+			t.Errorf("asked %d times after %.80s", n, body)
+		}
+	}
+}
+
+func TestARefusalThatBreaksOffIsAnUpstreamError(t *testing.T) {
+	f := serve(t, modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		w.Header().Set("Content-Length", "100")
+		w.WriteHeader(503)
+		io.WriteString(w, "The request queue")
+		http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	})))
+	wantError(t, f.chat("m"), 502, "upstream_broken", "")
+}
+
+func TestClientsThatWereTurnedAwayDoNotComeBackTogether(t *testing.T) {
+	if d := spread(0); d != 0 {
+		t.Errorf("no advice became %v", d)
+	}
+	seen := make(map[time.Duration]bool)
+	for range 200 {
+		d := spread(10 * time.Second)
+		if d < 8*time.Second || d > 12*time.Second {
+			t.Fatalf("10 s became %v", d)
+		}
+		seen[d] = true
+		if d := spread(time.Second); d < time.Second || d > 1200*time.Millisecond {
+			t.Fatalf("1 s became %v", d)
+		}
+		if d := spread(time.Minute); d < 48*time.Second || d > time.Minute {
+			t.Fatalf("60 s became %v", d)
+		}
+	}
+	if len(seen) < 100 {
+		t.Errorf("only %d different delays", len(seen))
+	}
+}
+
+func TestGrantedReservationsAreCounted(t *testing.T) {
+	f := serve(t, modelOn("m", upstream(t, ok)))
+	for range 3 {
+		f.chat("m")
+	}
+	if n := f.metric(`berth_reservations_total{model="m",outcome="accepted"}`); n != 3 {
+		t.Errorf("counted %v", n)
+	}
+}

@@ -1,0 +1,196 @@
+package ingress
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"berth/config"
+	"berth/llmserver"
+	"berth/streaming"
+)
+
+const (
+	// headerTimeout bounds how long a client may take over a request's head.
+	headerTimeout = 10 * time.Second
+	// keepAlive is above the 300 s for which load tools keep idle connections, so that they are the ones to close.
+	keepAlive = 330 * time.Second
+	// writeTimeout is how long a client may read nothing of its answer. On
+	// Linux the kernel has the same patience: see llmserver.Listen.
+	writeTimeout = 30 * time.Second
+)
+
+// Server is the ingress: a public listener for clients, and one for operators.
+type Server struct {
+	log            *slog.Logger
+	metrics        *metrics
+	metricsHandler http.Handler
+	registry       *registry
+	budget         *budget
+	relay          streaming.Relay
+
+	draining atomic.Bool
+	public   *listener
+	admin    *listener // nil if there is none
+}
+
+// New makes a server that goes by c and listens where it says. Close must be
+// called, also if Serve never is.
+func New(c *config.Config, log *slog.Logger) (*Server, error) {
+	s := &Server{
+		log:     log,
+		metrics: newMetrics(),
+		budget:  newBudget(c.HTTP.MaxBufferedBytes),
+		relay:   streaming.Relay{WriteTimeout: writeTimeout},
+	}
+	s.registry = newRegistry(s.metrics, log)
+	s.metrics.registry.MustRegister(readings{s.registry, s.budget, &s.draining})
+	s.metricsHandler = s.metrics.handler()
+	var err error
+	if s.public, err = listen(c.HTTP.Address, s.routes(), log); err != nil {
+		return nil, err
+	}
+	if c.Admin.Address != "" {
+		s.admin, err = listen(c.Admin.Address, s.adminRoutes(), log)
+	}
+	if err == nil {
+		err = s.Apply(c)
+	}
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// Apply takes over a configuration while requests are served. On an error
+// nothing has changed. Addresses stay what they were.
+func (s *Server) Apply(c *config.Config) error {
+	if err := s.registry.apply(c); err != nil {
+		s.Rejected()
+		return err
+	}
+	s.budget.limit.Store(c.HTTP.MaxBufferedBytes)
+	s.metrics.reloaded.Set(1)
+	s.metrics.reloadTime.SetToCurrentTime()
+	return nil
+}
+
+// Rejected records that a configuration could not be loaded.
+func (s *Server) Rejected() { s.metrics.reloaded.Set(0) }
+
+// Address is where clients are served, AdminAddress where operators are; empty if nowhere.
+func (s *Server) Address() string { return s.public.Addr().String() }
+
+func (s *Server) AdminAddress() string {
+	if s.admin == nil {
+		return ""
+	}
+	return s.admin.Addr().String()
+}
+
+// Serve serves until ctx ends, and then drains: it calls itself unready but serves on for the drain
+// delay, then accepts nothing more and lets requests finish, waiting ones included, for the drain
+// timeout. The error is that of a listener that failed.
+func (s *Server) Serve(ctx context.Context) error {
+	failed := make(chan error, 2)
+	s.public.serve(failed)
+	if s.admin != nil {
+		s.admin.serve(failed)
+	}
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+	s.draining.Store(true)
+	drain := s.registry.table.Load().config.HTTP
+	s.log.Info("draining", "delay", drain.DrainDelay, "timeout", drain.DrainTimeout)
+	select {
+	case err := <-failed:
+		return err
+	case <-time.After(drain.DrainDelay):
+	}
+	finish, stop := context.WithTimeout(context.WithoutCancel(ctx), drain.DrainTimeout)
+	defer stop()
+	if err := s.public.server.Shutdown(finish); err != nil {
+		s.log.Warn("the drain timeout ended before all requests did", "timeout", drain.DrainTimeout)
+	}
+	return nil
+}
+
+// Close cuts what is still under way and lets go of everything. Serve must have returned, or never be called.
+func (s *Server) Close() {
+	s.public.close()
+	if s.admin != nil {
+		s.admin.close()
+	}
+	s.registry.close()
+}
+
+// listener is an HTTP server on its own address.
+type listener struct {
+	net.Listener
+	server   *http.Server
+	serving  sync.WaitGroup // the accepting goroutine
+	conns    sync.WaitGroup // begun by it
+	requests sync.WaitGroup // begun by connections
+}
+
+func listen(address string, h http.Handler, log *slog.Logger) (*listener, error) {
+	ln, err := llmserver.Listen(address)
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen on %s: %w", address, err)
+	}
+	l := &listener{Listener: ln}
+	l.server = &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			l.requests.Add(1)
+			defer l.requests.Done()
+			h.ServeHTTP(w, r)
+		}),
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       keepAlive,
+		Protocols:         new(http.Protocols),
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: 1000},
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		ConnState:         l.track,
+	}
+	l.server.Protocols.SetHTTP1(true)
+	l.server.Protocols.SetUnencryptedHTTP2(true)
+	return l, nil
+}
+
+func (l *listener) serve(failed chan<- error) {
+	l.serving.Go(func() {
+		if err := l.server.Serve(l.Listener); !errors.Is(err, http.ErrServerClosed) {
+			failed <- fmt.Errorf("listening on %s: %w", l.Addr(), err)
+		}
+	})
+}
+
+func (l *listener) track(_ net.Conn, state http.ConnState) {
+	switch state {
+	case http.StateNew:
+		l.conns.Add(1)
+	case http.StateClosed:
+		l.conns.Done()
+	}
+}
+
+// close cuts every connection and waits for the handlers to notice. Each of the
+// three waits is over only when nothing more can join the next.
+func (l *listener) close() {
+	l.server.Close()
+	l.Listener.Close()
+	l.serving.Wait()
+	l.server.Close() // a connection accepted meanwhile
+	l.conns.Wait()
+	l.requests.Wait()
+}
