@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"berth/llmserver"
+	"berth/llmserver/agent"
+	"berth/llmserver/simulated"
+)
+
+// secretVariable is the environment variable that holds the secret which control calls to an agent must bring.
+const secretVariable = "BERTH_SLOT_SECRET"
+
+// agentFlags are those of berth llmserver.
+type agentFlags struct {
+	engine, address, id string
+	simulated           bool
+	limit               int
+	maxBody             int64
+	drainTimeout        time.Duration
+}
+
+func llmserverCommand() *cobra.Command {
+	var f agentFlags
+	cmd := &cobra.Command{
+		Use:   "llmserver (--engine URL | --simulated) --max-ongoing-requests N",
+		Short: "Stand in front of one engine and count its slots, so that several ingresses can share it",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return f.run(cmd.OutOrStdout(), slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
+		},
+	}
+	cmd.Flags().StringVar(&f.engine, "engine", "", "URL of the engine")
+	cmd.Flags().BoolVar(&f.simulated, "simulated", false, "start a simulated engine in place of a real one")
+	cmd.Flags().StringVar(&f.address, "address", "127.0.0.1:8100", "HOST:PORT to listen on; beyond loopback "+secretVariable+" must be set")
+	cmd.Flags().StringVar(&f.id, "id", "llmserver", "name in logs, and of a simulated engine")
+	cmd.Flags().IntVar(&f.limit, "max-ongoing-requests", 0, "slots: requests that the engine takes at once")
+	cmd.Flags().Int64Var(&f.maxBody, "max-body-bytes", 64<<20, "largest request body")
+	cmd.Flags().DurationVar(&f.drainTimeout, "drain-timeout", 600*time.Second, "how long requests may finish after SIGTERM")
+	cmd.MarkFlagRequired("max-ongoing-requests")
+	cmd.MarkFlagsOneRequired("engine", "simulated")
+	cmd.MarkFlagsMutuallyExclusive("engine", "simulated")
+	return cmd
+}
+
+func (f agentFlags) run(out io.Writer, log *slog.Logger) error {
+	secret := os.Getenv(secretVariable)
+	switch {
+	case f.limit < 1 || f.limit > llmserver.MaxLimit:
+		return fmt.Errorf("--max-ongoing-requests must be between 1 and %d", llmserver.MaxLimit)
+	case secret == "" && !onLoopback(f.address):
+		return fmt.Errorf("%s is reachable from outside; set %s, here and for the ingresses, or listen on loopback", f.address, secretVariable)
+	}
+	if f.simulated {
+		engine, err := simulated.Listen("127.0.0.1:0", simulated.Config{ID: f.id})
+		if err != nil {
+			return err
+		}
+		defer engine.Close()
+		f.engine = engine.URL()
+	}
+	engine, err := llmserver.DialHTTP(llmserver.Endpoint{ID: f.id, URL: f.engine, ConnectTimeout: 5 * time.Second})
+	if err != nil {
+		return err
+	}
+	defer engine.Close()
+	server := agent.New(agent.Config{
+		Engine:       engine,
+		Limit:        f.limit,
+		Secret:       secret,
+		MaxBodyBytes: f.maxBody,
+		WriteTimeout: 30 * time.Second,
+		ProbeTimeout: 5 * time.Second,
+		Log:          log.With("agent", f.id),
+	})
+	listener, err := llmserver.Listen(f.address)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "berth llmserver http://%s, %d slots, engine %s\n", listener.Addr(), f.limit, f.engine)
+	return f.serve(server, listener, log)
+}
+
+// serve serves until the first signal, then drains: it lets nothing new in and ends
+// when all that it had is done, or the drain timeout is over. A second signal ends it at once.
+func (f agentFlags) serve(server *agent.Server, listener net.Listener, log *slog.Logger) error {
+	h := &http.Server{
+		Handler:           server,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       5 * time.Minute,
+		Protocols:         new(http.Protocols),
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	h.Protocols.SetHTTP1(true)
+	h.Protocols.SetUnencryptedHTTP2(true)
+	failed := make(chan error, 1)
+	go func() { failed <- h.Serve(listener) }()
+	stop := make(chan os.Signal, 2)
+	signal.Notify(stop, syscall.SIGINT, syscall.SIGTERM)
+	select {
+	case err := <-failed:
+		return err
+	case <-stop:
+	}
+	log.Info("draining", "timeout", f.drainTimeout)
+	server.Drain()
+	go func() {
+		<-stop
+		os.Exit(1)
+	}()
+	ctx, cancel := context.WithTimeout(context.Background(), f.drainTimeout)
+	defer cancel()
+	select {
+	case <-server.Drained():
+	case <-ctx.Done():
+		log.Warn("the drain timeout ended before all requests did", "timeout", f.drainTimeout)
+	}
+	h.Shutdown(ctx) // the last bytes of the last answers
+	return h.Close()
+}
+
+// onLoopback tells whether an address can be reached from this machine only.
+func onLoopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"berth/llmserver/simulated"
+	"berth/routers/replay"
+)
+
+// replayFlags are what the command line of a replay says.
+type replayFlags struct {
+	trace, format, plot string
+	policies            []string
+	options             replay.Options
+	limit, seeds        int
+	sessionGap          time.Duration
+	added               []time.Duration
+	removed, restarted  []string
+}
+
+func replayCommand() *cobra.Command {
+	var f replayFlags
+	f.options.Cost = simulated.Cost{
+		PrefillTokensPerSecond: 8000,
+		DecodeStep:             6 * time.Millisecond,
+		DecodeStepPerRequest:   350 * time.Microsecond,
+	}
+	cmd := &cobra.Command{
+		Use:   "replay --trace FILE [--policy NAME,…]",
+		Short: "Run recorded traffic through routing policies in virtual time and compare them",
+		Long: `Run recorded traffic through routing policies in virtual time and compare them.
+
+Policies, gates and the waiting line are those that serve requests. Each replica is the simulated engine:
+8000 prompt tokens per second, 6 ms + 0.35 ms per running request for a token of every answer.
+The traces are Mooncake's, WEKA's sessions, LMCache's, token ids and Azure's, plain or gzip. A turn of a session comes
+when it was recorded, but not before the answer to the last one and the pause after it. Sessions whose times
+count from their own start are started as a Poisson process.
+A replica that is removed or restarted finishes what it has; the new process starts with an empty cache.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt)
+			defer stop()
+			var progress io.Writer = io.Discard
+			if info, err := os.Stderr.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
+				progress = os.Stderr
+			}
+			return f.run(ctx, cmd.OutOrStdout(), progress)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.trace, "trace", "", "the recorded traffic")
+	flags.StringSliceVar(&f.policies, "policy", []string{"all"}, "the policies to compare, by name")
+	flags.IntVar(&f.options.Replicas, "replicas", 8, "how many replicas there are")
+	flags.IntVar(&f.options.MaxOngoing, "max-ongoing-requests", 64, "requests that a replica takes at once")
+	flags.IntVar(&f.options.KVTokens, "kv-cache-tokens", 0, "tokens that a replica's cache holds; 0: no limit")
+	flags.Float64Var(&f.options.Speed, "speed", 1, "how much faster than recorded")
+	flags.IntVar(&f.limit, "limit", 0, "only the first so many requests; 0: all")
+	flags.Uint64Var(&f.options.Seed, "seed", 1, "of everything that is drawn at random")
+	flags.IntVar(&f.seeds, "seeds", 1, "report the median over so many seeds, an odd number")
+	flags.DurationVar(&f.sessionGap, "session-gap", 10*time.Second, "mean time between starts of sessions that have no times of their own")
+	flags.DurationSliceVar(&f.added, "add", nil, "a replica is added after that time")
+	flags.StringSliceVar(&f.removed, "remove", nil, "a replica is removed, as in b@900s; they are called a, b, c and so on")
+	flags.StringSliceVar(&f.restarted, "restart", nil, "a replica is restarted, as in b@900s")
+	flags.StringVar(&f.format, "format", "table", "table or json")
+	flags.StringVar(&f.plot, "plot", "", "write a picture to this SVG file")
+	cmd.MarkFlagRequired("trace")
+	return cmd
+}
+
+// check finds what cannot be replayed, and the events.
+func (f *replayFlags) check() error {
+	o := &f.options
+	switch {
+	case o.Replicas < 1:
+		return errors.New("--replicas must be at least 1")
+	case o.MaxOngoing < 1:
+		return errors.New("--max-ongoing-requests must be at least 1")
+	case !(o.Speed > 0):
+		return errors.New("--speed must be above 0")
+	case f.seeds < 1 || f.seeds%2 == 0:
+		return errors.New("--seeds must be an odd number")
+	case f.format != "table" && f.format != "json":
+		return fmt.Errorf("--format must be table or json, not %q", f.format)
+	}
+	for _, at := range f.added {
+		o.Events = append(o.Events, replay.Event{At: at, Kind: replay.Add})
+	}
+	for kind, changes := range map[replay.Kind][]string{replay.Remove: f.removed, replay.Restart: f.restarted} {
+		for _, change := range changes {
+			name, when, _ := strings.Cut(change, "@")
+			at, err := time.ParseDuration(when)
+			if err != nil {
+				return fmt.Errorf("--%s must be of the form b@900s, not %q", kind, change)
+			}
+			o.Events = append(o.Events, replay.Event{At: at, Kind: kind, Replica: name})
+		}
+	}
+	slices.SortStableFunc(o.Events, func(a, b replay.Event) int {
+		return cmp.Or(cmp.Compare(a.At, b.At), strings.Compare(string(a.Kind), string(b.Kind)))
+	})
+	return nil
+}
+
+func (f *replayFlags) run(ctx context.Context, out, progress io.Writer) error {
+	if err := f.check(); err != nil {
+		return err
+	}
+	policies, err := replay.Find(f.policies...)
+	if err != nil {
+		return err
+	}
+	debug.SetGCPercent(400) // the trace is most of the heap, and stays
+	trace, err := replay.Open(f.trace)
+	if err != nil {
+		return err
+	}
+	var results []*replay.Result
+	for _, policy := range policies {
+		var bySeed []*replay.Result
+		for seed := range uint64(f.seeds) {
+			o := f.options
+			o.Seed += seed
+			result, err := replay.Run(ctx, trace.Arrange(o.Seed, f.sessionGap).Limit(f.limit), policy, o)
+			if err != nil {
+				return err
+			}
+			bySeed = append(bySeed, result)
+			fmt.Fprintf(progress, "%s, seed %d: done\n", policy.Name, o.Seed)
+		}
+		results = append(results, replay.Median(bySeed))
+	}
+	return f.report(out, results)
+}
+
+// report writes the results in the form that was asked for.
+func (f *replayFlags) report(out io.Writer, results []*replay.Result) error {
+	if f.plot != "" {
+		file, err := os.Create(f.plot)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(replay.Plot(file, results), file.Close()); err != nil {
+			return err
+		}
+	}
+	if f.format == "table" {
+		return replay.Table(out, results)
+	}
+	encoder := json.NewEncoder(out)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(results)
+}
