@@ -1,0 +1,138 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"berth/llmserver/simulated"
+)
+
+// over waits until the engine has given up a number of requests and works on none.
+func over(t *testing.T, s *simulated.Server, aborted int64) {
+	t.Helper()
+	eventually(t, "the engine stops working", func() bool {
+		now := s.Engine().Stats()
+		return now.Aborted == aborted && now.InFlight == 0
+	})
+}
+
+// arrived waits until the engine works on a number of requests.
+func arrived(t *testing.T, s *simulated.Server, n int64) {
+	t.Helper()
+	eventually(t, "the request is at the engine", func() bool { return s.Engine().Stats().InFlight == n })
+}
+
+// counted waits until berth has counted one abort in a phase.
+func (b *berth) counted(t *testing.T, phase string) {
+	t.Helper()
+	eventually(t, "the abort is counted as "+phase, func() bool {
+		return b.sum(t, "berth_aborts_total", `phase="`+phase+`"`) == 1
+	})
+}
+
+func TestAClientThatLeavesBeforeTheFirstByteStopsTheEngine(t *testing.T) {
+	t.Parallel()
+	overBoth(t, func(t *testing.T, client *http.Client) {
+		engine := engines(t, 1, simulated.Config{})[0]
+		engine.Engine().SetFaults(simulated.Faults{Hang: true})
+		b := serve(t, demo("", engine))
+		ctx, leave := context.WithCancel(t.Context())
+		defer leave()
+		result := begin(ctx, client, b.url, endless("demo"))
+		arrived(t, engine, 1)
+		leave()
+		over(t, engine, 1)
+		b.counted(t, "first_byte")
+		if got := expect(t, result); got.err == nil {
+			t.Errorf("got %v after leaving", got)
+		}
+	})
+}
+
+func TestAClientThatLeavesMidStreamStopsTheEngine(t *testing.T) {
+	t.Parallel()
+	overBoth(t, func(t *testing.T, client *http.Client) {
+		engine := engines(t, 1, simulated.Config{})[0]
+		b := serve(t, demo("", engine))
+		ctx, leave := context.WithCancel(t.Context())
+		defer leave()
+		open(t, ctx, client, b.url, endless("demo"))
+		leave()
+		over(t, engine, 1)
+		b.counted(t, "streaming")
+	})
+}
+
+func TestAClientThatLeavesTheWaitingLineNeverReachesTheEngine(t *testing.T) {
+	t.Parallel()
+	overBoth(t, func(t *testing.T, client *http.Client) {
+		engine := engines(t, 1, simulated.Config{})[0]
+		b := serve(t, demo("max_ongoing_requests: 1", engine))
+		first, end := context.WithCancel(t.Context())
+		defer end()
+		open(t, first, client, b.url, endless("demo"))
+		second, leave := context.WithCancel(t.Context())
+		defer leave()
+		result := begin(second, client, b.url, ask("demo", "Hello", 1, true))
+		eventually(t, "the second request waits", func() bool { return b.sum(t, "berth_queue_length") == 1 })
+		leave()
+		eventually(t, "the line is empty", func() bool { return b.sum(t, "berth_queue_length") == 0 })
+		b.counted(t, "waiting")
+		expect(t, result)
+		end()
+		over(t, engine, 1)
+		if now := engine.Engine().Stats(); now.Requests != 1 {
+			t.Errorf("the engine saw %d requests, want 1", now.Requests)
+		}
+	})
+}
+
+func TestAHalfClosedClientCountsAsGone(t *testing.T) {
+	t.Parallel()
+	for _, phase := range []string{"first_byte", "streaming"} {
+		t.Run(phase, func(t *testing.T) {
+			engine := engines(t, 1, simulated.Config{})[0]
+			engine.Engine().SetFaults(simulated.Faults{Hang: phase == "first_byte"})
+			b := serve(t, demo("", engine))
+			conn := dial(t, b.url)
+			body := endless("demo")
+			fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: berth\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+			var head [64]byte
+			if phase == "streaming" {
+				if _, err := io.ReadFull(conn, head[:]); err != nil {
+					t.Fatal(err)
+				}
+			}
+			arrived(t, engine, 1)
+			conn.CloseWrite()
+			over(t, engine, 1)
+			b.counted(t, phase)
+			rest, _ := io.ReadAll(conn) // a reset is as good an end as any
+			if phase == "first_byte" && len(rest) > 0 {
+				t.Errorf("a client that has gone got %q", rest)
+			}
+			if bytes.HasSuffix(rest, []byte("\r\n0\r\n\r\n")) {
+				t.Error("the stream was ended as if it were complete")
+			}
+		})
+	}
+}
+
+// dial opens a bare connection to berth.
+func dial(t *testing.T, url string) *net.TCPConn {
+	t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	conn.SetDeadline(time.Now().Add(patience))
+	return conn.(*net.TCPConn)
+}

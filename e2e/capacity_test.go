@@ -1,0 +1,102 @@
+package e2e
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"sync"
+	"testing"
+
+	"berth/llmserver/simulated"
+)
+
+func TestMoreClientsThanSlotsAreAllServedAndNoEngineGetsMoreThanItsShare(t *testing.T) {
+	t.Parallel()
+	const slots, clients, rounds = 3, 40, 10
+	for _, router := range []string{"RoundRobinRouter", "PowerOfTwoChoicesRouter"} {
+		t.Run(router, func(t *testing.T) {
+			fleet := engines(t, 2, simulated.Config{MaxOngoing: slots}) // one too many would be refused, and passed on
+			b := serve(t, demo("max_ongoing_requests: "+strconv.Itoa(slots)+", request_router_config: {request_router_class: "+router+"}", fleet...))
+			protocols := []*http.Client{newClient(t, false), newClient(t, true)}
+			for range rounds { // each is a stampede on an idle fleet
+				var asking sync.WaitGroup
+				for c := range clients {
+					asking.Go(func() {
+						if got := chat(t.Context(), protocols[c%2], b.url, ask("demo", "Hello", 1+c%8, c%3 > 0)); !got.complete() {
+							t.Errorf("client %d got %v", c, got)
+						}
+					})
+				}
+				asking.Wait()
+			}
+			total := int64(0)
+			for _, e := range fleet {
+				did := e.Engine().Stats()
+				total += did.Completed
+				if did.MaxInFlight != slots || did.Refused != 0 {
+					t.Errorf("an engine of %d slots had up to %d requests at once and refused %d", slots, did.MaxInFlight, did.Refused)
+				}
+			}
+			if total != clients*rounds {
+				t.Errorf("the engines completed %d requests, want %d", total, clients*rounds)
+			}
+		})
+	}
+}
+
+// busy starts berth with one slot, which is taken. The slot is given back by calling free.
+func busy(t *testing.T, deployment string) (b *berth, engine *simulated.Server, free func()) {
+	engine = engines(t, 1, simulated.Config{})[0]
+	engine.Engine().SetFaults(simulated.Faults{Hang: true, Times: 1})
+	b = serve(t, demo("max_ongoing_requests: 1, "+deployment, engine))
+	first := begin(context.WithoutCancel(t.Context()), newClient(t, false), b.url, ask("demo", "Hello", 1, true))
+	arrived(t, engine, 1)
+	free = sync.OnceFunc(func() {
+		engine.Engine().SetFaults(simulated.Faults{})
+		if got := expect(t, first); !got.complete() {
+			t.Errorf("the first request got %v", got)
+		}
+	})
+	t.Cleanup(free)
+	return b, engine, free
+}
+
+func TestAFullLineIsRefusedWithAdviceWhenToComeBack(t *testing.T) {
+	t.Parallel()
+	b, engine, free := busy(t, "max_queued_requests: 1")
+	client := newClient(t, false)
+	second := begin(t.Context(), client, b.url, ask("demo", "Hello", 1, true))
+	eventually(t, "the second request waits", func() bool { return b.sum(t, "berth_queue_length") == 1 })
+	third := chat(t.Context(), client, b.url, ask("demo", "Hello", 1, true))
+	if third.status != http.StatusTooManyRequests || third.problem() != "queue_full" {
+		t.Errorf("the third request got %v, want 429 queue_full", third)
+	}
+	advised(t, third)
+	free()
+	if got := expect(t, second); !got.complete() {
+		t.Errorf("the second request got %v", got)
+	}
+	if now := engine.Engine().Stats(); now.Requests != 2 {
+		t.Errorf("the engine saw %d requests, want 2", now.Requests)
+	}
+}
+
+func TestAWaitThatIsOverIsAnsweredWithAdviceWhenToComeBack(t *testing.T) {
+	t.Parallel()
+	b, _, _ := busy(t, "queue_timeout_s: 0.2")
+	got := chat(t.Context(), newClient(t, false), b.url, ask("demo", "Hello", 1, true))
+	if got.status != http.StatusServiceUnavailable || got.problem() != "queue_timeout" {
+		t.Errorf("got %v, want 503 queue_timeout", got)
+	}
+	advised(t, got)
+}
+
+// advised checks that a refusal says when to try again, in both of the ways that clients know.
+func advised(t *testing.T, a answer) {
+	t.Helper()
+	for _, key := range []string{"Retry-After", "retry-after-ms"} {
+		if n, err := strconv.Atoi(a.header.Get(key)); err != nil || n <= 0 {
+			t.Errorf("%s is %q, want a number above 0", key, a.header.Get(key))
+		}
+	}
+}

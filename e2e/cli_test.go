@@ -1,0 +1,142 @@
+package e2e
+
+import (
+	"net"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// exits runs berth to its end.
+func exits(t *testing.T, args ...string) (status int, out, log string) {
+	t.Helper()
+	c := runBerth(t, "", args...)
+	status = c.status(t)
+	return status, c.out.String(), c.log.String()
+}
+
+func TestCheckAcceptsTheExampleAndPrintsWhatItMeans(t *testing.T) {
+	t.Parallel()
+	const example = "../config/example.yaml"
+	if status, out, log := exits(t, "check", "--config", example); status != 0 || out != example+" is valid\n" {
+		t.Errorf("status %d, %q, %q", status, out, log)
+	}
+	status, out, log := exits(t, "check", "--print", "--config", example)
+	if status != 0 {
+		t.Fatalf("status %d: %s", status, log)
+	}
+	printed := filepath.Join(t.TempDir(), "printed.yaml")
+	replace(t, printed, out)
+	if _, again, log := exits(t, "check", "--print", "--config", printed); again != out {
+		t.Errorf("what is printed does not mean the same again:\n%s\n%s\n%s", out, again, log)
+	}
+}
+
+func TestCheckTellsEveryProblemWithItsPlace(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "bad.yaml")
+	replace(t, file, `llm_configs:
+- model_loading_config: {model_id: demo}
+  max_attempts: many
+  deployment_config: {max_ongoing_requests: -3}
+  replicas: [{url: "ftp://engine"}]
+  nonsense: 1
+`)
+	status, out, log := exits(t, "check", "--config", file)
+	if status != 1 || out != "" {
+		t.Errorf("status %d, output %q; want 1 and none", status, out)
+	}
+	for _, place := range []string{":3:17: ", ":4:45: ", ":5:20: ", ":6:3: "} {
+		if !strings.Contains(log, file+place) {
+			t.Errorf("no problem at %s", place)
+		}
+	}
+	if problems := strings.Count(log, file); problems != 4 {
+		t.Errorf("%d problems are told, want 4:\n%s", problems, log)
+	}
+}
+
+func TestServeRefusesABadConfiguration(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "bad.yaml")
+	replace(t, file, "llm_configs: []\n")
+	if status, _, log := exits(t, "serve", "--config", file); status != 1 || !strings.Contains(log, file+":1:") {
+		t.Errorf("status %d, %q", status, log)
+	}
+}
+
+func TestWhatIsNotACommandFails(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"sail"}, {"check"}, {"serve", "--config", "/nowhere/berth.yaml"}, {"serve", "--addres", ":1"}} {
+		if status, _, log := exits(t, args...); status == 0 || log == "" {
+			t.Errorf("berth %s: status %d, %q", strings.Join(args, " "), status, log)
+		}
+	}
+}
+
+func TestVersionNamesBerthAndItsGo(t *testing.T) {
+	t.Parallel()
+	status, out, _ := exits(t, "version")
+	if status != 0 || !regexp.MustCompile(`^berth \S+ go1\.\S+\n$`).MatchString(out) {
+		t.Errorf("status %d, %q", status, out)
+	}
+}
+
+// needPorts makes sure that the well-known ports are free.
+func needPorts(t *testing.T) {
+	t.Helper()
+	for _, address := range []string{"127.0.0.1:8000", "127.0.0.1:8001"} {
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			missing(t, "%s is taken: %v", address, err)
+		}
+		l.Close()
+	}
+}
+
+// It is not parallel to others, as its ports are the well-known ones.
+func TestWithoutAConfigurationThePrintedCurlLineIsAnswered(t *testing.T) {
+	needPorts(t)
+	b := listening(t, runBerth(t, t.TempDir(), "serve"))
+	t.Cleanup(func() { b.rest(t) })
+	said := b.out.String()
+	line := said[strings.Index(said, "curl "):]
+	if got := curl(t, line); !strings.Contains(got, `"delta":{"content":"`) || !strings.HasSuffix(got, "data: [DONE]\n\n") {
+		t.Errorf("it answered %q", got)
+	}
+}
+
+// curl runs a curl line for a shell.
+func curl(t *testing.T, line string) string {
+	t.Helper()
+	if _, err := exec.LookPath("curl"); err != nil {
+		missing(t, "there is no curl: %v", err)
+	}
+	c := run(t, "", "sh", "-c", line)
+	if status := c.status(t); status != 0 {
+		t.Fatalf("%s\nended with status %d: %s", line, status, c.log.String())
+	}
+	return c.out.String()
+}
+
+func TestAnAddressOnTheCommandLineWins(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "berth.yaml")
+	replace(t, file, `
+http: {address: "192.0.2.1:80"} # nobody's own, by RFC 5737
+admin: {address: "127.0.0.1:0"}
+llm_configs: [{model_loading_config: {model_id: demo}, simulated: {}}]
+`)
+	b := listening(t, runBerth(t, "", "serve", "--config", file, "--address", "127.0.0.1:0"))
+	if live := b.get(t, b.url+"/livez"); live.status != http.StatusOK {
+		t.Errorf("/livez says %v", live)
+	}
+	b.signal(t, syscall.SIGINT)
+	if status := b.status(t); status != 0 {
+		t.Errorf("an interrupted berth ended with status %d, want 0", status)
+	}
+}

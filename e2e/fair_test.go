@@ -1,0 +1,55 @@
+package e2e
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// It is not parallel to others: what it measures is how two processes fare against each other.
+// BERTH_FAIR_SECONDS is how long it looks.
+func TestTwoIngressesAtEqualOverloadGetEqualShares(t *testing.T) {
+	const slots, clients = 4, 24
+	seconds := setting(t, "BERTH_FAIR_SECONDS", 4)
+	w := witnesses(t, 1)[0]
+	a := guard(t, w.url, slots)
+	var served [2]atomic.Int64
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	defer stop()
+	for i := range served {
+		b := serve(t, sharing("", a.url))
+		for range clients {
+			client := newClient(t, false)
+			asking.Go(func() {
+				for ctx.Err() == nil {
+					if got := chat(ctx, client, b.url, ask("demo", "Hello", 20, true)); got.complete() {
+						served[i].Add(1)
+					} else if ctx.Err() == nil {
+						t.Errorf("a client of ingress %d got %v", i, got)
+						return
+					}
+				}
+			})
+		}
+		eventually(t, "all slots are taken", func() bool { return a.slots(t) == reading{Running: slots} }) // the first ingress has them all, for now
+	}
+	eventually(t, "both are at work", func() bool { return served[0].Load() > 0 && served[1].Load() > 0 || t.Failed() })
+	before := [2]int64{served[0].Load(), served[1].Load()}
+	<-time.After(time.Duration(seconds) * time.Second)
+	first, second := served[0].Load()-before[0], served[1].Load()-before[1]
+	stop()
+	asking.Wait()
+
+	t.Logf("%d and %d requests were served in %d s", first, second, seconds)
+	if share := float64(first) / float64(first+second); share < 0.4 || share > 0.6 {
+		t.Errorf("of %d slots the first ingress got %.0f %%, want 40 to 60", first+second, 100*share)
+	}
+	if w.most() != slots {
+		t.Errorf("the engine had up to %d requests at once, want %d", w.most(), slots)
+	}
+}

@@ -1,0 +1,130 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+
+	goopenai "github.com/sashabaranov/go-openai"
+)
+
+func community(t *testing.T, e *everything) *goopenai.Client {
+	config := goopenai.DefaultConfig("none")
+	config.BaseURL = e.url + "/v1"
+	config.HTTPClient = newClient(t, false)
+	return goopenai.NewClientWithConfig(config)
+}
+
+func greeting(model string, tokens int) goopenai.ChatCompletionRequest {
+	return goopenai.ChatCompletionRequest{
+		Model:     model,
+		Messages:  []goopenai.ChatCompletionMessage{{Role: goopenai.ChatMessageRoleUser, Content: "Hello"}},
+		MaxTokens: tokens,
+	}
+}
+
+func TestTheCommunityGoSDKIsServed(t *testing.T) {
+	t.Parallel()
+	e := everyKind(t)
+	client := community(t, e)
+	whole, err := client.CreateChatCompletion(t.Context(), greeting("demo", 9))
+	if err != nil || whole.Choices[0].Message.Content == "" {
+		t.Fatalf("a whole answer: %v, %v", whole, err)
+	}
+	text, _, err := collect(t.Context(), client, greeting("demo", 9))
+	if err != nil || text != whole.Choices[0].Message.Content {
+		t.Errorf("streamed %q, %v; want %q", text, err, whole.Choices[0].Message.Content)
+	}
+
+	calling := greeting("demo", 5)
+	calling.Tools = []goopenai.Tool{{Type: goopenai.ToolTypeFunction, Function: &goopenai.FunctionDefinition{Name: "get_weather"}}}
+	calling.ToolChoice = "required"
+	answer, err := client.CreateChatCompletion(t.Context(), calling)
+	if err != nil {
+		t.Fatal(err)
+	}
+	call := answer.Choices[0].Message.ToolCalls[0].Function
+	if call.Name != "get_weather" || !json.Valid([]byte(call.Arguments)) {
+		t.Errorf("a tool call: %+v", call)
+	}
+	if _, arguments, err := collect(t.Context(), client, calling); err != nil || arguments != call.Arguments {
+		t.Errorf("the tool call streamed %q, %v; want %q", arguments, err, call.Arguments)
+	}
+
+	models, err := client.ListModels(t.Context())
+	if err != nil || len(models.Models) != 6 || models.Models[1].ID != "assistant" {
+		t.Errorf("models: %v, %v", models, err)
+	}
+}
+
+// collect reads a stream and puts together its text and the arguments of its tool call.
+func collect(ctx context.Context, client *goopenai.Client, request goopenai.ChatCompletionRequest) (text, arguments string, err error) {
+	stream, err := client.CreateChatCompletionStream(ctx, request)
+	if err != nil {
+		return "", "", err
+	}
+	defer stream.Close()
+	for {
+		chunk, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return text, arguments, nil
+		}
+		if err != nil {
+			return text, arguments, err
+		}
+		for _, choice := range chunk.Choices {
+			text += choice.Delta.Content
+			for _, call := range choice.Delta.ToolCalls {
+				arguments += call.Function.Arguments
+			}
+		}
+	}
+}
+
+func TestTheCommunityGoSDKUnderstandsEveryRefusal(t *testing.T) {
+	t.Parallel()
+	e := everyKind(t)
+	client := community(t, e)
+	for _, refusal := range []struct {
+		model  string
+		tokens int
+		status int
+		code   string
+	}{
+		{"nobody", 1, 404, "model_not_found"},
+		{"demo", -1, 400, "400"}, // the engine's own
+		{"limited", 1, 429, "429"},
+		{"full", 1, 429, "queue_full"},
+	} {
+		_, err := client.CreateChatCompletion(t.Context(), greeting(refusal.model, refusal.tokens))
+		said, ok := errors.AsType[*goopenai.APIError](err)
+		if !ok || said.HTTPStatusCode != refusal.status || fmt.Sprint(said.Code) != refusal.code || said.Message == "" {
+			t.Errorf("%s: got %#v, want %d %s", refusal.model, err, refusal.status, refusal.code)
+		}
+	}
+}
+
+func TestTheCommunityGoSDKSeesADeathAndIsSeenLeaving(t *testing.T) {
+	t.Parallel()
+	e := everyKind(t)
+	client := community(t, e)
+	text, _, err := collect(t.Context(), client, greeting("dying", 50))
+	if _, ok := errors.AsType[*goopenai.APIError](err); !ok || text == "" {
+		t.Errorf("a dying stream gave %q and %v", text, err)
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	stream, err := client.CreateChatCompletionStream(ctx, greeting("demo", 400_000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close()
+	if _, err := stream.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	leave()
+	over(t, e.engines["demo"], 1)
+}

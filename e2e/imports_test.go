@@ -1,0 +1,161 @@
+package e2e
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const us = "berth/"
+
+// mayImport says which packages of ours a package may import, tests included. * is all of them.
+var mayImport = map[string][]string{
+	"config":              {},
+	"streaming":           {},
+	"llmserver":           {},
+	"llmserver/http1":     {"llmserver"},
+	"llmserver/discovery": {"llmserver"},
+	"llmserver/agent":     {"llmserver", "streaming"},
+	"llmserver/simulated": {"llmserver"},
+	"routers":             {"llmserver"},
+	"routers/replay":      {"routers", "llmserver", "llmserver/simulated"},
+	"ingress": {"routers", "streaming", "config", "llmserver", "llmserver/http1", "llmserver/discovery", "llmserver/agent",
+		"llmserver/simulated"},
+	"cmd/berth": {"*"},
+	"e2e":       {"config", "ingress", "llmserver", "llmserver/agent", "llmserver/simulated"},
+}
+
+// testsMayImport says what a package's tests may import beyond that.
+var testsMayImport = map[string][]string{
+	"llmserver/agent": {"llmserver/simulated"},
+	"routers":         {"llmserver/agent"}, // over which slots are sought
+}
+
+// confined says where a library may be used, tests aside: what it does stays behind one package of ours.
+var confined = map[string][]string{
+	"github.com/gin-gonic/gin":            {"ingress"},
+	"github.com/prometheus/client_golang": {"ingress", "llmserver/agent"},
+	"github.com/goccy/go-yaml":            {"config"},
+	"github.com/spf13/cobra":              {"cmd/berth"},
+	"github.com/openai/openai-go/v3":      {},
+	"go.uber.org/goleak":                  {},
+	"pgregory.net/rapid":                  {},
+	"testing":                             {},
+	"net/http/httputil":                   {},
+}
+
+// dependencies are the modules that the source imports. A new one needs a good reason.
+var dependencies = []string{
+	"github.com/cespare/xxhash/v2",
+	"github.com/gin-gonic/gin",
+	"github.com/goccy/go-yaml",
+	"github.com/google/uuid",
+	"github.com/openai/openai-go/v3",
+	"github.com/prometheus/client_golang",
+	"github.com/prometheus/common", // tests only: its parser has the last word on metrics as text
+	"github.com/sashabaranov/go-openai",
+	"github.com/spaolacci/murmur3",
+	"github.com/spf13/cobra",
+	"github.com/tidwall/gjson",
+	"go.uber.org/goleak",
+	"golang.org/x/net", // which header fields and hosts are sound
+	"pgregory.net/rapid",
+}
+
+// sourcePackage is what go list tells of a package.
+type sourcePackage struct {
+	ImportPath                         string
+	Imports, TestImports, XTestImports []string
+}
+
+func packages(t *testing.T) (all []sourcePackage) {
+	t.Helper()
+	stream := json.NewDecoder(strings.NewReader(goTool(t, "", "list", "-json=ImportPath,Imports,TestImports,XTestImports", "berth/...")))
+	for {
+		var p sourcePackage
+		if err := stream.Decode(&p); errors.Is(err, io.EOF) {
+			return all
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		p.ImportPath = strings.TrimPrefix(p.ImportPath, us)
+		all = append(all, p)
+	}
+}
+
+// goTool runs go in a directory, this one if empty, and returns what it prints.
+func goTool(t *testing.T, dir string, args ...string) string {
+	t.Helper()
+	if err := walkSources(); err != nil {
+		t.Fatal(err)
+	}
+	c := exec.Command("go", args...)
+	c.Dir = dir
+	out, err := c.Output()
+	if failed, ok := errors.AsType[*exec.ExitError](err); ok {
+		t.Fatalf("go %v: %v\n%s", args, err, failed.Stderr)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
+	t.Parallel()
+	for _, p := range packages(t) {
+		allowed, known := mayImport[p.ImportPath]
+		if !known {
+			t.Errorf("%s has no row in the table", p.ImportPath)
+		}
+		check := func(imports, allowed []string) {
+			for _, path := range imports {
+				name, ours := strings.CutPrefix(path, us)
+				if ours && name != p.ImportPath && !slices.Contains(allowed, name) && !slices.Contains(allowed, "*") {
+					t.Errorf("%s must not import %s", p.ImportPath, name)
+				}
+			}
+		}
+		check(p.Imports, allowed)
+		check(slices.Concat(p.TestImports, p.XTestImports), slices.Concat(allowed, testsMayImport[p.ImportPath]))
+	}
+}
+
+func TestLibrariesStayWhereTheyBelong(t *testing.T) {
+	t.Parallel()
+	for _, p := range packages(t) {
+		for _, path := range p.Imports {
+			for library, users := range confined {
+				if (path == library || strings.HasPrefix(path, library+"/")) && !slices.Contains(users, p.ImportPath) {
+					t.Errorf("%s must not import %s", p.ImportPath, path)
+				}
+			}
+		}
+	}
+}
+
+func TestTheModuleDependsOnWhatIsListedAndNoMore(t *testing.T) {
+	t.Parallel()
+	var module struct {
+		Require []struct {
+			Path     string
+			Indirect bool
+		}
+	}
+	if err := json.Unmarshal([]byte(goTool(t, "", "mod", "edit", "-json")), &module); err != nil {
+		t.Fatal(err)
+	}
+	var direct []string
+	for _, r := range module.Require {
+		if !r.Indirect {
+			direct = append(direct, r.Path)
+		}
+	}
+	slices.Sort(direct)
+	if !slices.Equal(direct, dependencies) {
+		t.Errorf("go.mod requires\n\t%s\nwhere the list has\n\t%s", strings.Join(direct, "\n\t"), strings.Join(dependencies, "\n\t"))
+	}
+}

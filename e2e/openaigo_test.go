@@ -1,0 +1,154 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"testing"
+
+	"github.com/openai/openai-go/v3"
+	"github.com/openai/openai-go/v3/option"
+	"github.com/openai/openai-go/v3/shared"
+)
+
+func officialGo(e *everything) openai.Client {
+	return openai.NewClient(option.WithBaseURL(e.url+"/v1"), option.WithAPIKey("none"), option.WithMaxRetries(0))
+}
+
+func hello(model string, tokens int64) openai.ChatCompletionNewParams {
+	return openai.ChatCompletionNewParams{
+		Model:     model,
+		Messages:  []openai.ChatCompletionMessageParamUnion{openai.UserMessage("Hello")},
+		MaxTokens: openai.Int(tokens),
+	}
+}
+
+func TestTheOfficialGoSDKIsServed(t *testing.T) {
+	t.Parallel()
+	e := everyKind(t)
+	client := officialGo(e)
+	whole, err := client.Chat.Completions.New(t.Context(), hello("assistant", 9))
+	if err != nil || whole.Choices[0].Message.Content == "" || whole.Usage.CompletionTokens != 9 {
+		t.Fatalf("a whole answer: %v, %v", whole, err)
+	}
+
+	params := hello("demo", 9)
+	params.StreamOptions.IncludeUsage = openai.Bool(true)
+	streamed := accumulate(t, client, params)
+	if got, want := streamed.Choices[0].Message.Content, whole.Choices[0].Message.Content; got != want || streamed.Usage.CompletionTokens != 9 {
+		t.Errorf("streamed %q with usage %v, want %q", got, streamed.Usage, want)
+	}
+
+	params = hello("demo", 5)
+	params.Tools = []openai.ChatCompletionToolUnionParam{openai.ChatCompletionFunctionTool(shared.FunctionDefinitionParam{Name: "get_weather"})}
+	params.ToolChoice.OfAuto = openai.String("required")
+	called, err := client.Chat.Completions.New(t.Context(), params)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, answer := range []*openai.ChatCompletion{called, accumulate(t, client, params)} {
+		call := answer.Choices[0].Message.ToolCalls[0].Function
+		if call.Name != "get_weather" || !json.Valid([]byte(call.Arguments)) {
+			t.Errorf("a tool call: %+v", call)
+		}
+	}
+}
+
+func TestTheOfficialGoSDKFindsTheOtherPaths(t *testing.T) {
+	t.Parallel()
+	client := officialGo(everyKind(t))
+	text, err := client.Completions.New(t.Context(), openai.CompletionNewParams{
+		Model: "demo", Prompt: openai.CompletionNewParamsPromptUnion{OfString: openai.String("Once")},
+	})
+	if err != nil || text.Choices[0].Text == "" {
+		t.Errorf("completions: %v, %v", text, err)
+	}
+	vectors, err := client.Embeddings.New(t.Context(), openai.EmbeddingNewParams{
+		Model: "demo", Input: openai.EmbeddingNewParamsInputUnion{OfArrayOfStrings: []string{"one", "two"}},
+	})
+	if err != nil || len(vectors.Data) != 2 {
+		t.Errorf("embeddings: %v, %v", vectors, err)
+	}
+	models, err := client.Models.List(t.Context())
+	if err != nil || len(models.Data) != 6 || models.Data[0].ID != "demo" {
+		t.Errorf("models: %v, %v", models, err)
+	}
+	alias, err := client.Models.Get(t.Context(), "assistant")
+	if err != nil || alias.ID != "assistant" {
+		t.Errorf("a model: %v, %v", alias, err)
+	}
+}
+
+// accumulate reads a stream to its end.
+func accumulate(t *testing.T, client openai.Client, params openai.ChatCompletionNewParams) *openai.ChatCompletion {
+	t.Helper()
+	var all openai.ChatCompletionAccumulator
+	stream := client.Chat.Completions.NewStreaming(t.Context(), params)
+	defer stream.Close()
+	for stream.Next() {
+		all.AddChunk(stream.Current())
+	}
+	if stream.Err() != nil || len(all.Choices) == 0 {
+		t.Fatalf("the stream ended with %d choices and %v", len(all.Choices), stream.Err())
+	}
+	return &all.ChatCompletion
+}
+
+func TestTheOfficialGoSDKUnderstandsEveryRefusal(t *testing.T) {
+	t.Parallel()
+	e := everyKind(t)
+	client := officialGo(e)
+	for _, refusal := range []struct {
+		model  string
+		tokens int64
+		status int
+		code   string
+	}{
+		{"nobody", 1, 404, "model_not_found"},
+		{"demo", -1, 400, "400"}, // the engine's own
+		{"limited", 1, 429, "429"},
+		{"full", 1, 429, "queue_full"},
+	} {
+		_, err := client.Chat.Completions.New(t.Context(), hello(refusal.model, refusal.tokens))
+		said, ok := errors.AsType[*openai.Error](err)
+		if !ok || said.StatusCode != refusal.status || said.Code != refusal.code || said.Message == "" {
+			t.Errorf("%s: got %#v, want %d %s", refusal.model, err, refusal.status, refusal.code)
+		}
+	}
+}
+
+func TestTheOfficialGoSDKSeesADeathAndIsSeenLeaving(t *testing.T) {
+	t.Parallel()
+	e := everyKind(t)
+	client := officialGo(e)
+	dying := client.Chat.Completions.NewStreaming(t.Context(), hello("dying", 50))
+	events := 0
+	for dying.Next() {
+		events++
+	}
+	if dying.Err() == nil || events == 0 {
+		t.Errorf("the stream ended after %d events with %v", events, dying.Err())
+	}
+	dying.Close()
+
+	leaving := client.Chat.Completions.NewStreaming(t.Context(), hello("demo", 400_000))
+	if !leaving.Next() {
+		t.Fatal(leaving.Err())
+	}
+	leaving.Close()
+	over(t, e.engines["demo"], 1)
+
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := client.Chat.Completions.New(ctx, hello("silent", 5))
+		ended <- err
+	}()
+	arrived(t, e.engines["silent"], 1)
+	leave()
+	over(t, e.engines["silent"], 1)
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("leaving ended in %v", err)
+	}
+}

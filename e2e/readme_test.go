@@ -1,0 +1,99 @@
+package e2e
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// block is a shell block of the README and the role that the comment before it gives it.
+var block = regexp.MustCompile("(?ms)(?:^<!-- e2e:(\\w+) -->\\s*)?^```sh\n(.*?)^```")
+
+// readme returns the shell blocks by their role.
+func readme(t *testing.T) map[string][]string {
+	t.Helper()
+	text, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := map[string][]string{}
+	for _, b := range block.FindAllStringSubmatch(string(text), -1) {
+		blocks[b[1]] = append(blocks[b[1]], b[2])
+	}
+	return blocks
+}
+
+// It is not parallel to others, as its ports are the well-known ones.
+func TestTheCommandsOfTheReadmeWorkInAFreshCopy(t *testing.T) {
+	commands := readme(t)
+	if len(commands["run"]) != 1 || len(commands["curl"]) == 0 {
+		t.Fatalf("the README marks %d blocks as run and %d as curl, want one and some", len(commands["run"]), len(commands["curl"]))
+	}
+	tree := t.TempDir()
+	copyTree(t, "..", tree)
+	needPorts(t)
+	goTool(t, tree, "build", "-o", os.DevNull, "./cmd/berth") // it may take a while, which is not to count
+	b := listening(t, run(t, tree, "sh", "-c", commands["run"][0]))
+	for _, lines := range commands["curl"] {
+		got := curl(t, lines)
+		if got == "" || strings.Contains(got, `"error"`) {
+			t.Errorf("%s\nanswered %q", lines, got)
+		}
+	}
+	if err := syscall.Kill(-b.Process.Pid, syscall.SIGTERM); err != nil { // a shell and go run stand before berth
+		t.Fatal(err)
+	}
+	within(t, "berth ends", b.done)
+}
+
+func TestTheTestCommandOfTheReadmeIsAboutPackagesThatExist(t *testing.T) {
+	t.Parallel()
+	commands := readme(t)["test"]
+	if len(commands) != 1 {
+		t.Fatalf("the README marks %d blocks as test, want one", len(commands))
+	}
+	words := strings.Fields(commands[0])
+	patterns := slices.DeleteFunc(slices.Clone(words), func(w string) bool { return !strings.HasPrefix(w, "./") })
+	if !strings.Contains(commands[0], "go test ") || len(patterns) == 0 {
+		t.Fatalf("%q tests nothing", commands[0])
+	}
+	if goTool(t, "..", append([]string{"list"}, patterns...)...) == "" {
+		t.Errorf("there are no packages %v", patterns)
+	}
+}
+
+// copyTree copies what a newcomer gets: all but hidden files.
+func copyTree(t *testing.T, from, to string) {
+	t.Helper()
+	err := filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(from, path)
+		if err != nil {
+			return err
+		}
+		hidden := name != "." && strings.HasPrefix(entry.Name(), ".")
+		switch {
+		case hidden && entry.IsDir():
+			return filepath.SkipDir
+		case entry.IsDir():
+			return os.MkdirAll(filepath.Join(to, name), 0o755)
+		case hidden || !entry.Type().IsRegular():
+			return nil
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(to, name), data, 0o644)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,46 @@
+package e2e
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"berth/llmserver/simulated"
+)
+
+// Every SDK is put before the same server, which has a model for each fate of a request.
+type everything struct {
+	*berth
+	engines map[string]*simulated.Server // by model
+}
+
+// everyKind serves the models demo (alias assistant), full (its line is full), dying (it dies mid-stream), limited (it
+// answers 429 by itself) and silent (it never answers).
+func everyKind(t *testing.T) *everything {
+	e := &everything{engines: map[string]*simulated.Server{}}
+	config := anywhere + "llm_configs:\n"
+	for _, m := range []struct {
+		name, deployment string
+		faults           simulated.Faults
+	}{
+		{"demo", "", simulated.Faults{}},
+		{"full", "max_ongoing_requests: 1, max_queued_requests: 0", simulated.Faults{Hang: true}},
+		{"dying", "", simulated.Faults{Cut: simulated.CutAbort, CutAfter: 5}},
+		{"limited", "", simulated.Faults{Status: 429}},
+		{"silent", "", simulated.Faults{Hang: true}},
+	} {
+		engine := engines(t, 1, simulated.Config{Model: m.name})[0]
+		engine.Engine().SetFaults(m.faults)
+		e.engines[m.name] = engine
+		config += model(m.name, m.deployment, engine)
+	}
+	e.berth = serve(t, strings.Replace(config, "{model_id: demo}", "{model_id: demo}\n  aliases: [assistant]", 1))
+	ctx, leave := context.WithCancel(context.WithoutCancel(t.Context()))
+	filling := begin(ctx, newClient(t, false), e.url, ask("full", "Hello", 1, false))
+	t.Cleanup(func() {
+		leave()
+		expect(t, filling)
+	})
+	arrived(t, e.engines["full"], 1)
+	return e
+}
