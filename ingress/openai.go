@@ -79,7 +79,11 @@ func (s *Server) listModels(c *gin.Context) {
 
 func (s *Server) showModel(c *gin.Context) {
 	name := strings.TrimPrefix(c.Param("id"), "/")
-	m := s.registry.table.Load().find(name)
+	t := s.registry.table.Load()
+	m := t.find(name)
+	if m == nil {
+		m, _ = t.adapted(name) // which adapters there are is the engine's to know
+	}
 	if m == nil {
 		fail(c, unknownModel(name))
 		return

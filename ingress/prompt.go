@@ -20,13 +20,16 @@ const (
 
 // promptBlocks is the routing text of a request as chained hashes of its whole blocks of size bytes: each
 // is xxh64 over the one before it and xxh64 of the block's bytes. The chain begins with what makes an engine's prefix
-// cache not fit: the model, cache_salt and tools.
+// cache not fit: the model, its adapter, cache_salt and tools.
 //
 // The text is canonical, so that the same prompt is the same text however it was written: of messages the roles
 // and then the decoded text of their content; parts that are no text (images, calls) by the hash of their bytes; a
 // prompt as its strings, or its token ids. The body must have been scanned. Blocks are appended to into.
-func promptBlocks(into []uint64, p payload, body []byte, model string, size int) []uint64 {
+func promptBlocks(into []uint64, p payload, body []byte, model, adapter string, size int) []uint64 {
 	h := promptHasher{size: size, chain: xxhash.Sum64String(model), blocks: into}
+	if adapter != "" {
+		h.seed([]byte(":" + adapter)) // as which no JSON value begins
+	}
 	h.seed(p.cacheSalt.of(body))
 	h.seed(p.tools.of(body))
 	c := cursor{src: p.text().of(body)}

@@ -19,7 +19,7 @@ func blocksOf(t testing.TB, body, model string, size int) []uint64 {
 	if err != nil {
 		t.Fatalf("%v in %s", err, body)
 	}
-	return promptBlocks(nil, p, []byte(body), model, size)
+	return promptBlocks(nil, p, []byte(body), model, "", size)
 }
 
 // chainOf hashes a canonical text by the book.
@@ -91,6 +91,18 @@ func TestWhatAnEnginesCacheDoesNotShareHasOtherHashes(t *testing.T) {
 		}
 		seen[first] = c.body
 	}
+	plain := []byte(`{` + messages + `}`)
+	p, err := scanPayload(plain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, adapter := range []string{"s", "t", `"s"`} {
+		first := promptBlocks(nil, p, plain, "m", adapter, 8)[0]
+		if other, ok := seen[first]; ok {
+			t.Errorf("with the adapter %s it has the hash of %s", adapter, other)
+		}
+		seen[first] = adapter
+	}
 }
 
 func TestAConversationThatGoesOnKeepsItsBlocks(t *testing.T) {
@@ -128,7 +140,7 @@ func TestHowAPromptIsWrittenMakesNoDifference(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := promptBlocks(nil, p, []byte(body), "m", size); !slices.Equal(got, want) {
+			if got := promptBlocks(nil, p, []byte(body), "m", "", size); !slices.Equal(got, want) {
 				t.Fatalf("%s: %d blocks, want %d of %q", body, len(got), len(want), text.String())
 			}
 		}
@@ -166,7 +178,7 @@ func FuzzPromptBlocks(f *testing.F) {
 			t.Skip()
 		}
 		size = max(1, min(size, 1<<16))
-		blocks := promptBlocks(nil, p, body, "m", size)
+		blocks := promptBlocks(nil, p, body, "m", "", size)
 		if most := 2 * (len(body) + 20*bytes.Count(body, []byte{'{'}) + 20*bytes.Count(body, []byte{','}) + 20); len(blocks)*size > 20*most {
 			t.Fatalf("%d blocks of %d bytes from %d bytes", len(blocks), size, len(body))
 		}
@@ -190,7 +202,7 @@ func BenchmarkPromptBlocks(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				blocks = promptBlocks(blocks[:0], p, body, "m", 512)
+				blocks = promptBlocks(blocks[:0], p, body, "m", "", 512)
 			}
 		})
 	}

@@ -73,16 +73,20 @@ func (x *exchange) read() error {
 }
 
 // resolve finds the model and makes the payload. Where the replica calls the
-// model otherwise than the client does, that one value is replaced in the body.
+// model, or its adapter, otherwise than the client does, that one value is replaced in the body.
 func (x *exchange) resolve(t *table, p payload) error {
+	var adapter string
 	switch {
 	case p.model != nil:
 		name := string(p.model)
 		if x.model = t.find(name); x.model == nil {
+			x.model, adapter = t.adapted(name)
+		}
+		if x.model == nil {
 			return unknownModel(name)
 		}
-		if name != x.model.config.ServedName {
-			x.body.replaceModel(p.modelAt, x.model.config.ServedName)
+		if served := cmp.Or(adapter, x.model.config.ServedName); name != served {
+			x.body.replaceModel(p.modelAt, served)
 		}
 	case len(t.models) == 1:
 		x.model = t.models[0]
@@ -96,11 +100,12 @@ func (x *exchange) resolve(t *table, p payload) error {
 	x.payload = routers.Payload{
 		RequestID: requestID(x.c),
 		Model:     x.model.config.ID,
+		Adapter:   adapter,
 		Text:      p.text().of(x.body.Bytes()),
 		SessionID: sessionID(t.config.Session, x.c.Request.Header, p, x.body.Bytes()),
 	}
 	if prefixed, ok := x.model.router.Policy().(routers.Prefixed); ok {
-		x.payload.Blocks = promptBlocks(nil, p, x.body.Bytes(), x.model.config.ID, prefixed.BlockSize())
+		x.payload.Blocks = promptBlocks(nil, p, x.body.Bytes(), x.model.config.ID, adapter, prefixed.BlockSize())
 	}
 	if len(x.payload.Text) == 0 {
 		x.withoutText()

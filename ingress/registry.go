@@ -97,6 +97,19 @@ func (r *registry) renew() {
 // find is the model that clients call by name; nil if there is none.
 func (t *table) find(name string) *model { return t.names[name] }
 
+// adapted is the model that a name is for which is nobody's, and the adapter of it that the name asks for:
+// "base:adapter". As both parts may have colons, the longest known name in front of one is the base.
+func (t *table) adapted(name string) (base *model, adapter string) {
+	longest := 0
+	for known, m := range t.names {
+		n := len(known)
+		if n > longest && n < len(name)-1 && name[n] == ':' && name[:n] == known {
+			longest, base, adapter = n, m, name[n+1:]
+		}
+	}
+	return base, adapter
+}
+
 // apply takes over a configuration. Whatever can fail comes first; on an error
 // nothing has changed.
 func (r *registry) apply(c *config.Config) error {

@@ -73,10 +73,13 @@ func consistentHashClass(kwargs map[string]any) (Builder, error) {
 
 func (c *consistentHash) Rank(p *Payload) iter.Seq[Tier] {
 	var hash uint64
-	if p.SessionID != "" {
-		hash = ringHash([]byte(p.SessionID))
-	} else {
+	switch {
+	case p.SessionID == "":
 		hash = c.random()
+	case p.Adapter != "":
+		hash = ringHash([]byte(p.Adapter + "\x00" + p.SessionID)) // another conversation than with the model itself
+	default:
+		hash = ringHash([]byte(p.SessionID))
 	}
 	if c.MaxLoadFactor > 0 {
 		return c.bounded(hash)

@@ -7,6 +7,7 @@ import "time"
 type Payload struct {
 	RequestID string // also names the slot's holder
 	Model     string // the configured id, not an alias
+	Adapter   string // of the model, by the name that the engine has for it; empty for the model itself
 	Text      []byte // the raw JSON of what prompts the model, until an answer begins; empty if there is none
 	SessionID string // what the client calls its conversation; empty if it does not say
 
