@@ -2,6 +2,7 @@ package simulated
 
 import (
 	"errors"
+	"math"
 	"slices"
 	"time"
 )
@@ -44,7 +45,8 @@ func (s *Sequence) finished() bool { return s.computed == s.Prompt && s.generate
 //	Add ─▶ waiting ──Begin──▶ running ──Finish, Finish, …──▶ gone
 //	          └────────────Remove─┴──────────────────────────▶ gone
 //
-// The owner calls Begin, lets Step pass in whatever time it lives in, calls Finish, and so on. It belongs to one goroutine.
+// The owner calls Begin, lets Step pass in whatever time it lives in, calls Finish, and so on; where nothing else happens, it
+// may let several alike pass at once. It belongs to one goroutine.
 type Batch struct {
 	cost       Cost
 	cache      *Cache
@@ -120,11 +122,25 @@ func (b *Batch) Begin() bool {
 // Step is the length of the step that Begin planned, without what Remove has taken out since.
 func (b *Batch) Step() time.Duration { return b.cost.Step(b.chunk, b.growing) }
 
-// Finish ends the step: prompts are further, answers have grown, complete sequences have left, and then progress is told.
-func (b *Batch) Finish() {
+// Alike is how many steps like the one that Begin planned follow each other if nothing is added or removed: those until an
+// answer is complete where all that runs grows, else 1.
+func (b *Batch) Alike() int {
+	if b.chunk > 0 || len(b.running) == 0 {
+		return 1
+	}
+	steps := math.MaxInt
+	for _, s := range b.running {
+		steps = min(steps, s.Limit-s.generated)
+	}
+	return steps
+}
+
+// Finish ends that many steps, 1 to Alike: prompts are further, answers have grown, complete sequences have left, and then
+// progress is told.
+func (b *Batch) Finish(steps int) {
 	var advanced []*Sequence
 	for _, s := range b.running {
-		if b.advance(s) {
+		if b.advance(s, steps) {
 			advanced = append(advanced, s)
 		}
 	}
@@ -136,7 +152,7 @@ func (b *Batch) Finish() {
 	}
 }
 
-func (b *Batch) advance(s *Sequence) (told bool) {
+func (b *Batch) advance(s *Sequence, steps int) (told bool) {
 	s.computed += s.chunk
 	if s.chunk > 0 && s.computed == s.Prompt {
 		b.totals.PromptTokens += int64(s.Prompt)
@@ -144,8 +160,8 @@ func (b *Batch) advance(s *Sequence) (told bool) {
 		told = true
 	}
 	if s.growing > 0 {
-		s.generated++
-		b.totals.GeneratedTokens += int64(s.growing)
+		s.generated += steps
+		b.totals.GeneratedTokens += int64(steps * s.growing)
 		told = true
 	}
 	s.chunk, s.growing = 0, 0

@@ -2,6 +2,7 @@ package simulated
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -13,7 +14,7 @@ var testCost = Cost{PrefillTokensPerSecond: 1000, DecodeStep: 10 * time.Millisec
 func drive(b *Batch) (now time.Duration) {
 	for b.Begin() {
 		now += b.Step()
-		b.Finish()
+		b.Finish(1)
 	}
 	return now
 }
@@ -33,12 +34,12 @@ func TestALongPromptDelaysTheRunningAnswersButDoesNotStopThem(t *testing.T) {
 	answers := &Sequence{Prompt: 1, Answers: 1, Limit: 100}
 	b.Add(answers)
 	b.Begin()
-	b.Finish()
+	b.Finish(1)
 	long := &Sequence{Prompt: 3 * prefillChunk, Answers: 1, Limit: 1}
 	b.Add(long)
 	for range 3 {
 		b.Begin()
-		b.Finish()
+		b.Finish(1)
 	}
 	if long.generated != 1 || answers.generated != 4 {
 		t.Errorf("after three chunks the long prompt has %d tokens and the running answer %d, want 1 and 4", long.generated, answers.generated)
@@ -95,7 +96,7 @@ func TestARemovedSequenceShortensTheStepAndFreesItsMemory(t *testing.T) {
 	if b.Step() != 0 || b.Running() != 0 || b.cache.Held() != 0 {
 		t.Errorf("an emptied batch steps %v, runs %d, holds %d", b.Step(), b.Running(), b.cache.Held())
 	}
-	if b.Finish(); b.Totals().GeneratedTokens != 0 || b.Totals().PromptTokens != 0 {
+	if b.Finish(1); b.Totals().GeneratedTokens != 0 || b.Totals().PromptTokens != 0 {
 		t.Errorf("removed sequences were computed: %+v", b.Totals())
 	}
 }
@@ -130,7 +131,7 @@ func TestAnAbandonedPrefillLeavesOnlyWhatWasComputed(t *testing.T) {
 	s := &Sequence{Prompt: 60 * 128, Answers: 1, Limit: 1, Chain: chain}
 	b.Add(s)
 	b.Begin()
-	b.Finish()
+	b.Finish(1)
 	b.Begin()
 	b.Remove(s)
 	if got := b.cache.Match(chain); got != prefillChunk/128 {
@@ -158,5 +159,35 @@ func TestASequenceWithoutAnswersEndsWithItsPrompt(t *testing.T) {
 	}
 	if !slices.Equal(told, []int{0}) {
 		t.Errorf("progress told %v, want once, of no token", told)
+	}
+}
+
+func TestStepsThatAreAlikeCanBeTakenAtOnce(t *testing.T) {
+	run := func(leap bool) (now time.Duration, begun int, told []string) {
+		b := NewBatch(testCost, NewCache(20*16, 16), 8)
+		for i, limit := range []int{40, 7, 0, 25, 3} {
+			b.Add(&Sequence{Prompt: 20 * (i + 1), Answers: 1 + i%2, Limit: limit, Progress: func(generated int) {
+				if generated == limit || generated == 0 {
+					told = append(told, fmt.Sprint(i, " has ", generated, " at ", now))
+				}
+			}})
+		}
+		for ; b.Begin(); begun++ {
+			steps := 1
+			if leap {
+				steps = b.Alike()
+			}
+			now += time.Duration(steps) * b.Step()
+			b.Finish(steps)
+		}
+		return now, begun, append(told, fmt.Sprint(b.Totals()))
+	}
+	one, steps, each := run(false)
+	leaps, begun, told := run(true)
+	if one != leaps || !slices.Equal(each, told) {
+		t.Errorf("step by step it took %v: %q\nat once %v: %q", one, each, leaps, told)
+	}
+	if begun > 10 || begun >= steps {
+		t.Errorf("it was begun %d times instead of %d", begun, steps)
 	}
 }

@@ -91,7 +91,7 @@ func (e *Engine) run() {
 			command(e.batch)
 		case <-timer.C:
 			if stepping {
-				e.batch.Finish()
+				e.batch.Finish(1)
 				stepping = false
 			}
 		}

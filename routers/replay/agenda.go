@@ -14,7 +14,7 @@ type eventKind uint8
 
 const (
 	arrival    eventKind = iota // of the request at index
-	stepEnd                     // of the engine at index
+	stepsEnd                    // of the engine at index
 	membership                  // changes as the options' event at index says
 )
 
@@ -29,13 +29,15 @@ func (a *agenda) before(i, j int) bool {
 	return x.at < y.at || x.at == y.at && x.order < y.order
 }
 
-func (a *agenda) add(e event) {
-	e.order = a.added
+// add enters an event and returns its place in the order, which is above 0.
+func (a *agenda) add(e event) (order uint64) {
 	a.added++
+	e.order = a.added
 	a.events = append(a.events, e)
 	for i := len(a.events) - 1; i > 0 && a.before(i, (i-1)/2); i = (i - 1) / 2 {
 		a.events[i], a.events[(i-1)/2] = a.events[(i-1)/2], a.events[i]
 	}
+	return e.order
 }
 
 // next takes the event out that happens first; there must be one.

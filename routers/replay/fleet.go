@@ -5,6 +5,7 @@ import (
 	"math"
 	"net/http"
 	"slices"
+	"time"
 
 	"berth/llmserver"
 	"berth/llmserver/simulated"
@@ -14,11 +15,50 @@ import (
 // unlimitedKV is more tokens than any trace has.
 const unlimitedKV = 1 << 50
 
-// engine is one replica's process in virtual time.
+// engine is one replica's process in virtual time. It takes steps that are alike
+// at once, and ends them early where a request comes in between.
 type engine struct {
 	index int // in the fleet
 	batch *simulated.Batch
-	busy  bool // a step is under way
+	began time.Duration
+	step  time.Duration // the length of each step under way
+	steps int           // how many of them there are; 0: it is idle
+	due   uint64        // the event at which they end
+}
+
+// begin starts the next steps, if there is something to do.
+func (e *engine) begin(a *agenda, now time.Duration) {
+	if e.steps > 0 || !e.batch.Begin() {
+		return
+	}
+	e.began, e.step, e.steps = now, e.batch.Step(), e.batch.Alike()
+	e.end(a)
+}
+
+// interrupt has the steps end with the one under way.
+func (e *engine) interrupt(a *agenda, now time.Duration) {
+	if e.steps <= 1 || e.step == 0 {
+		return
+	}
+	if taken := int((now-e.began-1)/e.step) + 1; taken < e.steps {
+		e.steps = max(taken, 1)
+		e.end(a)
+	}
+}
+
+// end plans the event at which the steps end.
+func (e *engine) end(a *agenda) {
+	e.due = a.add(event{at: e.began + time.Duration(e.steps)*e.step, kind: stepsEnd, index: e.index})
+}
+
+// finish ends the steps, unless the event is one that an interruption has replaced.
+func (e *engine) finish(due uint64) (ended bool) {
+	if due != e.due {
+		return false
+	}
+	e.batch.Finish(e.steps)
+	e.steps = 0
+	return true
 }
 
 // fleet is the replicas of a replay, those that left included.

@@ -110,10 +110,11 @@ func (p *player) play(ctx context.Context, e event) error {
 	switch e.kind {
 	case arrival:
 		p.arrive(ctx, e.index)
-	case stepEnd:
+	case stepsEnd:
 		engine := p.fleet.engines[e.index]
-		engine.batch.Finish()
-		engine.busy = false
+		if !engine.finish(e.order) {
+			return nil
+		}
 		p.idle = append(p.idle, engine)
 	case membership:
 		if err := p.fleet.change(p.options.Events[e.index]); err != nil {
@@ -170,6 +171,7 @@ func (p *player) dispatch(c *call, sel *routers.Selection) {
 		}
 	}
 	engine := p.fleet.by[sel.Replica()]
+	engine.interrupt(&p.agenda, p.now)
 	if err := engine.batch.Add(&c.sequence); err != nil {
 		p.tally.refused++
 		p.done = append(p.done, c)
@@ -202,10 +204,7 @@ func (p *player) settle(ctx context.Context) {
 		})
 	}
 	for _, e := range p.idle {
-		if !e.busy && e.batch.Begin() {
-			e.busy = true
-			p.agenda.add(event{at: p.now + e.batch.Step(), kind: stepEnd, index: e.index})
-		}
+		e.begin(&p.agenda, p.now)
 	}
 	p.idle = p.idle[:0]
 }

@@ -106,6 +106,16 @@ func TestTheFiguresAreThoseOfTheEngine(t *testing.T) {
 	}
 }
 
+func TestARequestIsTakenUpWithTheNextStep(t *testing.T) {
+	trace := promptsAt([]time.Duration{0, time.Second}, ids(1, 1), ids(1000, 1))
+	trace.Requests[0].Output, trace.Requests[1].Output = 1000, 1
+	got := mustRun(t, trace, "RoundRobinRouter", fleetOf(1))
+	// Steps of 6.35 ms end at 8.35 ms and so on, the next after a second at 1.0053 s; it computes 16 tokens and two answers grow.
+	if first, want := time.Duration(got.TTFT99*1e6), 5300*time.Microsecond+8700*time.Microsecond; first != want {
+		t.Errorf("its first token comes after %v; want %v", first, want)
+	}
+}
+
 func TestWhoFindsEveryReplicaFullWaitsInLine(t *testing.T) {
 	o := fleetOf(1)
 	o.MaxOngoing = 1

@@ -118,7 +118,7 @@ func (t *tally) answered(after time.Duration, s *simulated.Sequence) {
 func (t *tally) result(policy string, p *player) *Result {
 	r := &Result{
 		Policy: policy, Requests: len(t.ttft), Refused: t.refused, SessionsMoved: len(t.moved),
-		HitRate: ratio(float64(t.cached), float64(t.prompt)), Ceiling: p.trace.ceiling(), WaitMax: milliseconds(t.wait), ttft: t.ttft,
+		HitRate: ratio(float64(t.cached), float64(t.prompt)), Ceiling: p.trace.Ceiling(), WaitMax: milliseconds(t.wait), ttft: t.ttft,
 	}
 	slices.Sort(t.ttft)
 	if n := len(t.ttft); n > 0 {

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sort"
+	"sync"
 	"time"
 )
 
@@ -15,6 +16,9 @@ type Trace struct {
 	// Sessions > 0: the times of requests count from the start of their
 	// session, one of that many, and sessions start when Arrange says.
 	Sessions int
+
+	measure sync.Once
+	ceiling float64
 }
 
 // Request is one recorded request. It comes at the time At, but no sooner than Gap after the answer
@@ -97,9 +101,7 @@ func (t *Trace) Limit(n int) *Trace {
 	if n <= 0 || n >= len(t.Requests) {
 		return t
 	}
-	limited := *t
-	limited.Requests = t.Requests[:n]
-	return &limited
+	return &Trace{BlockTokens: t.BlockTokens, Requests: t.Requests[:n], Sessions: t.Sessions}
 }
 
 // sorted orders requests by time, and keeps who follows whom. Nobody comes
@@ -126,24 +128,27 @@ func sorted(requests []Request) []Request {
 	return result
 }
 
-// ceiling is the part of all prompt tokens that the best of routers would find in unlimited
+// Ceiling is the part of all prompt tokens that the best of routers would find in unlimited
 // caches: those of leading blocks that an earlier request carried, the block with the last
-// token of a prompt excepted, which is always computed.
-func (t *Trace) ceiling() float64 {
-	known := make(map[uint64]struct{})
-	hits, total := 0, 0
-	for i := range t.Requests {
-		r := &t.Requests[i]
-		chain := r.chain(t.BlockTokens)
-		// Who is known is known from its start, so the first that is not is found by bisection.
-		hit := sort.Search(len(chain), func(i int) bool { _, ok := known[chain[i]]; return !ok })
-		for _, hash := range chain[hit:] {
-			known[hash] = struct{}{}
+// token of a prompt excepted, which is always computed. It is worked out once.
+func (t *Trace) Ceiling() float64 {
+	t.measure.Do(func() {
+		known := make(map[uint64]struct{})
+		hits, total := 0, 0
+		for i := range t.Requests {
+			r := &t.Requests[i]
+			chain := r.chain(t.BlockTokens)
+			// Who is known is known from its start, so the first that is not is found by bisection.
+			hit := sort.Search(len(chain), func(i int) bool { _, ok := known[chain[i]]; return !ok })
+			for _, hash := range chain[hit:] {
+				known[hash] = struct{}{}
+			}
+			hits += min(hit, (r.Prompt-1)/t.BlockTokens) * t.BlockTokens
+			total += r.Prompt
 		}
-		hits += min(hit, (r.Prompt-1)/t.BlockTokens) * t.BlockTokens
-		total += r.Prompt
-	}
-	return ratio(float64(hits), float64(total))
+		t.ceiling = ratio(float64(hits), float64(total))
+	})
+	return t.ceiling
 }
 
 // ratio is a/b, 0 where there is nothing to compare.
