@@ -23,6 +23,7 @@ var (
 	errModelRequired = errors.New("The request names no 'model', and this server has several; GET /v1/models lists them.")
 	errUnknownPath   = errors.New("This server has no such path; see GET /v1/models and POST /v1/chat/completions.")
 	errWrongMethod   = errors.New("This path does not answer to this method.")
+	errAdminOnly     = errors.New("This call manages the engines; send it to the admin listener, with ?model= where there are several models.")
 	errInternal      = errors.New("The server failed to handle the request.")
 )
 
@@ -62,6 +63,7 @@ var answers = []struct {
 	{errModelNotString, answer{400, invalidRequest, "invalid_model", "model", "", 0}},
 	{errModelRequired, answer{400, invalidRequest, "model_required", "model", "", 0}},
 	{errBodyAborted, answer{400, invalidRequest, "incomplete_body", "", "", 0}},
+	{errAdminOnly, answer{403, invalidRequest, "admin_only", "", "", 0}},
 	{errUnknownModel, answer{404, invalidRequest, "model_not_found", "model", "", 0}},
 	{errUnknownPath, answer{404, invalidRequest, "unknown_url", "", "", 0}},
 	{errWrongMethod, answer{405, invalidRequest, "method_not_allowed", "", "", 0}},
@@ -119,16 +121,6 @@ func clientGone(ctx context.Context, err error) bool {
 	return ctx.Err() != nil || errors.Is(err, streaming.ErrClientGone)
 }
 
-// errorBody is OpenAI's error object: all four keys, error first.
-type errorBody struct {
-	Error struct {
-		Message string  `json:"message"`
-		Type    string  `json:"type"`
-		Param   *string `json:"param"`
-		Code    *string `json:"code"`
-	} `json:"error"`
-}
-
 // linger is how long a refused body is read on. A connection closed with bytes still coming in would be reset, and
 // the client might lose the answer.
 const linger = 500 * time.Millisecond
@@ -149,26 +141,25 @@ func leaveUnread(c *gin.Context) {
 }
 
 // fail answers a request with what err stands for.
-func fail(c *gin.Context, err error) { answerFor(err).write(c) }
+func fail(c *gin.Context, err error) { answerFor(err).write(c.Writer, c.Request) }
 
 // write sends the answer.
-func (a answer) write(c *gin.Context) {
-	var body errorBody
-	body.Error.Message, body.Error.Type, body.Error.Code = a.message, a.kind, &a.code
-	if a.param != "" {
-		body.Error.Param = &a.param
+func (a answer) write(w http.ResponseWriter, r *http.Request) {
+	body := a.openAI()
+	if anthropic(r.URL.Path) {
+		body = a.anthropic(r.Header.Get(requestIDHeader))
 	}
 	text, err := json.Marshal(body)
 	if err != nil {
 		panic(fmt.Sprintf("BUG: an error body does not encode: %v", err))
 	}
-	h := c.Writer.Header()
+	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Content-Length", strconv.Itoa(len(text)))
 	if a.retryAfter > 0 {
 		h.Set("Retry-After", strconv.Itoa(int(math.Ceil(a.retryAfter.Seconds()))))
 		h.Set("Retry-After-Ms", strconv.FormatInt(a.retryAfter.Milliseconds(), 10))
 	}
-	c.Writer.WriteHeader(a.status)
-	c.Writer.Write(text) // for HEAD net/http leaves it out
+	w.WriteHeader(a.status)
+	w.Write(text) // for HEAD net/http leaves it out
 }

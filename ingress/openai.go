@@ -2,7 +2,6 @@ package ingress
 
 import (
 	"net/http"
-	"path"
 	"strconv"
 	"strings"
 
@@ -17,8 +16,8 @@ func (s *Server) routes() *gin.Engine {
 	e.RedirectTrailingSlash = false
 	e.HandleMethodNotAllowed = true
 	e.Use(s.observe, s.recover, s.identify)
-	e.NoRoute(func(c *gin.Context) { refuse(c, errUnknownPath) })
-	e.NoMethod(func(c *gin.Context) { refuse(c, errWrongMethod) })
+	e.NoRoute(s.misplaced)
+	e.NoMethod(s.misplaced)
 
 	get := func(path string, h gin.HandlerFunc) {
 		e.Match([]string{http.MethodGet, http.MethodHead}, path, leaveUnread, h)
@@ -31,9 +30,9 @@ func (s *Server) routes() *gin.Engine {
 		get(base+"/models", s.listModels)
 		get(base+"/models/*id", s.showModel)
 	}
-	e.POST("/v1/*path", s.proxyVersioned)
-	for _, path := range []string{"/chat/completions", "/completions", "/embeddings", "/responses"} {
-		e.POST(path, s.proxyUnversioned)
+	e.POST("/v1/*path", s.post)
+	for path := range unversioned {
+		e.POST(path, s.post)
 	}
 	return e
 }
@@ -89,32 +88,6 @@ func (s *Server) showModel(c *gin.Context) {
 		return
 	}
 	c.JSON(http.StatusOK, describe(name, m))
-}
-
-// proxyVersioned passes any POST below /v1 on. Dots or empty elements in its
-// path could make it another one for the engine.
-func (s *Server) proxyVersioned(c *gin.Context) {
-	if p := c.Request.URL.Path; path.Clean(p) != p {
-		refuse(c, errUnknownPath)
-		return
-	}
-	s.proxy(c, "")
-}
-
-// proxyUnversioned passes a POST on that was sent without the version.
-func (s *Server) proxyUnversioned(c *gin.Context) { s.proxy(c, "/v1") }
-
-// route is a path as metrics name it: one of a fixed set.
-func route(c *gin.Context) string {
-	p := strings.TrimPrefix(c.Request.URL.Path, "/v1")
-	switch p {
-	case "/chat/completions", "/completions", "/embeddings", "/responses", "/models", "/livez", "/readyz", "/health", "/metrics":
-		return p
-	}
-	if strings.HasPrefix(p, "/models/") {
-		return "/models/{id}"
-	}
-	return "other"
 }
 
 // unknownModel is errUnknownModel with the name that was asked for, cut to a length fit for a message.

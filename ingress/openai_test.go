@@ -107,36 +107,6 @@ func TestHeadGetsTheHeadOfGet(t *testing.T) {
 	}
 }
 
-func TestEachPathIsServedWithAndWithoutTheVersion(t *testing.T) {
-	f := serve(t, modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
-		w.Write([]byte(r.Method + " " + r.RequestURI))
-	})))
-	for path, want := range map[string]string{
-		"/v1/chat/completions":    "/v1/chat/completions",
-		"/chat/completions":       "/v1/chat/completions",
-		"/completions?a=%2F&b":    "/v1/completions?a=%2F&b",
-		"/embeddings":             "/v1/embeddings",
-		"/responses":              "/v1/responses",
-		"/v1/audio/speech?x=1&&y": "/v1/audio/speech?x=1&&y",
-		"/v1/a%2Fb/rerank":        "/v1/a%2Fb/rerank",
-	} {
-		if r := f.post(path, chat("m")); r.body != "POST "+want {
-			t.Errorf("POST %s came as %s", path, r.body)
-		}
-	}
-}
-
-func TestAReplicaMayHaveABasePath(t *testing.T) {
-	f := serve(t, modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
-		w.Write([]byte(r.RequestURI))
-	})+"/engine"))
-	for path, want := range map[string]string{"/completions": "/engine/v1/completions", "/v1/a%2Fb": "/engine/v1/a%2Fb"} {
-		if r := f.post(path, chat("m")); r.body != want {
-			t.Errorf("POST %s came as %s", path, r.body)
-		}
-	}
-}
-
 func TestAServerIsReadyWhileSomeReplicaCanServe(t *testing.T) {
 	f := serve(t, modelOn("m", refusing(1)))
 	if r := f.get("/readyz"); r.StatusCode != 200 {

@@ -21,9 +21,8 @@ import (
 // of it runs on the request's own goroutine.
 type exchange struct {
 	*Server
-	c      *gin.Context
-	began  time.Time
-	prefix string // of the path, where the client left it out
+	c     *gin.Context
+	began time.Time
 
 	model   *model
 	body    *body
@@ -36,9 +35,9 @@ type exchange struct {
 	refusal *http.Response       // the last one by which an engine said that it is busy
 }
 
-// proxy serves a POST whose JSON body names a model.
-func (s *Server) proxy(c *gin.Context, prefix string) {
-	x := &exchange{Server: s, c: c, began: time.Now(), prefix: prefix, phase: phaseBody}
+// proxy serves a POST whose body names a model.
+func (s *Server) proxy(c *gin.Context) {
+	x := &exchange{Server: s, c: c, began: time.Now(), phase: phaseBody}
 	defer x.release()
 	err := x.read()
 	if err == nil {
@@ -61,11 +60,18 @@ func (x *exchange) read() error {
 	t := x.registry.table.Load()
 	reader := bodyReader{maxBytes: t.config.HTTP.MaxBodyBytes, timeout: t.config.HTTP.BodyTimeout, budget: x.budget}
 	b, err := reader.read(x.c.Writer, x.c.Request)
+	stray := !known(x.c.Request.URL.Path)
+	if stray && errors.Is(err, errContentType) {
+		return errUnknownPath
+	}
 	if err != nil {
 		return err
 	}
 	x.body, x.ready = b, time.Now()
 	p, err := scanPayload(b.Bytes())
+	if stray && p.model == nil {
+		return errUnknownPath // whatever else is wrong with it
+	}
 	if err != nil {
 		return err
 	}
@@ -211,15 +217,16 @@ func (x *exchange) sent() {
 // request is the client's request as the replica is to see it.
 func (x *exchange) request(ctx context.Context) *http.Request {
 	in := x.c.Request
+	prefix := prefixOf(in.URL.Path)
 	out := &http.Request{
 		Method:        in.Method,
-		URL:           &url.URL{Path: x.prefix + in.URL.Path, RawQuery: in.URL.RawQuery},
+		URL:           &url.URL{Path: prefix + in.URL.Path, RawQuery: in.URL.RawQuery},
 		Header:        make(http.Header, len(in.Header)),
 		Body:          x.body.NewReader(),
 		ContentLength: x.body.Size(),
 	}
 	if in.URL.RawPath != "" {
-		out.URL.RawPath = x.prefix + in.URL.RawPath
+		out.URL.RawPath = prefix + in.URL.RawPath
 	}
 	streaming.CopyRequestHeader(out.Header, in.Header)
 	return out.WithContext(ctx)
@@ -274,7 +281,7 @@ func (x *exchange) fail(err error) {
 		if errors.Is(err, routers.ErrLineFull) || errors.Is(err, routers.ErrWaitOver) {
 			a.retryAfter = cmp.Or(spread(x.model.router.RetryAfter()), a.retryAfter)
 		}
-		a.write(x.c)
+		a.write(x.c.Writer, x.c.Request)
 	}
 }
 

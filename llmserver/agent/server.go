@@ -149,18 +149,10 @@ func (s *Server) health(w http.ResponseWriter, r *http.Request) {
 	io.WriteString(w, "ok\n")
 }
 
-// slotless are the POSTs that manage an engine and ask it for no work.
-var slotless = map[string]bool{
-	"/sleep": true, "/wake_up": true, "/reset_prefix_cache": true, "/flush_cache": true,
-	"/start_profile": true, "/stop_profile": true, "/abort_request": true,
-	"/load_lora_adapter": true, "/unload_lora_adapter": true,
-	"/v1/load_lora_adapter": true, "/v1/unload_lora_adapter": true,
-}
-
 // engine takes what is meant for the engine: a POST needs a slot. A token that
 // comes with what needs none is consumed all the same, or its slot would stay reserved.
 func (s *Server) engine(w http.ResponseWriter, r *http.Request) {
-	if r.Header.Get(headerToken) != "" || r.Method == http.MethodPost && !slotless[r.URL.Path] {
+	if r.Header.Get(headerToken) != "" || llmserver.TakesSlot(r.Method, r.URL.Path) {
 		s.gate(w, r)
 		return
 	}

@@ -1,0 +1,36 @@
+package llmserver
+
+import "testing"
+
+func TestACallThatManagesAnEngineTakesNoSlot(t *testing.T) {
+	for _, path := range []string{
+		"/sleep", "/wake_up", "/reset_prefix_cache", "/reset_mm_cache", "/flush_cache", "/start_profile", "/stop_profile",
+		"/pause", "/resume", "/abort_request", "/update_weights", "/update_weights_from_disk", "/init_weights_update_group",
+		"/load_lora_adapter", "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/sleep", "/slots/0", "/api/pull",
+	} {
+		if !Manages(path) || TakesSlot("POST", path) {
+			t.Errorf("POST %s takes a slot", path)
+		}
+	}
+	for _, path := range []string{"/v1/responses/resp_1/cancel", "/responses/resp_1/cancel"} {
+		if Manages(path) || TakesSlot("POST", path) {
+			t.Errorf("POST %s takes a slot", path)
+		}
+	}
+}
+
+func TestAPostThatAsksForWorkTakesASlot(t *testing.T) {
+	for _, path := range []string{
+		"/v1/chat/completions", "/v1/responses", "/v1/responses/compact", "/v1/responses/a/b/cancel", "/v1/responses//cancel",
+		"/v1/chat/cancel", "/tokenize", "/rerank", "/generate", "/v1/audio/speech", "/sleeping", "/v1/pauses", "/", "",
+	} {
+		if Manages(path) || !TakesSlot("POST", path) {
+			t.Errorf("POST %s takes no slot", path)
+		}
+	}
+	for _, method := range []string{"GET", "DELETE", "HEAD"} {
+		if TakesSlot(method, "/v1/responses/resp_1") {
+			t.Errorf("%s takes a slot", method)
+		}
+	}
+}
