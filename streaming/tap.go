@@ -2,33 +2,56 @@ package streaming
 
 import (
 	"bytes"
-
-	"github.com/tidwall/gjson"
+	"time"
 )
 
 // Tap is what an answer told while it passed. It looks at bytes after they were written and never changes or delays them;
 // nothing that an upstream server sends can break it. The zero value is ready for one answer; it may be read once Copy
 // has returned.
 //
-// Events and failures are seen in event streams, usage in these and in JSON bodies. Compressed answers tell nothing.
+// Events, failures and times are seen in event streams, usage in these and in JSON bodies. Compressed answers tell nothing.
 type Tap struct {
-	Events int   // events with data; the closing [DONE] is none
-	Done   bool  // "data: [DONE]" passed
-	Failed bool  // an error event passed, sent by the upstream server
-	Usage  Usage // the last one that passed; usage may be cumulative, so earlier ones are not added up
+	Events int  // events with data; the closing [DONE] is none
+	Done   bool // "data: [DONE]" passed
+	Failed bool // an error event passed, sent by the upstream server
 
-	hasData bool   // the event under way has data
-	inLine  bool   // the last bytes seen end within a line
-	afterCR bool   // the last byte seen is a CR
-	tail    []byte // the last bytes of what comes in several pieces
+	FirstContent time.Time // when the first event with content had passed; zero if none has
+	Gaps         Gaps      // between the events with content
+
+	counts      counts
+	content     content
+	lastContent time.Duration // since FirstContent
+
+	hasData    bool   // the event under way has data
+	hasContent bool   // and it has content
+	inLine     bool   // the last bytes seen end within a line
+	afterCR    bool   // the last byte seen is a CR
+	tail       []byte // the last bytes of what comes in several pieces
 }
 
-// Usage counts tokens as the upstream server reported them. Zero means nothing was reported.
-type Usage struct {
-	PromptTokens     int64
-	CompletionTokens int64
-	TotalTokens      int64
-	CachedTokens     int64 // the part of PromptTokens that the prefix cache served
+// Usage is what the upstream server counted, as far as it has passed.
+func (t *Tap) Usage() Usage { return t.counts.usage() }
+
+// GapBounds are the upper bounds of the gaps that are counted together; longer ones are counted last.
+var GapBounds = [...]time.Duration{
+	time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond, 10 * time.Millisecond, 15 * time.Millisecond,
+	20 * time.Millisecond, 30 * time.Millisecond, 40 * time.Millisecond, 60 * time.Millisecond, 80 * time.Millisecond,
+	120 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, time.Second, 3 * time.Second, 10 * time.Second,
+}
+
+// Gaps are the times between one event with content and the next. Those that pass in one write come at once.
+type Gaps struct {
+	Counts [len(GapBounds) + 1]uint32
+	Sum    time.Duration
+}
+
+func (g *Gaps) add(d time.Duration) {
+	i := 0
+	for i < len(GapBounds) && d > GapBounds[i] {
+		i++
+	}
+	g.Counts[i]++
+	g.Sum += d
 }
 
 // tailSize bounds how far from its end the usage may stand in a body, or in a line of a stream, that comes in pieces.
@@ -55,6 +78,8 @@ func (t *Tap) seeLines(p []byte) {
 	if startsInCRLF {
 		p = p[1:]
 	}
+	t.seeUsageInLines(p)
+	came := 0
 	for line, ended := range lines(p) {
 		switch {
 		case t.inLine: // its start has been seen
@@ -62,21 +87,40 @@ func (t *Tap) seeLines(p []byte) {
 			t.seeLine(line)
 		case t.hasData:
 			t.Events++
-			t.hasData = false
+			if t.hasContent {
+				came++
+			}
+			t.hasData, t.hasContent = false, false
 		}
-		t.seeUsage(line, !ended)
 		t.inLine = !ended
 	}
+	t.passed(came)
+}
+
+// passed notes the time at which so many events with content passed together.
+func (t *Tap) passed(events int) {
+	if events == 0 {
+		return
+	}
+	if t.FirstContent.IsZero() {
+		t.FirstContent = time.Now()
+	} else {
+		now := time.Since(t.FirstContent)
+		t.Gaps.add(now - t.lastContent)
+		t.lastContent = now
+	}
+	t.Gaps.Counts[0] += uint32(events - 1)
 }
 
 // seeLine takes in a line, or the start of one that is too long to be held.
 func (t *Tap) seeLine(line []byte) {
 	if data, ok := bytes.CutPrefix(line, []byte("data:")); ok {
-		if string(bytes.TrimSpace(data)) == "[DONE]" {
+		if data = trimSpace(data); bytes.HasPrefix(data, []byte("[DONE]")) && len(trimSpace(data[len("[DONE]"):])) == 0 {
 			t.Done = true
 			return
 		}
 		t.hasData = true
+		t.hasContent = t.hasContent || t.content.in(data)
 		t.Failed = t.Failed || isError(data)
 		return
 	}
@@ -85,9 +129,44 @@ func (t *Tap) seeLine(line []byte) {
 	}
 }
 
-// isError tells an error object from a chunk. Some servers write "error":null into every chunk.
+// isError tells an error object from a chunk by its first member, which all servers name or mark so. Some write
+// "error":null into every chunk.
 func isError(data []byte) bool {
-	return bytes.Contains(data, []byte(`"error"`)) && gjson.GetBytes(data, "error").IsObject()
+	object, ok := bytes.CutPrefix(data, []byte("{"))
+	object, quoted := bytes.CutPrefix(trimSpace(object), []byte(`"`))
+	if !ok || !quoted {
+		return false
+	}
+	name := stringAt(object)
+	value, ok := valueOf(object[min(len(name)+1, len(object)):])
+	switch string(name) {
+	case "error":
+		return ok && (value[0] == '{' || value[0] == '"')
+	case "object", "type":
+		return ok && bytes.HasPrefix(value, []byte(`"error"`))
+	}
+	return false
+}
+
+// seeUsageInLines takes in lines; the first may have begun before, and the last may go on.
+func (t *Tap) seeUsageInLines(p []byte) {
+	if len(t.tail) > 0 {
+		end := bytes.IndexAny(p, "\r\n")
+		if end < 0 {
+			t.seeUsage(p, true)
+			return
+		}
+		t.seeUsage(p[:end], false)
+		p = p[end:]
+	}
+	whole := len(p)
+	for whole > 0 && !lineEnd(p[whole-1]) {
+		whole--
+	}
+	t.counts.see(p[:whole])
+	if whole < len(p) {
+		t.seeUsage(p[whole:], true)
+	}
 }
 
 // seeUsage takes in a piece of JSON text; more tells that the text goes on in the next call.
@@ -99,9 +178,7 @@ func (t *Tap) seeUsage(p []byte, more bool) {
 	if more {
 		return
 	}
-	if u, ok := lastUsage(p); ok {
-		t.Usage = u
-	}
+	t.counts.see(p)
 	t.tail = t.tail[:0]
 }
 
@@ -110,44 +187,4 @@ func (t *Tap) keep(p []byte) {
 	p = p[max(0, len(p)-tailSize):]
 	old := t.tail[max(0, len(t.tail)+len(p)-tailSize):]
 	t.tail = append(t.tail[:copy(t.tail, old)], p...)
-}
-
-// lastUsage finds the last usage object in JSON text, at whatever depth, without parsing the rest: inside a JSON string
-// a quote is always escaped, so that the bytes "usage" with both quotes and a colon behind them can only be a key.
-func lastUsage(p []byte) (last Usage, found bool) {
-	key := []byte(`"usage"`)
-	for {
-		i := bytes.Index(p, key)
-		if i < 0 {
-			return last, found
-		}
-		p = p[i+len(key):]
-		object, ok := bytes.CutPrefix(trimSpace(p), []byte(":"))
-		if object = trimSpace(object); !ok || len(object) == 0 || object[0] != '{' {
-			continue
-		}
-		if u, ok := parseUsage(object); ok {
-			last, found = u, true
-		}
-	}
-}
-
-func trimSpace(p []byte) []byte { return bytes.TrimLeft(p, " \t\r\n") }
-
-// parseUsage reads the usage object that p starts with, under the names of chat and completions or those of responses.
-func parseUsage(p []byte) (Usage, bool) {
-	prompt, completion, cached := "prompt_tokens", "completion_tokens", "prompt_tokens_details.cached_tokens"
-	if !gjson.GetBytes(p, prompt).Exists() {
-		prompt, completion, cached = "input_tokens", "output_tokens", "input_tokens_details.cached_tokens"
-	}
-	if gjson.GetBytes(p, prompt).Type != gjson.Number {
-		return Usage{}, false
-	}
-	count := func(path string) int64 { return max(0, gjson.GetBytes(p, path).Int()) }
-	return Usage{
-		PromptTokens:     count(prompt),
-		CompletionTokens: count(completion),
-		TotalTokens:      count("total_tokens"),
-		CachedTokens:     count(cached),
-	}, true
 }
