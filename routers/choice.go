@@ -18,6 +18,7 @@ type choice struct {
 
 	generation *generation
 	ranking    iter.Seq[Tier]
+	waiter     *waiter // its last place in line, nil if it had none
 }
 
 // rank goes by g from now on. The policy is asked once a generation, so that
@@ -35,9 +36,10 @@ func (c *choice) direct(ctx context.Context) (*Selection, error) {
 	if c.generation.closed {
 		return nil, ErrClosed
 	}
-	full := false
+	full, rank := false, 0
 	var asked []*llmserver.Replica // whose agents said that they are full
 	for tier := range c.ranking {
+		rank++
 		for {
 			replica, more := c.lightest(tier, asked)
 			full = full || more
@@ -48,7 +50,7 @@ func (c *choice) direct(ctx context.Context) (*Selection, error) {
 			if err != nil {
 				continue // another request was faster
 			}
-			sel, err := c.confirm(ctx, slot)
+			sel, err := c.confirm(ctx, slot, rank)
 			switch {
 			case err == nil:
 				return sel, nil
@@ -87,8 +89,8 @@ func (c *choice) lightest(tier Tier, asked []*llmserver.Replica) (lightest *llms
 
 // confirm has the backend agree to a slot that was claimed. If it does not, its unit is given to
 // who waits for it, and the replica is not asked again for this request unless it is one that can
-// be waited for.
-func (c *choice) confirm(ctx context.Context, slot *llmserver.Slot) (*Selection, error) {
+// be waited for. rank is that of the tier which the slot was taken from.
+func (c *choice) confirm(ctx context.Context, slot *llmserver.Slot, rank int) (*Selection, error) {
 	replica := slot.Replica()
 	if err := slot.Confirm(ctx, 0); err != nil {
 		if !errors.Is(err, llmserver.ErrFull) || !replica.CountsSlots() {
@@ -100,18 +102,32 @@ func (c *choice) confirm(ctx context.Context, slot *llmserver.Slot) (*Selection,
 		}
 		return nil, err
 	}
-	sel := &Selection{router: c.router, payload: c.payload, slot: slot}
-	if learner, ok := c.router.Policy().(Learner); ok { // perhaps a newer one than ranked it
-		learned := false
-		defer func() {
-			if !learned { // it panicked
-				sel.Release()
-			}
-		}()
-		sel.settled = learner.Reserved(c.payload, replica)
-		learned = true
-	}
+	sel := &Selection{router: c.router, payload: c.payload, slot: slot, rank: rank}
+	c.router.ranks[min(rank, len(c.router.ranks))-1].Add(1)
+	c.tell(sel)
 	return sel, nil
+}
+
+// tell has those who learn from a selection, or look on, hear of it.
+func (c *choice) tell(sel *Selection) {
+	learner, learns := c.router.Policy().(Learner) // perhaps a newer one than ranked it
+	decided := c.router.hooks.Decided
+	if !learns && decided == nil {
+		return
+	}
+	told := false
+	defer func() {
+		if !told { // one of them panicked
+			sel.Release()
+		}
+	}()
+	if learns {
+		sel.matched, sel.settled = learner.Reserved(c.payload, sel.Replica())
+	}
+	if decided != nil {
+		decided(Decision{c.payload, sel.Replica(), sel.rank, sel.matched, c})
+	}
+	told = true
 }
 
 // wait lines up and returns when a slot was handed over and confirmed, or
@@ -127,11 +143,11 @@ func (c *choice) wait(ctx context.Context) (*Selection, error) {
 		if err != nil {
 			return nil, err
 		}
-		slot, err := c.router.await(ctx, w, over.Done())
-		if err != nil {
-			return nil, err
+		h := c.router.await(ctx, w, over.Done())
+		if h.err != nil {
+			return nil, h.err
 		}
-		sel, err := c.confirm(ctx, slot)
+		sel, err := c.confirm(ctx, h.slot, h.rank)
 		switch {
 		case err == nil:
 			return sel, nil
@@ -161,6 +177,7 @@ func (c *choice) enqueue() (*waiter, error) {
 	case w.ranked == 0:
 		return nil, g.unavailable(c.exclude)
 	}
+	c.waiter = w
 	newcomer := c.payload.place == 0
 	r.line.join(w)
 	r.waiting.Add(1)
@@ -186,23 +203,22 @@ func (c *choice) enqueue() (*waiter, error) {
 
 // await waits until w is handed something, the time is up or the client has gone. A slot that comes
 // at the same moment is used if the time is up, and passed on if the client has gone.
-func (r *Router) await(ctx context.Context, w *waiter, over <-chan struct{}) (*llmserver.Slot, error) {
+func (r *Router) await(ctx context.Context, w *waiter, over <-chan struct{}) handover {
 	select {
 	case h := <-w.done:
-		return h.slot, h.err
+		return h
 	case <-over:
 		if r.leave(w) {
-			return nil, ErrWaitOver
+			return handover{err: ErrWaitOver}
 		}
-		h := <-w.done
-		return h.slot, h.err
+		return <-w.done
 	case <-ctx.Done():
 		if !r.leave(w) {
 			if h := <-w.done; h.slot != nil {
 				r.passOn(h.slot)
 			}
 		}
-		return nil, context.Cause(ctx)
+		return handover{err: context.Cause(ctx)}
 	}
 }
 

@@ -20,9 +20,10 @@ import (
 // around, past replicas at the bound, and the least loaded of those comes last.
 type consistentHash struct {
 	HashOptions
-	ring    *ring
-	members []*llmserver.Replica // in the order of the ring's ids
-	random  func() uint64
+	ring     *ring
+	rebuilds uint64               // of the ring, since there is one
+	members  []*llmserver.Replica // in the order of the ring's ids
+	random   func() uint64
 }
 
 // HashOptions are the arguments of ConsistentHashRouter.
@@ -50,10 +51,14 @@ func ConsistentHash(o HashOptions, random func() uint64) Builder {
 			ids[i] = m.ID()
 		}
 		c := &consistentHash{HashOptions: o, members: members, random: random}
-		if prev, ok := prev.(*consistentHash); ok && prev.VirtualNodes == o.VirtualNodes && slices.Equal(prev.ring.ids, ids) {
-			c.ring = prev.ring
-		} else {
-			c.ring = newRing(ids, o.VirtualNodes)
+		before, ok := prev.(*consistentHash)
+		if ok && before.VirtualNodes == o.VirtualNodes && slices.Equal(before.ring.ids, ids) {
+			c.ring, c.rebuilds = before.ring, before.rebuilds
+			return c
+		}
+		c.ring = newRing(ids, o.VirtualNodes)
+		if ok {
+			c.rebuilds = before.rebuilds + 1
 		}
 		return c
 	}
@@ -71,16 +76,15 @@ func consistentHashClass(kwargs map[string]any) (Builder, error) {
 	return ConsistentHash(o, rand.Uint64), nil
 }
 
+// Ringed is a policy with a hash ring.
+type Ringed interface {
+	Rebuilds() uint64 // how often the ring was built anew for another membership
+}
+
+func (c *consistentHash) Rebuilds() uint64 { return c.rebuilds }
+
 func (c *consistentHash) Rank(p *Payload) iter.Seq[Tier] {
-	var hash uint64
-	switch {
-	case p.SessionID == "":
-		hash = c.random()
-	case p.Adapter != "":
-		hash = ringHash([]byte(p.Adapter + "\x00" + p.SessionID)) // another conversation than with the model itself
-	default:
-		hash = ringHash([]byte(p.SessionID))
-	}
+	hash := c.key(p)
 	if c.MaxLoadFactor > 0 {
 		return c.bounded(hash)
 	}
@@ -95,6 +99,29 @@ func (c *consistentHash) Rank(p *Payload) iter.Seq[Tier] {
 			}
 		}
 	}
+}
+
+// key is where a request lies on the ring.
+func (c *consistentHash) key(p *Payload) uint64 {
+	switch {
+	case p.SessionID == "":
+		return c.random()
+	case p.Adapter != "":
+		return ringHash([]byte(p.Adapter + "\x00" + p.SessionID)) // another conversation than with the model itself
+	default:
+		return ringHash([]byte(p.SessionID))
+	}
+}
+
+// preferred is the owner of the session, whether it can serve or not.
+func (c *consistentHash) preferred(p *Payload, _ []Candidate) *llmserver.Replica {
+	if p.SessionID == "" {
+		return nil
+	}
+	for i := range c.ring.walk(c.key(p)) {
+		return c.members[i]
+	}
+	return nil
 }
 
 // bounded ranks clockwise those that are under the bound at this moment; that they still are is

@@ -3,6 +3,8 @@ package routers
 // Hooks are optional functions that hear of a router's decisions, each called
 // on the request's own goroutine. They must not block.
 type Hooks struct {
+	// Decided hears of every slot that was got, before anything is sent.
+	Decided func(Decision)
 	// Rejected hears that a replica with room did not take the request.
 	Rejected func(p *Payload, replica string, err error)
 	// Routed hears that the request is being dispatched to the replica.

@@ -41,11 +41,12 @@ const (
 type waiter struct {
 	payload *Payload
 	exclude []*llmserver.Replica
-	tiers   []uint16    // by index in the generation's members: 1 for the best tier, 0 for not ranked
-	ranked  int         // how many are ranked
-	stale   *generation // by which it is to be ranked once more when its turn is near; nil: not
-	passed  int         // how often a younger waiter was preferred
-	handed  bool        // no longer in line
+	tiers   []uint16             // by index in the generation's members: 1 for the best tier, 0 for not ranked
+	ranked  int                  // how many are ranked
+	members []*llmserver.Replica // of the generation that ranked it last
+	stale   *generation          // by which it is to be ranked once more when its turn is near; nil: not
+	passed  int                  // how often a younger waiter was preferred
+	handed  bool                 // no longer in line
 	done    chan handover
 
 	prev, next *waiter
@@ -54,12 +55,13 @@ type waiter struct {
 // handover is how a wait ends: with a slot yet to be confirmed, or with an error.
 type handover struct {
 	slot *llmserver.Slot
+	rank int // of its replica for the waiter
 	err  error
 }
 
 // rank notes in which tier each member is; false if none is in any.
 func (w *waiter) rank(g *generation, ranking iter.Seq[Tier]) bool {
-	w.tiers, w.ranked = make([]uint16, len(g.members)), 0
+	w.members, w.tiers, w.ranked = g.members, make([]uint16, len(g.members)), 0
 	if ranking == nil {
 		return false
 	}
@@ -193,5 +195,5 @@ func (l *line) give(i int, w *waiter, slot *llmserver.Slot) {
 		}
 	}
 	l.handed++
-	l.hand(w, handover{slot: slot})
+	l.hand(w, handover{slot: slot, rank: int(w.tiers[i])})
 }

@@ -35,9 +35,9 @@ type Builder func(members []*llmserver.Replica, prev Policy) Policy
 
 // Learner is a policy that learns from where requests go.
 type Learner interface {
-	// Reserved hears that a slot was reserved; what it returns is called
-	// exactly once, when that slot is released.
-	Reserved(p *Payload, r *llmserver.Replica) (settled func(Outcome))
+	// Reserved hears that a slot was reserved, and says how many of the payload's blocks it held the
+	// replica to know before. What it returns, unless nil, is called exactly once, when that slot is released.
+	Reserved(p *Payload, r *llmserver.Replica) (matched int, settled func(Outcome))
 }
 
 // DefaultPolicy is the class used where none is configured.

@@ -68,6 +68,8 @@ const (
 // Prefixed is a policy that goes by Payload.Blocks.
 type Prefixed interface {
 	BlockSize() int // the bytes of routing text in each
+	// Index is what is held for what is known of the replicas, and how much of it had to make room so far.
+	Index() (bytes int, evictions uint64)
 }
 
 // knowledge is what the policies of one router have learned, over all changes
@@ -155,6 +157,12 @@ func prefixAffinityClass(kwargs map[string]any) (Builder, error) {
 
 func (p *prefixAffinity) BlockSize() int { return p.BlockBytes }
 
+func (p *prefixAffinity) Index() (bytes int, evictions uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.prefixes.bytes(), p.prefixes.evictions
+}
+
 func (p *prefixAffinity) Rank(payload *Payload) iter.Seq[Tier] {
 	if len(payload.Blocks) == 0 {
 		return p.unknown.Rank(payload)
@@ -178,19 +186,19 @@ func (p *prefixAffinity) Rank(payload *Payload) iter.Seq[Tier] {
 
 // Reserved learns that the prompt goes to r. What does not get an answer is
 // unlearned, and where no connection can be made nothing is held.
-func (p *prefixAffinity) Reserved(payload *Payload, r *llmserver.Replica) (settled func(Outcome)) {
+func (p *prefixAffinity) Reserved(payload *Payload, r *llmserver.Replica) (matched int, settled func(Outcome)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	number, ok := p.index[r]
 	if !ok || p.prefixes.holders[number].replica != r {
-		return nil // it left while it was chosen
+		return 0, nil // it left while it was chosen
 	}
-	known, c := p.prefixes.learn(number, payload.Blocks)
+	matched, c := p.prefixes.learn(number, payload.Blocks)
 	// There is always a block to be computed: the one that the prompt ends in.
-	uncached := len(payload.Blocks) - known + 1
+	uncached := len(payload.Blocks) - matched + 1
 	p.work[number] += uncached
 	p.send(number, uncached)
-	return func(o Outcome) {
+	return matched, func(o Outcome) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if later(p.prefixes.holders[number].since, c.turn) {

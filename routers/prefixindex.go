@@ -33,6 +33,8 @@ type prefixIndex struct {
 	byHolder []uint32 // heads of lists of holdings
 	size     int      // holdings
 
+	evictions uint64 // holdings that made room for others
+
 	holders []holder // by number
 	vacant  []uint32 // numbers to be given again
 	turn    uint32   // the last claim's
@@ -223,7 +225,7 @@ func (x *prefixIndex) match(blocks chain) (longest int) {
 func (x *prefixIndex) makeRoom(number uint32, kept, marks int) {
 	own := &x.holders[number]
 	for own.blocks+position(marks)-position(kept) > x.perReplica {
-		x.drop(own.oldest)
+		x.evict(own)
 	}
 	for x.size+marks-kept > x.capacity {
 		// Engines have about equally much memory, so of who has the most the least is still true.
@@ -235,9 +237,15 @@ func (x *prefixIndex) makeRoom(number uint32, kept, marks int) {
 		}
 		for x.size+marks-kept > x.capacity && most > 0 {
 			most -= int(x.holdings.at(victim.oldest).span)
-			x.drop(victim.oldest)
+			x.evict(victim)
 		}
 	}
+}
+
+// evict drops what a replica used least recently.
+func (x *prefixIndex) evict(h *holder) {
+	x.drop(h.oldest)
+	x.evictions++
 }
 
 // mark finds a mark by its hash.

@@ -5,18 +5,11 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
-	"unsafe"
 
 	"pgregory.net/rapid"
 
 	"berth/llmserver"
 )
-
-// bytes is the memory that an index has taken, but for what it keeps per replica.
-func (x *prefixIndex) bytes() int {
-	return len(x.marks.chunks)*arenaChunk*int(unsafe.Sizeof(mark{})) +
-		len(x.holdings.chunks)*arenaChunk*int(unsafe.Sizeof(holding{})) + 4*(len(x.byHash)+len(x.byHolder))
-}
 
 // check fails unless the index is sound: who holds a mark of a chain holds those
 // before it, and everything adds up.

@@ -1,6 +1,9 @@
 package routers
 
-import "math"
+import (
+	"math"
+	"unsafe"
+)
 
 // add makes a holding that counts as used just before the one above it; most recently if there is none.
 func (x *prefixIndex) add(number uint32, hash uint64, span int, above uint32) uint32 {
@@ -122,6 +125,16 @@ func (m *mark) link() *uint32    { return &m.next }
 func (h *holding) link() *uint32 { return &h.next }
 
 const arenaChunk = 1024
+
+// bytes is the memory that the index has taken, but for a few words per replica.
+func (x *prefixIndex) bytes() int {
+	return x.marks.bytes() + x.holdings.bytes() + 4*(len(x.byHash)+len(x.byHolder))
+}
+
+func (a *arena[T, P]) bytes() int {
+	var value T
+	return len(a.chunks) * arenaChunk * int(unsafe.Sizeof(value))
+}
 
 func (a *arena[T, P]) at(i uint32) P { return &a.chunks[i/arenaChunk][i%arenaChunk] }
 

@@ -5,6 +5,8 @@ import (
 	"iter"
 	"math"
 	"slices"
+
+	"berth/llmserver"
 )
 
 // view is one ranking for one prompt.
@@ -89,6 +91,28 @@ func (v *view) alike(yield func(Tier) bool) {
 			return
 		}
 	}
+}
+
+// preferred notes how much of the prompt each candidate holds. It is the one that holds the most, the
+// chosen among equals; nil if that is too little to count.
+func (p *prefixAffinity) preferred(payload *Payload, candidates []Candidate) *llmserver.Replica {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.prefixes.match(payload.Blocks)
+	var best *Candidate
+	for i := range candidates {
+		c := &candidates[i]
+		if number, ok := p.index[c.Replica]; ok && c.State != Chosen { // which has learned it by now
+			c.Matched = int(p.prefixes.depth[number])
+		}
+		if best == nil || c.Matched > best.Matched || c.Matched == best.Matched && c.State == Chosen {
+			best = c
+		}
+	}
+	if best == nil || best.Matched == 0 || float64(best.Matched) < p.MatchRate*float64(len(payload.Blocks)) {
+		return nil
+	}
+	return best.Replica
 }
 
 // imbalanced tells whether loads are too far apart to look at matches.

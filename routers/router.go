@@ -24,7 +24,8 @@ type Router struct {
 	current atomic.Pointer[generation]
 	waiting atomic.Int64 // the line's length, for those who do not hold mu
 
-	freedSlots atomic.Uint64 // slots given back so far, for the drain rate
+	freedSlots atomic.Uint64    // slots given back so far, for the drain rate
+	ranks      [4]atomic.Uint64 // selections by the rank of their replica, the last for all further ones
 
 	mu      sync.Mutex // guards all below, and stores to current
 	line    line
@@ -101,6 +102,14 @@ func (r *Router) Handed() (slots, passedOver uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.line.handed, r.line.passed
+}
+
+// Ranks counts the selections so far by the rank of their replica: 1, 2, 3, and more.
+func (r *Router) Ranks() (counts [4]uint64) {
+	for i := range r.ranks {
+		counts[i] = r.ranks[i].Load()
+	}
+	return counts
 }
 
 // Members are the replicas that the router goes by, not to be changed.

@@ -14,6 +14,8 @@ type Selection struct {
 	payload   *Payload
 	slot      *llmserver.Slot
 	resp      *http.Response
+	rank      int
+	matched   int
 	outcome   Outcome
 	settled   func(Outcome) // the policy's, nil if it does not learn
 	completed func(Outcome) // the hook's, nil until routed
@@ -22,6 +24,13 @@ type Selection struct {
 
 // Replica is the one chosen.
 func (s *Selection) Replica() *llmserver.Replica { return s.slot.Replica() }
+
+// Rank is that of the tier which the replica was taken from: 1 for the policy's first.
+func (s *Selection) Rank() int { return s.rank }
+
+// Matched is how many of the payload's blocks the replica was held to know
+// already; 0 where the policy does not go by them.
+func (s *Selection) Matched() int { return s.matched }
 
 // Dispatch sends the request into the slot and returns when the head of the
 // answer is there. The body of the answer is closed at the latest by Release.

@@ -79,9 +79,9 @@ func (j *journal) write(what string, o Outcome) {
 	j.lines = append(j.lines, what)
 }
 
-func (j *journal) Reserved(_ *Payload, r *llmserver.Replica) func(Outcome) {
+func (j *journal) Reserved(_ *Payload, r *llmserver.Replica) (int, func(Outcome)) {
 	j.lines = append(j.lines, "reserved "+r.ID())
-	return func(o Outcome) { j.write("settled", o) }
+	return 0, func(o Outcome) { j.write("settled", o) }
 }
 
 func (j *journal) hooks() Hooks {

@@ -47,7 +47,7 @@ func (t *Ticket) Poll(ctx context.Context) (*Selection, error) {
 			if h.err != nil {
 				return nil, h.err
 			}
-			sel, err := t.choice.confirm(ctx, h.slot)
+			sel, err := t.choice.confirm(ctx, h.slot, h.rank)
 			if err == nil || ctx.Err() != nil {
 				return sel, err
 			}

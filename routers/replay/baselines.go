@@ -109,7 +109,7 @@ func (m *memory) matches(blocks []uint64) []int {
 }
 
 // Reserved remembers where a prompt goes.
-func (s *scored) Reserved(p *routers.Payload, r *llmserver.Replica) func(routers.Outcome) {
+func (s *scored) Reserved(p *routers.Payload, r *llmserver.Replica) (int, func(routers.Outcome)) {
 	place := s.places[r]
 	for _, hash := range p.Blocks {
 		set := s.sent[hash]
@@ -119,7 +119,7 @@ func (s *scored) Reserved(p *routers.Payload, r *llmserver.Replica) func(routers
 		}
 		set[place/64] |= 1 << (place % 64)
 	}
-	return nil
+	return 0, nil
 }
 
 func leastRequests(states []state, _ int) []float64 {

@@ -171,12 +171,12 @@ type spy struct {
 	placed func(p *routers.Payload, r *llmserver.Replica)
 }
 
-func (s spy) Reserved(p *routers.Payload, r *llmserver.Replica) func(routers.Outcome) {
+func (s spy) Reserved(p *routers.Payload, r *llmserver.Replica) (int, func(routers.Outcome)) {
 	s.placed(p, r)
 	if l, ok := s.Policy.(routers.Learner); ok {
 		return l.Reserved(p, r)
 	}
-	return nil
+	return 0, nil
 }
 
 // spied is a policy by name that tells.
