@@ -60,6 +60,7 @@ var dependencies = []string{
 	"github.com/sashabaranov/go-openai",
 	"github.com/spaolacci/murmur3",
 	"github.com/spf13/cobra",
+	"github.com/tidwall/gjson",
 	"go.uber.org/goleak",
 	"golang.org/x/net", // which header fields and hosts are sound
 	"pgregory.net/rapid",
