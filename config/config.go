@@ -45,7 +45,10 @@ type Model struct {
 	HealthCheckPeriod  time.Duration
 	HealthCheckTimeout time.Duration
 	ConnectTimeout     time.Duration
-	MaxAttempts        int // at replicas, for one request
+	FirstByteTimeout   time.Duration // of a stream, from its dispatch; 0: none
+	GapTimeout         time.Duration // between bytes of a stream; 0: none
+	TotalTimeout       time.Duration // of any request, from its head, waiting in line included; 0: none
+	MaxAttempts        int           // at replicas, for one request
 
 	SlotAuthority string // who counts the slots: [IngressCounts] or [ReplicaCounts]
 	SlotSecretEnv string // names the environment variable with the secret of the replicas' agents; empty: none

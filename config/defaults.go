@@ -55,6 +55,8 @@ func defaultModel() Model {
 		HealthCheckPeriod:  10 * time.Second,
 		HealthCheckTimeout: 5 * time.Second,
 		ConnectTimeout:     5 * time.Second,
+		FirstByteTimeout:   10 * time.Minute,
+		GapTimeout:         5 * time.Minute,
 		MaxAttempts:        3,
 		SlotAuthority:      IngressCounts,
 	}

@@ -1,6 +1,9 @@
 package config
 
-import "strings"
+import (
+	"strings"
+	"time"
+)
 
 // A claim is a URL that a model already lists.
 type claim struct {
@@ -40,6 +43,7 @@ func (r *reader) model(n *node) {
 		r.list(r.replicaOf(&m))(replicas)
 	}
 	r.checkAuthority(&m, n)
+	r.checkTimeouts(&m, n.get("timeouts"))
 	r.config.Models = append(r.config.Models, m)
 }
 
@@ -50,6 +54,15 @@ func (r *reader) checkAuthority(m *Model, n *node) {
 		r.fail(n.get("slot_authority").at, "simulated replicas in this process have no agents to count; remove slot_authority, or run berth llmserver --simulated and list it under replicas")
 	case m.SlotAuthority == IngressCounts && secret != nil:
 		r.fail(secret.key, "slot_secret_env is for the replicas' agents; add slot_authority: replica or remove it")
+	}
+}
+
+// checkTimeouts reports a bound that another one always comes before.
+func (r *reader) checkTimeouts(m *Model, timeouts *node) {
+	for key, d := range map[string]time.Duration{"first_byte_s": m.FirstByteTimeout, "gap_s": m.GapTimeout} {
+		if n := timeouts.get(key); n != nil && m.TotalTimeout > 0 && d >= m.TotalTimeout {
+			r.fail(n.at, "%s has no effect: total_s ends every request after %v s; make it shorter or remove it", key, m.TotalTimeout.Seconds())
+		}
 	}
 }
 

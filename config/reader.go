@@ -186,6 +186,17 @@ func (r *reader) seconds(dst *time.Duration, least time.Duration) func(*node) {
 	return r.duration(dst, least, time.Second, "seconds")
 }
 
+// timeout reads a number of seconds, or 0 for none.
+func (r *reader) timeout(dst *time.Duration) func(*node) {
+	return func(n *node) {
+		if n.kind == number && n.number == 0 {
+			*dst = 0
+			return
+		}
+		r.duration(dst, moment, time.Second, "seconds, 0 for none or")(n)
+	}
+}
+
 func (r *reader) milliseconds(dst *time.Duration, least time.Duration) func(*node) {
 	return r.duration(dst, least, time.Millisecond, "milliseconds")
 }

@@ -83,7 +83,12 @@ func (r *reader) requestRouter(router *Router) fields {
 }
 
 func (r *reader) timeouts(m *Model) fields {
-	return fields{"connect_s": r.seconds(&m.ConnectTimeout, moment)}
+	return fields{
+		"connect_s":    r.seconds(&m.ConnectTimeout, moment),
+		"first_byte_s": r.timeout(&m.FirstByteTimeout),
+		"gap_s":        r.timeout(&m.GapTimeout),
+		"total_s":      r.timeout(&m.TotalTimeout),
+	}
 }
 
 func (r *reader) replica(rep *Replica) fields {

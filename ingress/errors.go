@@ -62,6 +62,7 @@ var answers = []struct {
 	{errDuplicateModel, answer{400, invalidRequest, "invalid_model", "model", "", 0}},
 	{errModelNotString, answer{400, invalidRequest, "invalid_model", "model", "", 0}},
 	{errModelRequired, answer{400, invalidRequest, "model_required", "model", "", 0}},
+	{errTimeout, answer{400, invalidRequest, "invalid_timeout", "x-request-timeout-seconds", "", 0}},
 	{errBodyAborted, answer{400, invalidRequest, "incomplete_body", "", "", 0}},
 	{errAdminOnly, answer{403, invalidRequest, "admin_only", "", "", 0}},
 	{errUnknownModel, answer{404, invalidRequest, "model_not_found", "model", "", 0}},
@@ -77,6 +78,7 @@ var answers = []struct {
 		"Every replica is busy and the waiting line is full; try again later.", busyDelay}},
 	{routers.ErrWaitOver, answer{503, serverError, "queue_timeout", "",
 		"Every replica stayed busy until the wait was over; try again later.", busyDelay}},
+	{errOverInLine, answer{503, serverError, "queue_timeout", "", "", busyDelay}},
 	{routers.ErrClosed, answer{503, serverError, "model_removed", "model",
 		"The model is no longer served here.", 0}},
 	{streaming.ErrUpstreamBroken, answer{502, serverError, "upstream_broken", "",
@@ -87,11 +89,16 @@ var answers = []struct {
 		"Nothing was heard of the replica for too long.", 0}},
 	{llmserver.ErrNotHTTP, answer{502, serverError, "upstream_invalid", "",
 		"The replica answered with something that is not HTTP.", 0}},
+	{llmserver.ErrConnectTimeout, answer{504, serverError, "upstream_connect_timeout", "",
+		"No connection to a replica could be made in time.", busyDelay}},
 }
 
 // answerFor finds what a client is told of err. An error that is in no table is the server's own fault; its text
 // stays inside.
 func answerFor(err error) answer {
+	if cut, ok := errors.AsType[*streaming.Cut](err); ok {
+		return answer{504, serverError, cut.Code, "", cut.Message, 0}
+	}
 	for _, row := range answers {
 		if errors.Is(err, row.err) {
 			a := row.answer

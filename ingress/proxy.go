@@ -24,6 +24,9 @@ type exchange struct {
 	c     *gin.Context
 	began time.Time
 
+	allowed time.Duration // by the client, for all of it; 0 if it does not say
+	stream  bool          // events are asked for
+
 	model   *model
 	body    *body
 	payload routers.Payload
@@ -39,7 +42,10 @@ type exchange struct {
 func (s *Server) proxy(c *gin.Context) {
 	x := &exchange{Server: s, c: c, began: time.Now(), phase: phaseBody}
 	defer x.release()
-	err := x.read()
+	var err error
+	if x.allowed, err = requestTimeout(c.Request.Header); err == nil {
+		err = x.read()
+	}
 	if err == nil {
 		err = x.serve()
 	}
@@ -103,6 +109,7 @@ func (x *exchange) resolve(t *table, p payload) error {
 		return errModelRequired
 	}
 	x.c.Set(keyModel, x.model.config.ID)
+	x.stream = p.stream
 	x.payload = routers.Payload{
 		RequestID: requestID(x.c),
 		Model:     x.model.config.ID,
@@ -137,9 +144,11 @@ func (x *exchange) serve() error {
 			x.metrics.wait.WithLabelValues(x.model.config.ID).Observe(x.payload.Waited.Seconds())
 		}
 	}()
+	ctx, stop := x.within(x.c.Request.Context())
+	defer stop()
 	var failed error // what all attempts so far came to
 	for n := 1; ; n++ {
-		err := x.attempt()
+		err := x.attempt(ctx)
 		if err == nil {
 			return nil
 		}
@@ -160,17 +169,21 @@ func (x *exchange) serve() error {
 }
 
 // attempt chooses a replica, dispatches the request into the slot on it and
-// passes the answer on. The slot is given back before it returns, so that a request never
+// passes the answer on, all while ctx lasts. The slot is given back before it returns, so that a request never
 // holds two.
-func (x *exchange) attempt() error {
-	ctx := x.c.Request.Context()
+func (x *exchange) attempt(ctx context.Context) error {
 	x.phase = phaseWaiting
 	sel, err := x.model.router.Choose(ctx, &x.payload, x.tried...)
 	if err != nil {
-		return err
+		return late(err)
 	}
 	defer sel.Release()
 	x.metrics.reservations.WithLabelValues(x.model.config.ID, "accepted").Inc()
+	var quiet *silence
+	if x.stream {
+		ctx, quiet = watchSilence(ctx, &x.model.config)
+		defer quiet.stop()
+	}
 	req := x.request(ctx)
 	defer req.Body.Close()
 	x.phase = phaseFirstByte
@@ -186,13 +199,14 @@ func (x *exchange) attempt() error {
 			x.tried = append(x.tried, sel.Replica())
 		}
 		x.ready = time.Now().Add(-x.payload.Waited) // what the replica took is not berth's own
-		x.upstreamFailed(ctx, err)
+		x.upstreamFailed(err)
 		return err
 	}
+	quiet.over(resp)
 	x.phase = phaseStreaming
 	x.sent()
 	resp.Header.Del(requestIDHeader) // the client gets the one that is in the log
-	result, err := x.relay.Copy(ctx, x.c.Writer, resp, nil)
+	result, err := x.relay.Copy(x.c.Request.Context(), x.c.Writer, resp, nil)
 	if !result.FirstByte.IsZero() {
 		x.metrics.firstByte.WithLabelValues(x.model.config.ID).Observe(result.FirstByte.Sub(x.began).Seconds())
 	}
@@ -200,7 +214,7 @@ func (x *exchange) attempt() error {
 		return nil
 	}
 	sel.Fail(err)
-	x.upstreamFailed(ctx, err)
+	x.upstreamFailed(err)
 	if result.Started {
 		x.abort(err)
 	}
@@ -257,8 +271,8 @@ func (x *exchange) again(err error) string {
 
 // upstreamFailed counts an attempt that a replica failed; what the client's
 // leaving brought about is none.
-func (x *exchange) upstreamFailed(ctx context.Context, err error) {
-	if clientGone(ctx, err) {
+func (x *exchange) upstreamFailed(err error) {
+	if clientGone(x.c.Request.Context(), err) {
 		return
 	}
 	phase := x.phase
@@ -278,7 +292,7 @@ func (x *exchange) fail(err error) {
 		refuse(x.c, err)
 	default:
 		a := answerFor(err)
-		if errors.Is(err, routers.ErrLineFull) || errors.Is(err, routers.ErrWaitOver) {
+		if errors.Is(err, routers.ErrLineFull) || errors.Is(err, routers.ErrWaitOver) || errors.Is(err, errOverInLine) {
 			a.retryAfter = cmp.Or(spread(x.model.router.RetryAfter()), a.retryAfter)
 		}
 		a.write(x.c.Writer, x.c.Request)

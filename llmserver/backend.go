@@ -23,6 +23,8 @@ var (
 
 	// ErrNoConnection: no connection could be made, so the replica has seen nothing of the request.
 	ErrNoConnection = errors.New("no connection")
+	// ErrConnectTimeout goes with ErrNoConnection where connecting took too long.
+	ErrConnectTimeout = errors.New("timed out")
 	// ErrBroken: the connection broke before any byte of the answer; the
 	// replica may have begun the work.
 	ErrBroken = errors.New("the connection broke before the answer began")

@@ -2,6 +2,7 @@ package llmserver
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"maps"
@@ -37,7 +38,7 @@ func DialHTTP(e Endpoint) (*HTTP, error) {
 	h.Describe(e)
 	h.transport = &http.Transport{
 		DialContext:            h.dial,
-		TLSHandshakeTimeout:    10 * time.Second,
+		DialTLSContext:         h.dialTLS,
 		DisableCompression:     true, // the client's own Accept-Encoding decides
 		MaxIdleConnsPerHost:    MaxLimit,
 		IdleConnTimeout:        idleTimeout,
@@ -55,6 +56,25 @@ func (h *HTTP) Describe(e Endpoint) { h.endpoint.Store(&e) }
 func (h *HTTP) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	d := Dialer(h.endpoint.Load().ConnectTimeout)
 	return d.DialContext(ctx, network, address)
+}
+
+// dialTLS connects and shakes hands, both within the one deadline.
+func (h *HTTP) dialTLS(ctx context.Context, network, address string) (net.Conn, error) {
+	if timeout := h.endpoint.Load().ConnectTimeout; timeout > 0 {
+		var stop context.CancelFunc
+		ctx, stop = context.WithTimeout(ctx, timeout)
+		defer stop()
+	}
+	plain, err := h.dial(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	conn := tls.Client(plain, &tls.Config{ServerName: h.base.Hostname()})
+	if err := conn.HandshakeContext(ctx); err != nil {
+		plain.Close()
+		return nil, err
+	}
+	return conn, nil
 }
 
 // Reserve holds nothing: the engine does not count.

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // rawServer speaks for itself: serve gets each connection and how many came before.
@@ -85,6 +86,20 @@ func TestAConnectTimeoutIsNoConnection(t *testing.T) {
 	const base = "http://127.0.0.1:9"
 	_, _, err := dial(t, Endpoint{URL: base, ConnectTimeout: 1}).Do(post(t.Context(), "/"), Token{})
 	if !errors.Is(err, ErrNoConnection) || !strings.Contains(err.Error(), "timed out") {
+		t.Fatalf("Do = %v; want ErrNoConnection, timed out", err)
+	}
+	wantNoAddress(t, err, base)
+}
+
+func TestAHandshakeCountsAsConnecting(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	base := "https://" + silent.Addr().String()
+	_, _, err = dial(t, Endpoint{URL: base, ConnectTimeout: 20 * time.Millisecond}).Do(post(t.Context(), "/"), Token{})
+	if !errors.Is(err, ErrNoConnection) || !errors.Is(err, ErrConnectTimeout) {
 		t.Fatalf("Do = %v; want ErrNoConnection, timed out", err)
 	}
 	wantNoAddress(t, err, base)

@@ -15,10 +15,20 @@ var (
 	ErrUpstreamBroken = errors.New("upstream broken")
 )
 
-// brokenEvent tells the reader of an event stream that there is no more to come. It has the one form that every client
-// understands: no space behind the colon, error as the first key, all four keys.
-const brokenEvent = `data: {"error":{"message":"The model server broke off before the answer was complete.",` +
-	`"type":"server_error","param":null,"code":"upstream_broken"}}` + "\n\n"
+// brokenEvent tells the reader of an event stream that there is no more to come.
+var brokenEvent = errorEvent("upstream_broken", "The model server broke off before the answer was complete.")
+
+// errorEvent has the one form that every client understands: no space behind the colon, error as the first key, all
+// four keys. The texts need no escapes.
+func errorEvent(code, message string) string {
+	return `data: {"error":{"message":"` + message + `","type":"server_error","param":null,"code":"` + code + `"}}` + "\n\n"
+}
+
+// A Cut is the error of a body whose reading was ended on purpose. It says why, to clients too, in texts that JSON need
+// not escape.
+type Cut struct{ Code, Message string }
+
+func (c *Cut) Error() string { return c.Message }
 
 // Relay passes upstream answers on to clients. It may be used by many goroutines at once.
 type Relay struct {
@@ -56,7 +66,7 @@ type Result struct {
 //
 // Of an event stream of unknown length each read becomes one write and one flush, cut after the last whole event. An
 // unfinished event waits for its end, whatever time that takes, and goes out in pieces only when it is longer than 64
-// KiB. When the upstream breaks between events, or within one that was held back, the stream is closed by an error event.
+// KiB. When the upstream breaks between events, or within one that was held back, the stream is closed by an error event; a [Cut] gives that its text.
 // Any other answer of unknown length is written and flushed as it is read. An answer of known length is never flushed,
 // and not started before it has come whole or reached 64 KiB.
 func (r *Relay) Copy(ctx context.Context, w http.ResponseWriter, resp *http.Response, tap *Tap) (Result, error) {
@@ -76,7 +86,7 @@ func (r *Relay) Copy(ctx context.Context, w http.ResponseWriter, resp *http.Resp
 	default:
 		err = fmt.Errorf("%w: %w", ErrUpstreamBroken, err)
 		if !r.Bare {
-			c.closeEvents()
+			c.closeEvents(err)
 		}
 	}
 	return c.Result, err
@@ -141,11 +151,16 @@ func (c *client) passEvents(tap *Tap) error {
 	}
 }
 
-// closeEvents tells the client of an event stream, in its own tongue, that the upstream broke.
-func (c *client) closeEvents() {
-	if c.betweenEvents {
-		_, _ = c.write([]byte(brokenEvent), true) // the stream is aborted either way
+// closeEvents tells the client of an event stream, in its own tongue, that the upstream broke or was cut off.
+func (c *client) closeEvents(err error) {
+	if !c.betweenEvents {
+		return
 	}
+	event := brokenEvent
+	if cut, ok := errors.AsType[*Cut](err); ok {
+		event = errorEvent(cut.Code, cut.Message)
+	}
+	_, _ = c.write([]byte(event), true) // the stream is aborted either way
 }
 
 // passBody passes any other body on: as it comes if live, else in full buffers.

@@ -1,0 +1,330 @@
+package ingress
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"berth/config"
+	"berth/streaming"
+)
+
+// short is a bound that ends while a test looks on; nothing in a test that keeps it may take as long.
+const short = 40 * time.Millisecond
+
+// streamed is a chat request for events.
+func streamed(model string) string {
+	return strings.Replace(chat(model), "{", `{"stream":true,`, 1)
+}
+
+// silent is a replica that answers a request with what head writes and then falls silent until the request is given up.
+type silent struct {
+	url   string
+	calls atomic.Int32
+	left  chan struct{}
+}
+
+func silentAfter(t *testing.T, head func(w http.ResponseWriter)) *silent {
+	s := &silent{left: make(chan struct{}, 100)}
+	s.url = upstream(t, func(w http.ResponseWriter, r *http.Request) {
+		s.calls.Add(1)
+		io.Copy(io.Discard, r.Body)
+		head(w)
+		<-r.Context().Done()
+		s.left <- struct{}{}
+	})
+	return s
+}
+
+func nothing(http.ResponseWriter) {}
+
+// writes begins an event stream and writes some of it.
+func writes(text string) func(http.ResponseWriter) {
+	return func(w http.ResponseWriter) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		io.WriteString(w, text)
+		w.(http.Flusher).Flush()
+	}
+}
+
+// overTime describes how a request ends that takes longer than a bound.
+type overTime struct {
+	limits  func(m *config.Model, bound time.Duration)
+	asked   bool // by the client, too, who sends the bound
+	answer  func(http.ResponseWriter)
+	body    string
+	code    string
+	written string // what the client has of the answer before an error event; empty if it gets a status instead
+}
+
+var overTimes = map[string]overTime{
+	"no head": {
+		limits: func(m *config.Model, bound time.Duration) { m.FirstByteTimeout = bound },
+		answer: nothing, body: streamed("m"), code: "upstream_first_byte_timeout",
+	},
+	"a head without a body": {
+		limits: func(m *config.Model, bound time.Duration) { m.FirstByteTimeout, m.GapTimeout = bound, time.Hour },
+		answer: writes(""), body: streamed("m"), code: "upstream_first_byte_timeout",
+	},
+	"a gap between events": {
+		limits: func(m *config.Model, bound time.Duration) { m.FirstByteTimeout, m.GapTimeout = time.Hour, bound },
+		answer: writes("data: 1\n\n"), body: streamed("m"), code: "upstream_gap_timeout", written: "data: 1\n\n",
+	},
+	"a gap within an event": {
+		limits: func(m *config.Model, bound time.Duration) { m.GapTimeout = bound },
+		answer: writes("data: 1\n\ndata: "), body: streamed("m"), code: "upstream_gap_timeout", written: "data: 1\n\n",
+	},
+	"in all, before an answer": {
+		limits: func(m *config.Model, bound time.Duration) { m.TotalTimeout = bound },
+		answer: nothing, body: chat("m"), code: "upstream_total_timeout",
+	},
+	"in all, within a stream": {
+		limits: func(m *config.Model, _ time.Duration) { m.FirstByteTimeout, m.GapTimeout = time.Hour, time.Hour },
+		asked:  true,
+		answer: writes("data: 1\n\n"), body: streamed("m"), code: "upstream_total_timeout", written: "data: 1\n\n",
+	},
+	"in all, by the client's bound": {
+		limits: func(m *config.Model, _ time.Duration) { m.TotalTimeout = time.Hour },
+		asked:  true,
+		answer: nothing, body: chat("m"), code: "upstream_total_timeout",
+	},
+	"in all, by the model's bound": {
+		limits: func(m *config.Model, bound time.Duration) { m.TotalTimeout = bound / 2 },
+		asked:  true,
+		answer: func(w http.ResponseWriter) {
+			w.Header().Set("Content-Length", "100")
+			writes("{")(w)
+		},
+		body: chat("m"), code: "upstream_total_timeout",
+	},
+}
+
+// end makes such a request and says in what its end differs from the one that is wanted.
+func (test overTime) end(t *testing.T, h2c bool, bound time.Duration) (wrong string) {
+	s := silentAfter(t, test.answer)
+	m := modelOn("m", s.url, s.url+"/other")
+	test.limits(&m, bound)
+	f := serve(t, m)
+	client, headers := f.h1, []string{}
+	if h2c {
+		client = f.h2
+	}
+	if test.asked {
+		headers = []string{timeoutHeader, fmt.Sprint(bound.Seconds())}
+	}
+	r := f.do(t.Context(), client, "POST", "/v1/chat/completions", strings.NewReader(test.body), headers...)
+	f.idle()
+	if s.calls.Load() > 1 {
+		t.Errorf("it was tried %d times", s.calls.Load())
+	}
+	for range s.calls.Load() {
+		receive(t, s.left)
+	}
+	end := `,"code":"` + test.code + `"}}`
+	event, begun := strings.CutPrefix(r.body, test.written)
+	switch {
+	case !strings.HasSuffix(strings.TrimSuffix(event, "\n\n"), end):
+	case test.written == "" && r.err == nil && r.StatusCode == 504 && strings.HasPrefix(event, `{"error":{"message":"The replica`):
+		return ""
+	case test.written != "" && begun && r.err != nil && r.StatusCode == 200 && strings.HasPrefix(event, `data: {"error":{"message":"The replica`):
+		return ""
+	}
+	return fmt.Sprintf("got %d %q, %v", r.StatusCode, r.body, r.err)
+}
+
+// On a busy machine a short bound may pass before the request has come as far as it should; a longer one decides then.
+func TestARequestThatTakesTooLongEndsAtTheReplicaAndSaysWhy(t *testing.T) {
+	for name, test := range overTimes {
+		for protocol, h2c := range map[string]bool{"HTTP/1.1": false, "h2c": true} {
+			t.Run(name+" over "+protocol, func(t *testing.T) {
+				wrong := ""
+				for _, bound := range []time.Duration{short, 25 * short, 250 * short} {
+					if wrong = test.end(t, h2c, bound); wrong == "" {
+						return
+					}
+				}
+				t.Error(wrong)
+			})
+		}
+	}
+}
+
+func TestSilenceIsAllowedWhereNothingBoundsIt(t *testing.T) {
+	for name, set := range map[string]func(m *config.Model){
+		"no bound":            func(*config.Model) {},
+		"an answer in one":    func(m *config.Model) { m.FirstByteTimeout, m.GapTimeout = time.Millisecond, time.Millisecond },
+		"a bound not reached": func(m *config.Model) { m.TotalTimeout = time.Hour },
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := gated(t)
+			m := modelOn("m", g.url)
+			set(&m)
+			f := serve(t, m)
+			answer := f.background(func() reply { return f.chat("m") })
+			receive(t, g.arrived)
+			time.AfterFunc(short, func() { g.open <- struct{}{} })
+			if r := receive(t, answer); r.body != "ok" {
+				t.Errorf("got %d %s", r.StatusCode, r.body)
+			}
+		})
+	}
+}
+
+func TestTheTimeInLineCountsInTheWhole(t *testing.T) {
+	g := gated(t)
+	m := narrow(modelOn("m", g.url))
+	m.FirstByteTimeout = time.Hour
+	f := serve(t, m)
+	first := f.background(func() reply { return f.chat("m") })
+	receive(t, g.arrived)
+	for _, client := range []*http.Client{f.h1, f.h2} {
+		r := f.do(t.Context(), client, "POST", "/v1/chat/completions", strings.NewReader(streamed("m")), timeoutHeader, "0.04")
+		wantError(t, r, 503, "queue_timeout", "")
+		if r.Header.Get("Retry-After") == "" {
+			t.Error("without advice when to try again")
+		}
+	}
+	f.waiting("m", 0)
+	g.open <- struct{}{}
+	if r := receive(t, first); r.body != "ok" {
+		t.Errorf("got %d %s", r.StatusCode, r.body)
+	}
+	if len(g.arrived) > 0 {
+		t.Error("a request whose time was over reached the replica")
+	}
+}
+
+func TestTheTimeInLineDoesNotCountForTheFirstByte(t *testing.T) {
+	g := gated(t)
+	m := narrow(modelOn("m", g.url))
+	m.FirstByteTimeout = 10 * time.Second
+	f := serve(t, m)
+	first := f.background(func() reply { return f.chat("m") })
+	receive(t, g.arrived)
+	waits := f.background(func() reply { return f.post("/v1/chat/completions", streamed("m")) })
+	f.waiting("m", 1)
+	before := time.Now()
+	g.open <- struct{}{}
+	receive(t, first)
+	receive(t, g.arrived)
+	if took := time.Since(before); took > 5*time.Second {
+		t.Skipf("this machine took %v", took)
+	}
+	g.open <- struct{}{}
+	if r := receive(t, waits); r.body != "ok" {
+		t.Errorf("got %d %s", r.StatusCode, r.body)
+	}
+}
+
+func TestABadRequestTimeoutIsRefused(t *testing.T) {
+	url, requests := recording(t)
+	f := serve(t, modelOn("m", url))
+	for _, bad := range []string{"0", "-1", "", "soon", "1e3", "1s", "inf", "NaN", "0x10", "1_0", "0.0", ".", "1 2", "+1", strings.Repeat("9", 400)} {
+		wantError(t, f.post("/v1/chat/completions", chat("m"), timeoutHeader, bad), 400, "invalid_timeout", "x-request-timeout-seconds")
+	}
+	_, answer := f.raw("POST /v1/chat/completions HTTP/1.1\r\nHost: berth\r\nContent-Length: 1000\r\n" +
+		"x-request-timeout-seconds: 1\r\nx-request-timeout-seconds: 2\r\n\r\n")
+	wantError(t, readReply(t, answer, "POST"), 400, "invalid_timeout", "x-request-timeout-seconds")
+	for _, good := range []string{"60", "1.5e0"[:3], "9999999999999999999999", "2592000.25"} {
+		if r := f.post("/v1/chat/completions", chat("m"), timeoutHeader, good); r.body != "ok" {
+			t.Errorf("with %s: %d %s", good, r.StatusCode, r.body)
+		}
+		if s := receive(t, requests); s.header.Get(timeoutHeader) != good {
+			t.Errorf("the replica was told %q", s.header.Get(timeoutHeader))
+		}
+	}
+}
+
+func TestAReplicaThatCannotBeConnectedToInTimeIsNamedAsTheCause(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	m := modelOn("m", "https://"+listener.Addr().String())
+	m.ConnectTimeout = short
+	f := serve(t, m)
+	wantError(t, f.chat("m"), 504, "upstream_connect_timeout", "")
+}
+
+// slowBody is a body that gives one byte per read, each after its pause.
+type slowBody struct {
+	ctx    context.Context
+	pauses []time.Duration
+}
+
+func (b *slowBody) Read(p []byte) (int, error) {
+	if len(b.pauses) == 0 {
+		return 0, io.EOF
+	}
+	pause := b.pauses[0]
+	b.pauses = b.pauses[1:]
+	select {
+	case <-time.After(pause):
+		return copy(p, "x"), nil
+	case <-b.ctx.Done():
+		return 0, context.Cause(b.ctx)
+	}
+}
+
+func (b *slowBody) Close() error { return nil }
+
+func TestSilenceIsMeasuredFromTheLastByte(t *testing.T) {
+	const s = time.Second
+	for _, test := range []struct {
+		firstByte, gap time.Duration
+		pauses         []time.Duration
+		code           string // "" for none
+		latest         time.Duration
+	}{
+		{600 * s, 300 * s, []time.Duration{599 * s, 299 * s, 299 * s}, "", 0},
+		{600 * s, 300 * s, []time.Duration{700 * s}, "upstream_first_byte_timeout", 600 * s},
+		{600 * s, 300 * s, []time.Duration{s, 376 * s}, "upstream_gap_timeout", 376 * s},
+		{600 * s, 4 * s, []time.Duration{500 * s, 3900 * time.Millisecond, 6 * s}, "upstream_gap_timeout", 509 * s},
+		{2 * s, 600 * s, []time.Duration{s, 599 * s, 751 * s}, "upstream_gap_timeout", 1351 * s},
+		{0, 8 * s, []time.Duration{3600 * s, 7 * s, 11 * s}, "upstream_gap_timeout", 3617 * s},
+		{8 * s, 0, []time.Duration{7 * s, 3600 * s}, "", 0},
+		{8 * s, 0, []time.Duration{11 * s}, "upstream_first_byte_timeout", 10 * s},
+	} {
+		t.Run(fmt.Sprint(test.firstByte, test.gap, test.pauses), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				ctx, quiet := watchSilence(t.Context(), &config.Model{FirstByteTimeout: test.firstByte, GapTimeout: test.gap})
+				defer quiet.stop()
+				resp := &http.Response{Body: &slowBody{ctx, test.pauses}}
+				quiet.over(resp)
+				_, err := io.Copy(io.Discard, resp.Body)
+				cut, _ := errors.AsType[*streaming.Cut](err)
+				switch {
+				case test.code == "" && err != nil:
+					t.Errorf("ended with %v after %v", err, time.Since(began))
+				case test.code != "" && (cut == nil || cut.Code != test.code || time.Since(began) > test.latest):
+					t.Errorf("ended with %v after %v, want %s within %v", err, time.Since(began), test.code, test.latest)
+				}
+			})
+		})
+	}
+}
+
+func TestAClientThatReadsSlowlyIsNotTheReplicasSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, quiet := watchSilence(t.Context(), &config.Model{FirstByteTimeout: time.Second, GapTimeout: time.Second})
+		defer quiet.stop()
+		resp := &http.Response{Body: &slowBody{ctx, make([]time.Duration, 3)}}
+		quiet.over(resp)
+		for range 3 {
+			if _, err := resp.Body.Read(make([]byte, 1)); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Hour) // the client takes it
+		}
+	})
+}
