@@ -26,7 +26,7 @@ type choice struct {
 func (c *choice) rank(g *generation) {
 	c.generation = g
 	if g.policy != nil && !g.closed {
-		c.ranking = g.policy.Rank(c.payload)
+		c.ranking = g.rank(c.payload)
 	}
 }
 
@@ -64,7 +64,7 @@ func (c *choice) direct(ctx context.Context) (*Selection, error) {
 	if full {
 		return nil, llmserver.ErrFull
 	}
-	return nil, c.generation.unavailable(c.exclude)
+	return nil, c.generation.unavailable(c.payload, c.exclude)
 }
 
 // lightest is the replica of the tier with the least load among those with
@@ -175,7 +175,7 @@ func (c *choice) enqueue() (*waiter, error) {
 	case g.closed:
 		return nil, ErrClosed
 	case w.ranked == 0:
-		return nil, g.unavailable(c.exclude)
+		return nil, g.unavailable(c.payload, c.exclude)
 	}
 	c.waiter = w
 	newcomer := c.payload.place == 0

@@ -85,7 +85,7 @@ func (w *waiter) rank(g *generation, ranking iter.Seq[Tier]) bool {
 // prompts that w continues may have been placed while it was in line.
 func (w *waiter) approach() {
 	if g := w.stale; g != nil {
-		w.rank(g, g.policy.Rank(w.payload))
+		w.rank(g, g.rank(w.payload))
 		w.stale = nil
 	}
 }

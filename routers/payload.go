@@ -1,6 +1,10 @@
 package routers
 
-import "time"
+import (
+	"time"
+
+	"berth/llmserver"
+)
 
 // Payload is what routing may know of a request. It belongs to the request
 // and is read by policies; its maker changes nothing in it while the request is routed.
@@ -16,6 +20,10 @@ type Payload struct {
 	// engine's cache not fit (model, adapter, salt, tools), which the hasher takes as the
 	// seed of the chain. All blocks are of one size; empty if the prompt is not known.
 	Blocks []uint64
+
+	// Only, unless nil, is the one replica that can serve the request, as it holds what the
+	// request goes on with. The policy is not asked then, and if it is full it is waited for.
+	Only *llmserver.Replica
 
 	Waited time.Duration // spent in line so far; the router adds to it
 

@@ -147,8 +147,8 @@ func (r *Router) begin(g *generation) {
 	}
 	for w := r.line.head; w != nil; {
 		next := w.next
-		if !w.rank(g, g.policy.Rank(w.payload)) && !g.mayComeBack(w.exclude) {
-			r.hand(w, handover{err: g.unavailable(w.exclude)})
+		if !w.rank(g, g.rank(w.payload)) && !g.mayComeBack(w.payload, w.exclude) {
+			r.hand(w, handover{err: g.unavailable(w.payload, w.exclude)})
 		}
 		w = next
 	}
@@ -280,16 +280,17 @@ func (g *generation) chooses(r *llmserver.Replica) bool {
 
 // mayComeBack tells whether there are members that are merely down. Who is in line waits for such a
 // one as long as for a slot: one failed probe must not cost a whole line.
-func (g *generation) mayComeBack(tried []*llmserver.Replica) bool {
-	return slices.ContainsFunc(g.members, func(m *llmserver.Replica) bool {
+func (g *generation) mayComeBack(p *Payload, tried []*llmserver.Replica) bool {
+	return slices.ContainsFunc(g.eligible(p), func(m *llmserver.Replica) bool {
 		return !m.Draining() && !slices.Contains(tried, m)
 	})
 }
 
 // unavailable says why nobody can be asked to serve.
-func (g *generation) unavailable(tried []*llmserver.Replica) error {
-	e := &UnavailableError{Replicas: len(g.members)}
-	for _, m := range g.members {
+func (g *generation) unavailable(p *Payload, tried []*llmserver.Replica) error {
+	members := g.eligible(p)
+	e := &UnavailableError{Replicas: len(members)}
+	for _, m := range members {
 		switch {
 		case !m.Available():
 			e.Said = append(e.Said, m.ID()+": "+m.Said())

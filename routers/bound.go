@@ -1,0 +1,31 @@
+package routers
+
+import (
+	"iter"
+
+	"berth/llmserver"
+)
+
+// rank is the policy's ranking for p, or the one replica that p is bound to.
+func (g *generation) rank(p *Payload) iter.Seq[Tier] {
+	if p.Only == nil {
+		return g.policy.Rank(p)
+	}
+	return func(yield func(Tier) bool) {
+		if only := g.eligible(p); len(only) > 0 && only[0].Available() {
+			yield(Tier{Replicas: only})
+		}
+	}
+}
+
+// eligible are the members that may serve p.
+func (g *generation) eligible(p *Payload) []*llmserver.Replica {
+	if p.Only == nil {
+		return g.members
+	}
+	i, member := g.index[p.Only]
+	if !member {
+		return nil
+	}
+	return g.members[i : i+1]
+}

@@ -1,0 +1,125 @@
+package routers
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"berth/llmserver"
+)
+
+// beginBound calls Choose for a request that is bound to one replica.
+func beginBound(t *testing.T, r *Router, only *llmserver.Replica) *request {
+	q := &request{payload: Payload{Only: only}, done: make(chan struct{}), cancel: func(error) {}}
+	began := time.Now()
+	go func() {
+		defer close(q.done)
+		q.sel, q.err = r.Choose(t.Context(), &q.payload)
+		q.took = time.Since(began)
+	}()
+	return q
+}
+
+func TestABoundRequestGoesToItsReplicaWhateverThePolicySays(t *testing.T) {
+	onEveryPolicy(t, func(t *testing.T, fleet *fleet, build Builder, _ int) {
+		r := New(fleet.replicas, build, roomy, Hooks{})
+		for _, only := range fleet.replicas {
+			for range 3 {
+				sel, err := r.Choose(t.Context(), &Payload{Only: only})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer sel.Release()
+				if sel.Replica() != only {
+					t.Fatalf("it went to %s, not %s", sel.Replica().ID(), only.ID())
+				}
+			}
+		}
+	})
+}
+
+func TestABoundRequestDoesNotMoveThePolicy(t *testing.T) {
+	f := newFleet(t, 4, 4)
+	var ranks atomic.Int32
+	r := New(f.replicas, func(members []*llmserver.Replica, _ Policy) Policy { return &byText{members, &ranks} }, roomy, Hooks{})
+	sel, err := r.Choose(t.Context(), &Payload{Only: f.replicas[1]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sel.Release()
+	if n := ranks.Load(); n != 0 {
+		t.Errorf("the policy was asked %d times", n)
+	}
+}
+
+// It waits for its replica while another is free, and leaves that to others, before it in line and behind.
+func TestABoundRequestWaitsForItsReplicaAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 1, 1)
+		r := New(f.replicas, newByText, roomy, Hooks{})
+		holder := mustChoose(t, r, "a")
+		bound := beginBound(t, r, f.replicas[0])
+		synctest.Wait()
+		if bound.ended() || r.Waiting() != 1 {
+			t.Fatalf("it is not in line: %v", bound.err)
+		}
+		for range 3 {
+			other := begin(t, r, "ab")
+			synctest.Wait()
+			if !other.ended() || other.sel.Replica() != f.replicas[1] {
+				t.Fatal("another request is held up by one that cannot use the free slot")
+			}
+			serve(t, other.sel)
+		}
+		time.Sleep(time.Second)
+		serve(t, holder)
+		<-bound.done
+		if bound.err != nil || bound.sel.Replica() != f.replicas[0] || bound.took != time.Second {
+			t.Fatalf("it got %v after %v", bound.err, bound.took)
+		}
+		serve(t, bound.sel)
+		f.wantIdle(t)
+	})
+}
+
+func TestABoundRequestIsToldWhenItsReplicaIsNotToBeHad(t *testing.T) {
+	f := newFleet(t, 1, 1)
+	r := New(f.replicas, newByText, roomy, Hooks{})
+	refused := func(only *llmserver.Replica, said string, exclude ...*llmserver.Replica) {
+		t.Helper()
+		sel, err := r.Choose(t.Context(), &Payload{Only: only}, exclude...)
+		if _, ok := errors.AsType[*UnavailableError](err); !ok || !strings.Contains(err.Error(), said) {
+			t.Errorf("it got %v and %v", sel, err)
+		}
+	}
+	refused(f.replicas[0], "1 tried in vain", f.replicas[0])
+	f.replicas[0].Drain()
+	refused(f.replicas[0], "a: draining")
+	refused(newFleet(t, 1).replicas[0], "none of 0")
+}
+
+func TestABoundWaitEndsWhenItsReplicaLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 1, 1)
+		r := New(f.replicas, newByText, roomy, Hooks{})
+		holder := mustChoose(t, r, "a")
+		bound := beginBound(t, r, f.replicas[0])
+		synctest.Wait()
+		r.Update(slices.Clone(f.replicas), newByText, roomy)
+		synctest.Wait()
+		if bound.ended() {
+			t.Fatalf("a change that keeps its replica ended it: %v", bound.err)
+		}
+		r.Update(f.replicas[1:], newByText, roomy)
+		<-bound.done
+		if _, ok := errors.AsType[*UnavailableError](bound.err); !ok {
+			t.Errorf("it got %v", bound.err)
+		}
+		serve(t, holder)
+		f.wantIdle(t)
+	})
+}
