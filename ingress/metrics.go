@@ -22,6 +22,8 @@ type metrics struct {
 	requests       *prometheus.CounterVec   // model, route, status
 	duration       *prometheus.HistogramVec // model
 	firstByte      *prometheus.HistogramVec // model
+	firstToken     *prometheus.HistogramVec // model
+	gaps           gapHistogram             // model
 	overhead       *prometheus.HistogramVec // model
 	wait           *prometheus.HistogramVec // model
 	reservations   *prometheus.CounterVec   // model, outcome
@@ -29,6 +31,7 @@ type metrics struct {
 	aborts         *prometheus.CounterVec   // model, phase
 	upstreamErrors *prometheus.CounterVec   // model, phase
 	noText         *prometheus.CounterVec   // model
+	tokens         *prometheus.CounterVec   // model, key, kind
 
 	reloaded   prometheus.Gauge
 	reloadTime prometheus.Gauge
@@ -67,6 +70,9 @@ func newMetrics() *metrics {
 	m.requests = counter("berth_requests_total", "Requests by how they were answered; 499 is a client that left before an answer.", "model", "route", "status")
 	m.duration = histogram("berth_request_duration_seconds", "From a request's head to the end of its answer.", long)
 	m.firstByte = histogram("berth_time_to_first_byte_seconds", "From a request's head to the first byte of the replica's answer at the client.", long)
+	m.firstToken = histogram("berth_time_to_first_token_seconds", "From a request's head to the first event with content at the client, of streams.", long)
+	m.gaps.models = make(map[string]*gapSum)
+	m.registry.MustRegister(&m.gaps)
 	m.overhead = histogram("berth_overhead_seconds", "What berth itself took: scan, choose, reserve and prepare the dispatch; without waiting in line or for the replica.",
 		[]float64{5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 5e-2})
 	m.wait = histogram("berth_queue_wait_seconds", "How long requests that had to wait were in line, with or without success.", long)
@@ -75,6 +81,7 @@ func newMetrics() *metrics {
 	m.aborts = counter("berth_aborts_total", "Requests that their client gave up, by phase.", "model", "phase")
 	m.upstreamErrors = counter("berth_upstream_errors_total", "Attempts that a replica failed, by phase.", "model", "phase")
 	m.noText = counter("berth_requests_without_routing_text_total", "Requests that were ranked by load for want of a text to route by.", "model")
+	m.tokens = counter("berth_tokens_total", "Tokens as replicas reported them, by the name of the API key: prompt, of which cached is a part, and completion. Estimated are the events with content of streams without a report.", "model", "key", "kind")
 	m.reloaded = gauge("berth_config_last_reload_successful", "1 if the configuration was last loaded without error, else 0.")
 	m.reloadTime = gauge("berth_config_last_reload_success_timestamp_seconds", "When a configuration was last taken over, in Unix time.")
 	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -111,6 +118,7 @@ func (m *metrics) sweep() {
 		labels := prometheus.Labels{"model": model}
 		for _, v := range []interface{ DeletePartialMatch(prometheus.Labels) int }{
 			m.requests, m.duration, m.firstByte, m.overhead, m.wait, m.reservations, m.retries, m.aborts, m.upstreamErrors, m.noText,
+			m.firstToken, &m.gaps, m.tokens,
 		} {
 			v.DeletePartialMatch(labels)
 		}

@@ -36,6 +36,8 @@ type exchange struct {
 	tried   []*llmserver.Replica // not to be chosen again
 	broken  bool                 // a connection broke once before any answer
 	refusal *http.Response       // the last one by which an engine said that it is busy
+
+	tap streaming.Tap // on the answer
 }
 
 // proxy serves a POST whose body names a model.
@@ -206,10 +208,8 @@ func (x *exchange) attempt(ctx context.Context) error {
 	x.phase = phaseStreaming
 	x.sent()
 	resp.Header.Del(requestIDHeader) // the client gets the one that is in the log
-	result, err := x.relay.Copy(x.c.Request.Context(), x.c.Writer, resp, nil)
-	if !result.FirstByte.IsZero() {
-		x.metrics.firstByte.WithLabelValues(x.model.config.ID).Observe(result.FirstByte.Sub(x.began).Seconds())
-	}
+	result, err := x.relay.Copy(x.c.Request.Context(), x.c.Writer, resp, &x.tap)
+	x.told(result)
 	if err == nil {
 		return nil
 	}

@@ -8,17 +8,6 @@ import (
 	"time"
 )
 
-// texts is how many events with content a tap has heard.
-func (t *Tap) texts() (n int) {
-	if t.FirstContent.IsZero() {
-		return 0
-	}
-	for _, count := range t.Gaps.Counts {
-		n += int(count)
-	}
-	return n + 1
-}
-
 func heard(t *testing.T, stream string, size int) *Tap {
 	t.Helper()
 	var pieces []string
@@ -68,7 +57,7 @@ func TestATapTellsEventsWithContentFromOthers(t *testing.T) {
 	} {
 		stream := strings.Join(test.stream, "")
 		for _, size := range []int{1, 7, len(stream)} {
-			if got := heard(t, stream, size).texts(); got != test.want {
+			if got := heard(t, stream, size).Contents(); got != test.want {
 				t.Errorf("%s, in pieces of %d: %d events with content, want %d", name, size, got, test.want)
 			}
 		}

@@ -32,6 +32,17 @@ type Tap struct {
 // Usage is what the upstream server counted, as far as it has passed.
 func (t *Tap) Usage() Usage { return t.counts.usage() }
 
+// Contents is how many events with content have passed. Where no usage was told, it is the best guess at the tokens.
+func (t *Tap) Contents() (n int) {
+	if t.FirstContent.IsZero() {
+		return 0
+	}
+	for _, count := range t.Gaps.Counts {
+		n += int(count)
+	}
+	return n + 1
+}
+
 // GapBounds are the upper bounds of the gaps that are counted together; longer ones are counted last.
 var GapBounds = [...]time.Duration{
 	time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond, 10 * time.Millisecond, 15 * time.Millisecond,

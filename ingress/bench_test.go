@@ -1,0 +1,59 @@
+package ingress
+
+import (
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"berth/config"
+)
+
+// BenchmarkStream is the whole way of an event stream through berth, each event in a write of its own. Client and replica
+// are in the same process, and cost far more than what berth does beside passing bytes on.
+func BenchmarkStream(b *testing.B) {
+	replica := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		w.Header().Set("Content-Type", "text/event-stream")
+		for range b.N {
+			io.WriteString(w, textChunk)
+			w.(http.Flusher).Flush()
+		}
+		io.WriteString(w, doneChunk)
+	}))
+	defer replica.Close()
+	c := configured(modelOn("m", replica.URL))
+	c.HTTP.DrainTimeout, c.Admin = time.Second, config.Admin{}
+	s, err := New(c, slog.New(slog.DiscardHandler))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	s.public.serve(make(chan error, 1))
+	b.ReportAllocs()
+	b.ResetTimer()
+	began := cpu(b)
+	resp, err := http.Post("http://"+s.Address()+"/v1/chat/completions", "application/json", strings.NewReader(chat("m")))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer resp.Body.Close()
+	n, err := io.Copy(io.Discard, resp.Body)
+	b.ReportMetric(float64(cpu(b)-began)/float64(b.N), "cpu-ns/op")
+	if want := int64(b.N*len(textChunk) + len(doneChunk)); err != nil || n != want {
+		b.Fatalf("%d bytes of %d and %v", n, want, err)
+	}
+}
+
+// cpu is the time that this process has had a processor.
+func cpu(b *testing.B) time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
