@@ -15,6 +15,7 @@ func (s *Server) adminRoutes() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", s.metricsHandler)
 	mux.HandleFunc("GET /internal/slots", s.listSlots)
+	mux.HandleFunc("GET /internal/decisions", s.listDecisions)
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
 	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)

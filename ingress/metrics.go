@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"berth/llmserver"
+	"berth/routers"
 )
 
 // metrics are what berth tells about itself. Counters and histograms live
@@ -32,6 +33,7 @@ type metrics struct {
 	upstreamErrors *prometheus.CounterVec   // model, phase
 	noText         *prometheus.CounterVec   // model
 	tokens         *prometheus.CounterVec   // model, key, kind
+	matches        *prometheus.HistogramVec // model
 
 	reloaded   prometheus.Gauge
 	reloadTime prometheus.Gauge
@@ -82,6 +84,8 @@ func newMetrics() *metrics {
 	m.upstreamErrors = counter("berth_upstream_errors_total", "Attempts that a replica failed, by phase.", "model", "phase")
 	m.noText = counter("berth_requests_without_routing_text_total", "Requests that were ranked by load for want of a text to route by.", "model")
 	m.tokens = counter("berth_tokens_total", "Tokens as replicas reported them, by the name of the API key: prompt, of which cached is a part, and completion. Estimated are the events with content of streams without a report.", "model", "key", "kind")
+	m.matches = histogram("berth_prefix_match_ratio", "The part of a prompt's blocks that the chosen replica was held to know.",
+		[]float64{0, .1, .25, .5, .75, .9, .99})
 	m.reloaded = gauge("berth_config_last_reload_successful", "1 if the configuration was last loaded without error, else 0.")
 	m.reloadTime = gauge("berth_config_last_reload_success_timestamp_seconds", "When a configuration was last taken over, in Unix time.")
 	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -118,7 +122,7 @@ func (m *metrics) sweep() {
 		labels := prometheus.Labels{"model": model}
 		for _, v := range []interface{ DeletePartialMatch(prometheus.Labels) int }{
 			m.requests, m.duration, m.firstByte, m.overhead, m.wait, m.reservations, m.retries, m.aborts, m.upstreamErrors, m.noText,
-			m.firstToken, &m.gaps, m.tokens,
+			m.firstToken, &m.gaps, m.tokens, m.matches,
 		} {
 			v.DeletePartialMatch(labels)
 		}
@@ -148,11 +152,18 @@ var (
 	descHanded   = prometheus.NewDesc("berth_handed_slots_total", "Slots that went to a request in the waiting line.", []string{"model"}, nil)
 	descPassed   = prometheus.NewDesc("berth_passed_over_total", "Times that an older request in line was passed over for one that ranks the replica better.", []string{"model"}, nil)
 	descDraining = prometheus.NewDesc("berth_draining", "1 from the signal to stop until the end.", nil, nil)
+	descRanks    = prometheus.NewDesc("berth_route_rank_total", "Requests placed, by the rank of the replica with their policy.", []string{"model", "rank"}, nil)
+
+	descIndexBytes = prometheus.NewDesc("berth_prefix_index_bytes", "Memory of the index of prefixes.", []string{"model"}, nil)
+	descEvictions  = prometheus.NewDesc("berth_prefix_index_evictions_total", "Entries of the index of prefixes that made room for others.", []string{"model"}, nil)
+	descRebuilds   = prometheus.NewDesc("berth_ring_rebuilds_total", "Times that the hash ring was built anew for another membership.", []string{"model"}, nil)
+
 	descBuffered = prometheus.NewDesc("berth_buffered_bytes", "Bytes of request bodies held in memory.", nil, nil)
 )
 
 func (r readings) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descSlots, descCapacity, descUp, descQueue, descHanded, descPassed, descDraining, descBuffered} {
+	for _, d := range []*prometheus.Desc{descSlots, descCapacity, descUp, descQueue, descHanded, descPassed, descDraining, descBuffered,
+		descRanks, descIndexBytes, descEvictions, descRebuilds} {
 		ch <- d
 	}
 }
@@ -171,8 +182,25 @@ func (r readings) Collect(ch chan<- prometheus.Metric) {
 		handed, passed := m.router.Handed()
 		counter(descHanded, handed, m.config.ID)
 		counter(descPassed, passed, m.config.ID)
+		collectPlacing(m, gauge, counter)
 	}
 	r.collectReplicas(gauge)
+}
+
+// collectPlacing reads how a model's policy places requests.
+func collectPlacing(m *model, gauge func(*prometheus.Desc, float64, ...string), counter func(*prometheus.Desc, uint64, ...string)) {
+	for i, n := range m.router.Ranks() {
+		counter(descRanks, n, m.config.ID, [...]string{"1", "2", "3", "4+"}[i])
+	}
+	policy := m.router.Policy()
+	if p, ok := policy.(routers.Prefixed); ok {
+		bytes, evictions := p.Index()
+		gauge(descIndexBytes, float64(bytes), m.config.ID)
+		counter(descEvictions, evictions, m.config.ID)
+	}
+	if p, ok := policy.(routers.Ringed); ok {
+		counter(descRebuilds, p.Rebuilds(), m.config.ID)
+	}
 }
 
 // truth is a boolean as metrics write it.

@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"berth/config"
 	"berth/llmserver"
 	"berth/llmserver/agent"
@@ -26,6 +28,8 @@ type registry struct {
 	fleet   fleet
 	metrics *metrics
 	log     *slog.Logger
+
+	decisions *decisions // nil: nobody can ask for them
 
 	table    atomic.Pointer[table]
 	applying sync.Mutex
@@ -96,6 +100,14 @@ func (r *registry) renew() {
 
 // find is the model that clients call by name; nil if there is none.
 func (t *table) find(name string) *model { return t.names[name] }
+
+// policy is the class of a model's policy.
+func (t *table) policy(model string) string {
+	if m := t.names[model]; m != nil {
+		return m.config.Router.Class
+	}
+	return "" // removed by now
+}
 
 // adapted is the model that a name is for which is nobody's, and the adapter of it that the name asks for:
 // "base:adapter". As both parts may have colons, the longest known name in front of one is the base.
@@ -249,9 +261,18 @@ func (m *model) observe() {
 	}
 }
 
-// hooks has a router's rejections counted.
+// hooks has a router's decisions noted and its rejections counted.
 func (r *registry) hooks(model string) routers.Hooks {
+	matches := sync.OnceValue(func() prometheus.Observer { return r.metrics.matches.WithLabelValues(model) })
 	return routers.Hooks{
+		Decided: func(d routers.Decision) {
+			if asked := len(d.Payload.Blocks); asked > 0 {
+				matches().Observe(float64(d.Matched) / float64(asked))
+			}
+			if r.decisions != nil {
+				r.decisions.note(d, r.table.Load().policy(model))
+			}
+		},
 		Rejected: func(_ *routers.Payload, _ string, err error) {
 			r.metrics.reservations.WithLabelValues(model, rejection(err)).Inc()
 		},

@@ -50,6 +50,9 @@ func New(c *config.Config, log *slog.Logger) (*Server, error) {
 		relay:   streaming.Relay{WriteTimeout: writeTimeout},
 	}
 	s.registry = newRegistry(s.metrics, log)
+	if c.Admin.Address != "" {
+		s.registry.decisions = new(decisions)
+	}
 	s.metrics.registry.MustRegister(readings{s.registry, s.budget, &s.draining})
 	s.metricsHandler = s.metrics.handler()
 	var err error

@@ -134,7 +134,6 @@ func (c *choice) tell(sel *Selection) {
 // when the wait is over.
 func (c *choice) wait(ctx context.Context) (*Selection, error) {
 	began := time.Now()
-	defer func() { c.payload.Waited += time.Since(began) }()
 	// A context and not a timer: its end is seen however often the request lines up again.
 	over, stop := context.WithTimeout(context.Background(), c.generation.limits.QueueTimeout-c.payload.Waited)
 	defer stop()
@@ -144,6 +143,8 @@ func (c *choice) wait(ctx context.Context) (*Selection, error) {
 			return nil, err
 		}
 		h := c.router.await(ctx, w, over.Done())
+		now := time.Now()
+		c.payload.Waited, began = c.payload.Waited+now.Sub(began), now
 		if h.err != nil {
 			return nil, h.err
 		}

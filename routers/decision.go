@@ -45,6 +45,9 @@ type preferrer interface {
 	preferred(p *Payload, candidates []Candidate) *llmserver.Replica
 }
 
+// Members is how many replicas there are.
+func (d Decision) Members() int { return len(d.choice.generation.members) }
+
 // Explain appends up to most replicas to into: those that were ranked, the best first, then the others.
 // If the policy would rather have had another one than the chosen, that is preferred, and lost says why
 // it was not to be. What it reads is as of now, so in a race it may be off by a moment.
