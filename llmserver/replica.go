@@ -8,8 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/google/uuid"
 )
 
 // cancelTimeout bounds the call that gives a reserved slot back to its backend.
@@ -128,15 +126,25 @@ func (r *Replica) Usage() Usage {
 // than the replica's limit are ongoing. It is the gate's own decision, made in one step and without
 // waiting: ErrFull, ErrDraining or ErrGone if not. The backend is yet to agree: see Slot.Confirm.
 func (r *Replica) Claim(holder string, bound int) (*Slot, error) {
-	if err := r.gate.reserve(bound); err != nil {
+	s := new(Slot)
+	if err := r.ClaimInto(s, holder, bound); err != nil {
 		return nil, err
 	}
-	return r.grant(holder), nil
+	return s, nil
+}
+
+// ClaimInto is Claim for one who has the slot's memory already, still zero. On an error it is as it was.
+func (r *Replica) ClaimInto(s *Slot, holder string, bound int) error {
+	if err := r.gate.reserve(bound); err != nil {
+		return err
+	}
+	r.grant(s, holder)
+	return nil
 }
 
 // grant makes the slot for a unit that the gate counts as reserved already.
-func (r *Replica) grant(holder string) *Slot {
-	s := &Slot{replica: r, token: uuid.New(), holder: holder, since: time.Now()}
+func (r *Replica) grant(s *Slot, holder string) {
+	s.replica, s.token, s.holder, s.since = r, newToken(), holder, time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s.next = r.live
@@ -144,7 +152,6 @@ func (r *Replica) grant(holder string) *Slot {
 		r.live.prev = s
 	}
 	r.live = s
-	return s
 }
 
 // forget takes a slot that is done from the list of live ones.

@@ -2,6 +2,8 @@ package llmserver
 
 import (
 	"context"
+	"encoding/binary"
+	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
@@ -11,6 +13,15 @@ import (
 // Token names a reserved slot. Whoever asks for the slot mints it first, so
 // that a reservation whose reply was lost can be cancelled by name.
 type Token = uuid.UUID
+
+// newToken is a random UUID. The runtime's generator (ChaCha8, seeded by the system) has a state for each
+// thread, so that minting costs neither a lock nor memory.
+func newToken() (t Token) {
+	binary.NativeEndian.PutUint64(t[:8], rand.Uint64())
+	binary.NativeEndian.PutUint64(t[8:], rand.Uint64())
+	t[6], t[8] = t[6]&0x0f|0x40, t[8]&0x3f|0x80 // version 4, variant of RFC 9562
+	return t
+}
 
 // Slot is one unit of a replica's capacity, held for one request.
 //
@@ -124,7 +135,9 @@ func (s *Slot) HandOver(holder string) *Slot {
 		s.replica.gate.free(unit)
 		return nil
 	}
-	return s.replica.grant(holder)
+	heir := new(Slot)
+	s.replica.grant(heir, holder)
+	return heir
 }
 
 // end is the edge to done; the one caller that wins it gets the unit to account for.

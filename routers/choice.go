@@ -5,6 +5,7 @@ import (
 	"errors"
 	"iter"
 	"slices"
+	"sync"
 	"time"
 
 	"berth/llmserver"
@@ -18,7 +19,40 @@ type choice struct {
 
 	generation *generation
 	ranking    iter.Seq[Tier]
-	waiter     *waiter // its last place in line, nil if it had none
+	waiter     *waiter         // its last place in line, nil if it had none
+	try        func(Tier) bool // the method walk, bound once for all uses of the choice
+	walked
+}
+
+// walked is what a walk down the ranking has come to.
+type walked struct {
+	ctx   context.Context
+	at    int                  // the rank of the tier
+	full  bool                 // there are replicas to wait for
+	asked []*llmserver.Replica // whose agents said that they are full
+	found *Selection
+	err   error // that ended it
+}
+
+// choices that found a slot at once are used again: most requests find one, and then a choice costs
+// no memory of its own.
+var choices = sync.Pool{New: func() any {
+	c := new(choice)
+	c.try = c.walk
+	return c
+}}
+
+func (r *Router) choice(p *Payload, exclude []*llmserver.Replica) *choice {
+	c := choices.Get().(*choice)
+	c.router, c.payload, c.exclude = r, p, exclude
+	c.rank(r.current.Load())
+	return c
+}
+
+// done gives the choice back. Nobody may use it any more.
+func (c *choice) done() {
+	*c = choice{try: c.try}
+	choices.Put(c)
 }
 
 // rank goes by g from now on. The policy is asked once a generation, so that
@@ -36,43 +70,52 @@ func (c *choice) direct(ctx context.Context) (*Selection, error) {
 	if c.generation.closed {
 		return nil, ErrClosed
 	}
-	full, rank := false, 0
-	var asked []*llmserver.Replica // whose agents said that they are full
-	for tier := range c.ranking {
-		rank++
-		for {
-			replica, more := c.lightest(tier, asked)
-			full = full || more
-			if replica == nil {
-				break
-			}
-			slot, err := replica.Claim(c.payload.RequestID, tier.Limit)
-			if err != nil {
-				continue // another request was faster
-			}
-			sel, err := c.confirm(ctx, slot, rank)
-			switch {
-			case err == nil:
-				return sel, nil
-			case ctx.Err() != nil:
-				return nil, context.Cause(ctx)
-			case errors.Is(err, llmserver.ErrFull):
-				full, asked = true, append(asked, replica)
-			}
+	c.walked = walked{ctx: ctx}
+	c.ranking(c.try)
+	switch {
+	case c.found != nil || c.err != nil:
+		return c.found, c.err
+	case c.full:
+		return nil, llmserver.ErrFull
+	default:
+		return nil, c.generation.unavailable(c.payload, c.exclude)
+	}
+}
+
+// walk tries the replicas of a tier; false ends the walk.
+func (c *choice) walk(tier Tier) bool {
+	c.at++
+	for {
+		replica, full := c.lightest(tier)
+		c.full = c.full || full
+		if replica == nil {
+			return true
+		}
+		sel := &Selection{rank: c.at}
+		if replica.ClaimInto(&sel.direct, c.payload.RequestID, tier.Limit) != nil {
+			continue // another request was faster
+		}
+		sel.slot = &sel.direct
+		err := c.confirm(c.ctx, sel)
+		switch {
+		case err == nil:
+			c.found = sel
+			return false
+		case c.ctx.Err() != nil:
+			c.err = context.Cause(c.ctx)
+			return false
+		case errors.Is(err, llmserver.ErrFull):
+			c.full, c.asked = true, append(c.asked, replica)
 		}
 	}
-	if full {
-		return nil, llmserver.ErrFull
-	}
-	return nil, c.generation.unavailable(c.payload, c.exclude)
 }
 
 // lightest is the replica of the tier with the least load among those with
 // room that were not asked yet, and whether there are some without.
-func (c *choice) lightest(tier Tier, asked []*llmserver.Replica) (lightest *llmserver.Replica, full bool) {
+func (c *choice) lightest(tier Tier) (lightest *llmserver.Replica, full bool) {
 	least := 0
 	for _, r := range tier.Replicas {
-		if slices.Contains(c.exclude, r) || slices.Contains(asked, r) {
+		if slices.Contains(c.exclude, r) || slices.Contains(c.asked, r) {
 			continue
 		}
 		load := r.Load()
@@ -89,10 +132,10 @@ func (c *choice) lightest(tier Tier, asked []*llmserver.Replica) (lightest *llms
 
 // confirm has the backend agree to a slot that was claimed. If it does not, its unit is given to
 // who waits for it, and the replica is not asked again for this request unless it is one that can
-// be waited for. rank is that of the tier which the slot was taken from.
-func (c *choice) confirm(ctx context.Context, slot *llmserver.Slot, rank int) (*Selection, error) {
-	replica := slot.Replica()
-	if err := slot.Confirm(ctx, 0); err != nil {
+// be waited for.
+func (c *choice) confirm(ctx context.Context, sel *Selection) error {
+	replica := sel.Replica()
+	if err := sel.slot.Confirm(ctx, 0); err != nil {
 		if !errors.Is(err, llmserver.ErrFull) || !replica.CountsSlots() {
 			c.exclude = append(slices.Clip(c.exclude), replica)
 		}
@@ -100,12 +143,12 @@ func (c *choice) confirm(ctx context.Context, slot *llmserver.Slot, rank int) (*
 		if rejected := c.router.hooks.Rejected; rejected != nil && ctx.Err() == nil {
 			rejected(c.payload, replica.ID(), err)
 		}
-		return nil, err
+		return err
 	}
-	sel := &Selection{router: c.router, payload: c.payload, slot: slot, rank: rank}
-	c.router.ranks[min(rank, len(c.router.ranks))-1].Add(1)
+	sel.router, sel.payload = c.router, c.payload
+	c.router.ranks[min(sel.rank, len(c.router.ranks))-1].Add(1)
 	c.tell(sel)
-	return sel, nil
+	return nil
 }
 
 // tell has those who learn from a selection, or look on, hear of it.
@@ -148,7 +191,8 @@ func (c *choice) wait(ctx context.Context) (*Selection, error) {
 		if h.err != nil {
 			return nil, h.err
 		}
-		sel, err := c.confirm(ctx, h.slot, h.rank)
+		sel := &Selection{slot: h.slot, rank: h.rank}
+		err = c.confirm(ctx, sel)
 		switch {
 		case err == nil:
 			return sel, nil

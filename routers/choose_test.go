@@ -95,8 +95,7 @@ func bounded(limit int) Builder {
 func TestATierWithALimitIsReservedOnlyBelowIt(t *testing.T) {
 	f := newFleet(t, 4)
 	r := New(f.replicas, bounded(2), Limits{MaxQueued: 0, QueueTimeout: time.Minute}, Hooks{})
-	c := &choice{router: r, payload: new(Payload)}
-	c.rank(r.current.Load())
+	c := r.choice(new(Payload), nil)
 	for range 2 {
 		sel, err := c.direct(t.Context())
 		if err != nil {

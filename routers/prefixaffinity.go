@@ -176,9 +176,10 @@ func (p *prefixAffinity) Rank(payload *Payload) iter.Seq[Tier] {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	least := math.MaxInt
-	for i, cost := range v.costs() {
-		if cost < least && p.members[i].Available() {
-			least, v.best = cost, i
+	v.look()
+	for at := range p.members {
+		if c := v.cost(at); c.cost < least && p.members[c.member].Available() {
+			least, v.best = c.cost, c.member
 		}
 	}
 	return v.cheapest

@@ -2,7 +2,6 @@ package routers
 
 import (
 	"cmp"
-	"iter"
 	"math"
 	"slices"
 
@@ -15,6 +14,7 @@ type view struct {
 	blocks     chain
 	full       bool // no replica has room
 	imbalanced bool // loads are too far apart for matches to count
+	counts     bool // the match is long enough to count
 	best       int  // the member with the least cost when it was ranked, -1 for none
 	sorted     []priced
 }
@@ -22,29 +22,28 @@ type view struct {
 // priced is a member with its cost.
 type priced struct{ member, cost int }
 
-// costs yields what each member costs, in blocks and but for a constant. The
-// lock is held.
-func (v *view) costs() iter.Seq2[int, int] {
+// look finds how much of the prompt each member knows. The lock is held, and what was found is good
+// for as long as it is.
+func (v *view) look() {
 	longest := v.prefixes.match(v.blocks)
-	counts := !v.imbalanced && float64(longest) >= v.MatchRate*float64(len(v.blocks))
-	return func(yield func(int, int) bool) {
-		for at := range v.members {
-			i := at + v.first
-			if i >= len(v.members) {
-				i -= len(v.members)
-			}
-			number, cost := v.numbers[i], 0
-			if !v.full {
-				cost = v.work[number] + v.sent[number]
-			}
-			if counts {
-				cost -= recompute * int(v.prefixes.depth[number])
-			}
-			if !yield(i, cost) {
-				return
-			}
-		}
+	v.counts = !v.imbalanced && float64(longest) >= v.MatchRate*float64(len(v.blocks))
+}
+
+// cost is what the member at a place in the ranking's own order costs, in blocks and but for a constant.
+// look comes first.
+func (v *view) cost(at int) priced {
+	i := at + v.first
+	if i >= len(v.members) {
+		i -= len(v.members)
 	}
+	number, cost := v.numbers[i], 0
+	if !v.full {
+		cost = v.work[number] + v.sent[number]
+	}
+	if v.counts {
+		cost -= recompute * int(v.prefixes.depth[number])
+	}
+	return priced{i, cost}
 }
 
 // order is all members by cost. It is worked out when it is first needed, which
@@ -52,8 +51,9 @@ func (v *view) costs() iter.Seq2[int, int] {
 func (v *view) order() []priced {
 	if v.sorted == nil {
 		v.mu.Lock()
-		for i, cost := range v.costs() {
-			v.sorted = append(v.sorted, priced{i, cost})
+		v.look()
+		for at := range v.members {
+			v.sorted = append(v.sorted, v.cost(at))
 		}
 		v.mu.Unlock()
 		slices.SortStableFunc(v.sorted, func(a, b priced) int { return cmp.Compare(a.cost, b.cost) })

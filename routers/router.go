@@ -125,11 +125,11 @@ func (r *Router) Choose(ctx context.Context, p *Payload, exclude ...*llmserver.R
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	c := &choice{router: r, payload: p, exclude: exclude}
-	c.rank(r.current.Load())
+	c := r.choice(p, exclude)
 	if r.waiting.Load() == 0 {
 		sel, err := c.direct(ctx)
 		if !errors.Is(err, llmserver.ErrFull) {
+			c.done()
 			return sel, err
 		}
 	}

@@ -13,6 +13,7 @@ type Selection struct {
 	router    *Router
 	payload   *Payload
 	slot      *llmserver.Slot
+	direct    llmserver.Slot // what slot points at, unless it was handed over in line
 	resp      *http.Response
 	rank      int
 	matched   int

@@ -17,8 +17,7 @@ type Ticket struct {
 // Try is Choose without the waiting: it returns a selection, or else a ticket for the place in line
 // that the request has got. The line's timeout is the caller's business.
 func (r *Router) Try(ctx context.Context, p *Payload, exclude ...*llmserver.Replica) (*Selection, *Ticket, error) {
-	c := &choice{router: r, payload: p, exclude: exclude}
-	c.rank(r.current.Load())
+	c := r.choice(p, exclude)
 	if r.waiting.Load() == 0 {
 		sel, err := c.direct(ctx)
 		if !errors.Is(err, llmserver.ErrFull) {
@@ -47,9 +46,13 @@ func (t *Ticket) Poll(ctx context.Context) (*Selection, error) {
 			if h.err != nil {
 				return nil, h.err
 			}
-			sel, err := t.choice.confirm(ctx, h.slot, h.rank)
-			if err == nil || ctx.Err() != nil {
-				return sel, err
+			sel := &Selection{slot: h.slot, rank: h.rank}
+			err := t.choice.confirm(ctx, sel)
+			if err == nil {
+				return sel, nil
+			}
+			if ctx.Err() != nil {
+				return nil, err
 			}
 			if err := t.join(); err != nil {
 				return nil, err
