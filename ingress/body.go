@@ -15,7 +15,7 @@ import (
 
 // Why a request body was not read, in sentences for the client.
 var (
-	errContentType     = errors.New("The Content-Type of the request must be application/json.")
+	errContentType     = errors.New("The Content-Type of the request must be application/json, or multipart/form-data where files are sent.")
 	errContentEncoding = errors.New("The request body must be sent without a Content-Encoding.")
 	errBodyTooLarge    = errors.New("The request body is too large")
 	errBudget          = errors.New("The server holds too many request bytes at the moment.")
@@ -115,7 +115,7 @@ func (br *bodyReader) setDeadline(w http.ResponseWriter, deadline time.Time) err
 }
 
 func checkHeader(h http.Header) error {
-	if !isJSON(h.Get("Content-Type")) {
+	if contentType := h.Get("Content-Type"); !isJSON(contentType) && !isForm(contentType) {
 		return errContentType
 	}
 	for _, encoding := range h.Values("Content-Encoding") {
@@ -170,17 +170,21 @@ func (b *body) grow(limit int64) error {
 // Bytes returns the body as it arrived, whatever its readers send. They are valid until Release.
 func (b *body) Bytes() []byte { return b.data }
 
-// replaceModel makes every reader from now on send name, quoted, in place of the value at the span; no other byte
-// changes, and none moves in memory. The span must not be absent. It must not run beside Size or NewReader.
-func (b *body) replaceModel(at span, name string) {
+// replaceModel makes every reader from now on send name in place of the value at the span, as it is in a form and quoted
+// in JSON; no other byte changes, and none moves in memory. The span must not be absent. It must not run beside Size or
+// NewReader.
+func (b *body) replaceModel(p payload, name string) {
+	at, value := p.modelAt, []byte(name)
 	if at.absent() {
 		panic("BUG: no model to replace")
 	}
-	quoted, err := json.Marshal(name)
-	if err != nil {
-		panic("BUG: a string does not encode: " + err.Error())
+	if !p.form {
+		var err error
+		if value, err = json.Marshal(name); err != nil {
+			panic("BUG: a string does not encode: " + err.Error())
+		}
 	}
-	b.parts = [3][]byte{b.data[:at.start], quoted, b.data[at.end:]}
+	b.parts = [3][]byte{b.data[:at.start], value, b.data[at.end:]}
 }
 
 // Size returns how many bytes a reader sends.

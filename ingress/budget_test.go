@@ -236,7 +236,7 @@ func TestAReplacedModelIsSentAndNoOtherByteChanges(t *testing.T) {
 		if err != nil {
 			rt.Fatal(err)
 		}
-		b.replaceModel(p.modelAt, name)
+		b.replaceModel(p, name)
 		if string(b.Bytes()) != before+value+after {
 			rt.Fatalf("Bytes changed: %s", b.Bytes())
 		}

@@ -58,6 +58,9 @@ var answers = []struct {
 }{
 	{errEmptyBody, answer{400, invalidRequest, "empty_body", "", "", 0}},
 	{errNotObject, answer{400, invalidRequest, "invalid_json", "", "", 0}},
+	{errFormBoundary, answer{400, invalidRequest, "invalid_form", "", "", 0}},
+	{errFormBroken, answer{400, invalidRequest, "invalid_form", "", "", 0}},
+	{errFormParts, answer{400, invalidRequest, "invalid_form", "", "", 0}},
 	{errTooDeep, answer{400, invalidRequest, "invalid_json", "", "", 0}},
 	{errDuplicateModel, answer{400, invalidRequest, "invalid_model", "model", "", 0}},
 	{errModelNotString, answer{400, invalidRequest, "invalid_model", "model", "", 0}},

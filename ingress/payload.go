@@ -42,6 +42,7 @@ type payload struct {
 	model   []byte // the decoded name, nil if absent; may alias the body
 	modelAt span
 	stream  bool
+	form    bool // it is a multipart form, not JSON
 
 	messages, prompt, input span // the sources of routing text
 	promptCacheKey, user    span

@@ -76,7 +76,7 @@ func (x *exchange) read() error {
 		return err
 	}
 	x.body, x.ready = b, time.Now()
-	p, err := scanPayload(b.Bytes())
+	p, err := scanBody(x.c.Request.Header, b.Bytes())
 	if stray && p.model == nil {
 		return errUnknownPath // whatever else is wrong with it
 	}
@@ -100,12 +100,12 @@ func (x *exchange) resolve(t *table, p payload) error {
 			return unknownModel(name)
 		}
 		if served := cmp.Or(adapter, x.model.config.ServedName); name != served {
-			x.body.replaceModel(p.modelAt, served)
+			x.body.replaceModel(p, served)
 		}
 	case len(t.models) == 1:
 		x.model = t.models[0]
 		if !p.modelAt.absent() {
-			x.body.replaceModel(p.modelAt, x.model.config.ServedName) // a null
+			x.body.replaceModel(p, x.model.config.ServedName) // a null
 		}
 	default:
 		return errModelRequired
