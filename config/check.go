@@ -26,6 +26,14 @@ func (r *reader) checkModels(root *node) {
 	}
 }
 
+// decisionLog reads where the decision log is written.
+func (r *reader) decisionLog(n *node) {
+	r.object(r.decisionLogConfig(&r.config.DecisionLog))(n)
+	if n.kind == mapping && n.get("path") == nil {
+		r.fail(n.at, "decision_log needs a path, the file to write to")
+	}
+}
+
 func (r *reader) checkBodies(http *node) {
 	h := r.config.HTTP
 	if h.MaxBufferedBytes >= h.MaxBodyBytes {

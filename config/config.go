@@ -7,13 +7,23 @@ type Config struct {
 	HTTP    HTTP
 	Admin   Admin
 	Session Session
-	Models  []Model // at least one, in the order of the file
+
+	DecisionHeaders bool // answers say how their replica was chosen
+	DecisionLog     DecisionLog
+
+	Models []Model // at least one, in the order of the file
 }
 
 // Session says what names the conversation that a request belongs to: the first that is not empty, headers before fields.
 type Session struct {
 	Headers  []string // in lower case; - and _ are equal
 	BodyKeys []string // top-level strings of the request body
+}
+
+// DecisionLog is the file that says, a line for each request, how it was placed and what came of it.
+type DecisionLog struct {
+	Path   string // empty: there is none
+	KeyEnv string // names the environment variable with the key of its hashes; empty: one made at random
 }
 
 // HTTP says how clients are served.
@@ -100,7 +110,7 @@ type Checks struct {
 }
 
 // RestartKeys names the keys that differ between two configs and take effect at a restart only:
-// the addresses, which are bound once.
+// the addresses, which are bound once, and the file that is written to.
 func RestartKeys(running, next *Config) []string {
 	var keys []string
 	if running.HTTP.Address != next.HTTP.Address {
@@ -108,6 +118,9 @@ func RestartKeys(running, next *Config) []string {
 	}
 	if running.Admin.Address != next.Admin.Address {
 		keys = append(keys, "admin.address")
+	}
+	if running.DecisionLog != next.DecisionLog {
+		keys = append(keys, "decision_log")
 	}
 	return keys
 }

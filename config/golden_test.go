@@ -69,7 +69,7 @@ func TestTheExampleShowsEveryKey(t *testing.T) {
 	tables := []fields{
 		r.file(), r.http(new(HTTP)), r.admin(new(Admin)), r.modelConfig(new(Model)), r.modelLoading(new(Model)),
 		r.deployment(new(Model)), r.requestRouter(new(Router)), r.timeouts(new(Model)), r.replica(new(Replica)),
-		r.simulated(new(Simulated)), r.httpOptionsConfig(new(string), new(int)), r.applicationArgs(),
+		r.simulated(new(Simulated)), r.decisionLogConfig(new(DecisionLog)), r.httpOptionsConfig(new(string), new(int)), r.applicationArgs(),
 	}
 	for _, table := range tables {
 		for key := range maps.Keys(table) {
@@ -85,8 +85,8 @@ func TestTheExampleShowsTheDefaults(t *testing.T) {
 	if err != nil || len(warnings) > 0 {
 		t.Fatal(err, warnings)
 	}
-	if c.HTTP != defaultHTTP() || c.Admin != defaultAdmin() {
-		t.Errorf("got %+v and %+v", c.HTTP, c.Admin)
+	if c.HTTP != defaultHTTP() || c.Admin != defaultAdmin() || c.DecisionHeaders {
+		t.Errorf("got %+v, %+v and %v", c.HTTP, c.Admin, c.DecisionHeaders)
 	}
 	for _, m := range c.Models {
 		want := defaultModel()

@@ -142,6 +142,17 @@ func (r *reader) oneOf(dst *string, words ...string) func(*node) {
 	}
 }
 
+// flag reads true or false.
+func (r *reader) flag(dst *bool) func(*node) {
+	return func(n *node) {
+		if n.kind != boolean {
+			r.mismatch(n, "true or false")
+			return
+		}
+		*dst = n.truth
+	}
+}
+
 // whole reads a whole number within bounds.
 func whole[T int | int64](r *reader, dst *T, least, most T) func(*node) {
 	return func(n *node) {

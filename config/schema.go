@@ -16,6 +16,8 @@ func (r *reader) file() fields {
 		"admin":             r.object(r.admin(&r.config.Admin)),
 		"session_headers":   r.sessionHeaders,
 		"session_body_keys": r.sessionKeys,
+		"decision_headers":  r.flag(&r.config.DecisionHeaders),
+		"decision_log":      r.decisionLog,
 		"llm_configs":       r.list(r.modelOrFile),
 		"applications":      r.list(r.application),
 		"http_options":      r.httpOptions,
@@ -35,6 +37,10 @@ func (r *reader) http(h *HTTP) fields {
 
 func (r *reader) admin(a *Admin) fields {
 	return fields{"address": r.listenOrNot(&a.Address)}
+}
+
+func (r *reader) decisionLogConfig(l *DecisionLog) fields {
+	return fields{"path": r.label(&l.Path), "key_env": r.variable(&l.KeyEnv)}
 }
 
 func (r *reader) modelConfig(m *Model) fields {

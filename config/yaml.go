@@ -21,6 +21,14 @@ func (c *Config) YAML() []byte {
 	w.key(1, "address", c.Admin.Address)
 	w.key(0, "session_headers", append([]string{}, c.Session.Headers...)) // not null
 	w.key(0, "session_body_keys", append([]string{}, c.Session.BodyKeys...))
+	w.key(0, "decision_headers", c.DecisionHeaders)
+	if log := c.DecisionLog; log.Path != "" {
+		w.line(0, "decision_log:")
+		w.key(1, "path", log.Path)
+		if log.KeyEnv != "" {
+			w.key(1, "key_env", log.KeyEnv)
+		}
+	}
 	w.line(0, "llm_configs:")
 	for _, m := range c.Models {
 		w.model(m)

@@ -149,6 +149,17 @@ func (d *decision) show() shownDecision {
 	return s
 }
 
+// show tells the client how its replica was chosen.
+func (x *exchange) show(h http.Header, sel *routers.Selection) {
+	h["X-Berth-Replica"] = []string{sel.Replica().ID()}
+	h["X-Berth-Policy"] = []string{x.model.config.Router.Class}
+	h["X-Berth-Rank"] = []string{strconv.Itoa(sel.Rank())}
+	delete(h, "X-Berth-Prefix-Match") // of another berth behind this one
+	if match := ratio(sel.Matched(), len(x.payload.Blocks)); match != nil {
+		h["X-Berth-Prefix-Match"] = []string{strconv.FormatFloat(*match, 'f', 2, 64)}
+	}
+}
+
 // ratio is matched over asked; nil if nothing was asked.
 func ratio(matched, asked int) *float64 {
 	if asked == 0 {

@@ -35,6 +35,7 @@ type metrics struct {
 	tokens         *prometheus.CounterVec   // model, key, kind
 	matches        *prometheus.HistogramVec // model
 
+	unlogged   prometheus.Counter
 	reloaded   prometheus.Gauge
 	reloadTime prometheus.Gauge
 
@@ -86,6 +87,8 @@ func newMetrics() *metrics {
 	m.tokens = counter("berth_tokens_total", "Tokens as replicas reported them, by the name of the API key: prompt, of which cached is a part, and completion. Estimated are the events with content of streams without a report.", "model", "key", "kind")
 	m.matches = histogram("berth_prefix_match_ratio", "The part of a prompt's blocks that the chosen replica was held to know.",
 		[]float64{0, .1, .25, .5, .75, .9, .99})
+	m.unlogged = prometheus.NewCounter(prometheus.CounterOpts{Name: "berth_decision_log_dropped_total", Help: "Lines that the decision log could not take or write."})
+	m.registry.MustRegister(m.unlogged)
 	m.reloaded = gauge("berth_config_last_reload_successful", "1 if the configuration was last loaded without error, else 0.")
 	m.reloadTime = gauge("berth_config_last_reload_success_timestamp_seconds", "When a configuration was last taken over, in Unix time.")
 	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

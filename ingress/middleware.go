@@ -21,13 +21,17 @@ const (
 func (s *Server) observe(c *gin.Context) {
 	began := time.Now()
 	defer func() {
-		status := c.Writer.Status()
-		if left := c.GetInt(keyStatus); left != 0 {
-			status = left
-		}
-		s.metrics.observed(c.GetString(keyModel), route(c), status, time.Since(began))
+		s.metrics.observed(c.GetString(keyModel), route(c), status(c), time.Since(began))
 	}()
 	c.Next()
+}
+
+// status is how the request was answered, or left.
+func status(c *gin.Context) int {
+	if left := c.GetInt(keyStatus); left != 0 {
+		return left
+	}
+	return c.Writer.Status()
 }
 
 // recover turns a panic into an answer, or, once an answer has begun, into an abnormal end of it,

@@ -24,8 +24,9 @@ const (
 //
 // The text is canonical, so that the same prompt is the same text however it was written: of messages the roles
 // and then the decoded text of their content; parts that are no text (images, calls) by the hash of their bytes; a
-// prompt as its strings, or its token ids. The body must have been scanned. Blocks are appended to into.
-func promptBlocks(into []uint64, p payload, body []byte, model, adapter string, size int) []uint64 {
+// prompt as its strings, or its token ids. The body must have been scanned. Blocks are appended
+// to into; bytes is the length of the text, with what is left of it behind the last whole block.
+func promptBlocks(into []uint64, p payload, body []byte, model, adapter string, size int) (blocks []uint64, bytes int) {
 	h := promptHasher{size: size, chain: xxhash.Sum64String(model), blocks: into}
 	if adapter != "" {
 		h.seed([]byte(":" + adapter)) // as which no JSON value begins
@@ -40,7 +41,7 @@ func promptBlocks(into []uint64, p payload, body []byte, model, adapter string, 
 	default:
 		h.messages(&c)
 	}
-	return h.blocks
+	return h.blocks, (len(h.blocks)-len(into))*size + len(h.rest)
 }
 
 // promptHasher cuts text into blocks and chains their hashes.

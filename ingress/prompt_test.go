@@ -19,7 +19,8 @@ func blocksOf(t testing.TB, body, model string, size int) []uint64 {
 	if err != nil {
 		t.Fatalf("%v in %s", err, body)
 	}
-	return promptBlocks(nil, p, []byte(body), model, "", size)
+	blocks, _ := promptBlocks(nil, p, []byte(body), model, "", size)
+	return blocks
 }
 
 // chainOf hashes a canonical text by the book.
@@ -97,7 +98,8 @@ func TestWhatAnEnginesCacheDoesNotShareHasOtherHashes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, adapter := range []string{"s", "t", `"s"`} {
-		first := promptBlocks(nil, p, plain, "m", adapter, 8)[0]
+		blocks, _ := promptBlocks(nil, p, plain, "m", adapter, 8)
+		first := blocks[0]
 		if other, ok := seen[first]; ok {
 			t.Errorf("with the adapter %s it has the hash of %s", adapter, other)
 		}
@@ -140,8 +142,8 @@ func TestHowAPromptIsWrittenMakesNoDifference(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := promptBlocks(nil, p, []byte(body), "m", "", size); !slices.Equal(got, want) {
-				t.Fatalf("%s: %d blocks, want %d of %q", body, len(got), len(want), text.String())
+			if got, bytes := promptBlocks(nil, p, []byte(body), "m", "", size); !slices.Equal(got, want) || bytes != text.Len() {
+				t.Fatalf("%s: %d blocks of %d bytes, want %d of %q", body, len(got), bytes, len(want), text.String())
 			}
 		}
 	})
@@ -178,7 +180,7 @@ func FuzzPromptBlocks(f *testing.F) {
 			t.Skip()
 		}
 		size = max(1, min(size, 1<<16))
-		blocks := promptBlocks(nil, p, body, "m", "", size)
+		blocks, _ := promptBlocks(nil, p, body, "m", "", size)
 		if most := 2 * (len(body) + 20*bytes.Count(body, []byte{'{'}) + 20*bytes.Count(body, []byte{','}) + 20); len(blocks)*size > 20*most {
 			t.Fatalf("%d blocks of %d bytes from %d bytes", len(blocks), size, len(body))
 		}
@@ -202,7 +204,7 @@ func BenchmarkPromptBlocks(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				blocks = promptBlocks(blocks[:0], p, body, "m", "", 512)
+				blocks, _ = promptBlocks(blocks[:0], p, body, "m", "", 512)
 			}
 		})
 	}

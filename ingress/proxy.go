@@ -37,7 +37,8 @@ type exchange struct {
 	broken  bool                 // a connection broke once before any answer
 	refusal *http.Response       // the last one by which an engine said that it is busy
 
-	tap streaming.Tap // on the answer
+	tap  streaming.Tap // on the answer
+	line *logLine      // for the decision log; nil if there is none
 }
 
 // proxy serves a POST whose body names a model.
@@ -56,8 +57,9 @@ func (s *Server) proxy(c *gin.Context) {
 	}
 }
 
-// release gives back the body's memory, also after a panic.
+// release gives back the body's memory and ends the line, also after a panic.
 func (x *exchange) release() {
+	x.handIn()
 	if x.body != nil {
 		x.body.Release()
 	}
@@ -119,13 +121,30 @@ func (x *exchange) resolve(t *table, p payload) error {
 		Text:      p.text().of(x.body.Bytes()),
 		SessionID: sessionID(t.config.Session, x.c.Request.Header, p, x.body.Bytes()),
 	}
-	if prefixed, ok := x.model.router.Policy().(routers.Prefixed); ok {
-		x.payload.Blocks = promptBlocks(nil, p, x.body.Bytes(), x.model.config.ID, adapter, prefixed.BlockSize())
-	}
+	x.hash(p)
 	if len(x.payload.Text) == 0 {
 		x.withoutText()
 	}
 	return nil
+}
+
+// hash hashes the prompt, if its policy or the decision log want that.
+func (x *exchange) hash(p payload) {
+	prefixed, byPrefix := x.model.router.Policy().(routers.Prefixed)
+	if !byPrefix && x.decisionLog == nil {
+		return
+	}
+	size := routers.DefaultPrefixOptions.BlockBytes
+	if byPrefix {
+		size = prefixed.BlockSize()
+	}
+	blocks, bytes := promptBlocks(nil, p, x.body.Bytes(), x.payload.Model, x.payload.Adapter, size)
+	if byPrefix {
+		x.payload.Blocks = blocks
+	}
+	if x.decisionLog != nil {
+		x.open(blocks, size, bytes)
+	}
 }
 
 // withoutText counts a request that leaves the policy nothing to go by but
@@ -180,6 +199,7 @@ func (x *exchange) attempt(ctx context.Context) error {
 		return late(err)
 	}
 	defer sel.Release()
+	x.line.placed(sel)
 	x.metrics.reservations.WithLabelValues(x.model.config.ID, "accepted").Inc()
 	var quiet *silence
 	if x.stream {
@@ -208,8 +228,12 @@ func (x *exchange) attempt(ctx context.Context) error {
 	x.phase = phaseStreaming
 	x.sent()
 	resp.Header.Del(requestIDHeader) // the client gets the one that is in the log
+	if x.registry.table.Load().config.DecisionHeaders {
+		x.show(resp.Header, sel)
+	}
 	result, err := x.relay.Copy(x.c.Request.Context(), x.c.Writer, resp, &x.tap)
 	x.told(result)
+	x.line.answered(x.began, result.FirstByte)
 	if err == nil {
 		return nil
 	}

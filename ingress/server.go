@@ -34,6 +34,7 @@ type Server struct {
 	registry       *registry
 	budget         *budget
 	relay          streaming.Relay
+	decisionLog    *decisionLog // nil if there is none
 
 	draining atomic.Bool
 	public   *listener
@@ -61,6 +62,9 @@ func New(c *config.Config, log *slog.Logger) (*Server, error) {
 	}
 	if c.Admin.Address != "" {
 		s.admin, err = listen(c.Admin.Address, s.adminRoutes(), log)
+	}
+	if err == nil && c.DecisionLog.Path != "" {
+		s.decisionLog, err = openDecisionLog(c.DecisionLog, s.metrics.unlogged, log)
 	}
 	if err == nil {
 		err = s.Apply(c)
@@ -135,6 +139,9 @@ func (s *Server) Close() {
 		s.admin.close()
 	}
 	s.registry.close()
+	if s.decisionLog != nil {
+		s.decisionLog.close()
+	}
 }
 
 // listener is an HTTP server on its own address.
