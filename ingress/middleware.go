@@ -6,7 +6,8 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
-	"github.com/google/uuid"
+
+	"berth/llmserver"
 )
 
 const requestIDHeader = "X-Request-Id"
@@ -58,12 +59,12 @@ func (s *Server) recover(c *gin.Context) {
 // identify gives the request an id, the client's own if it is fit to be logged, and
 // echoes it.
 func (s *Server) identify(c *gin.Context) {
-	id := c.GetHeader(requestIDHeader)
-	if !saneID(id) {
-		id = uuid.NewString()
-		c.Request.Header.Set(requestIDHeader, id)
+	values := c.Request.Header[requestIDHeader]
+	if len(values) == 0 || !saneID(values[0]) {
+		values = []string{llmserver.NewUUID().String()}
+		c.Request.Header[requestIDHeader] = values
 	}
-	c.Writer.Header().Set(requestIDHeader, id)
+	c.Writer.Header()[requestIDHeader] = values[:1:1] // one slice for both
 	c.Next()
 }
 

@@ -3,6 +3,7 @@ package ingress
 import (
 	"bytes"
 	"encoding/binary"
+	"slices"
 	"unicode/utf16"
 	"unicode/utf8"
 
@@ -27,13 +28,15 @@ const (
 // prompt as its strings, or its token ids. The body must have been scanned. Blocks are appended
 // to into; bytes is the length of the text, with what is left of it behind the last whole block.
 func promptBlocks(into []uint64, p payload, body []byte, model, adapter string, size int) (blocks []uint64, bytes int) {
-	h := promptHasher{size: size, chain: xxhash.Sum64String(model), blocks: into}
+	var rest [1024]byte // a larger block gets memory of its own
+	text := p.text().of(body)
+	h := promptHasher{size: size, chain: xxhash.Sum64String(model), blocks: slices.Grow(into, len(text)/size), rest: rest[:0]}
 	if adapter != "" {
 		h.seed([]byte(":" + adapter)) // as which no JSON value begins
 	}
 	h.seed(p.cacheSalt.of(body))
 	h.seed(p.tools.of(body))
-	c := cursor{src: p.text().of(body)}
+	c := cursor{src: text}
 	switch {
 	case len(c.src) == 0:
 	case p.messages.absent():

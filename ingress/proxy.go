@@ -252,21 +252,24 @@ func (x *exchange) sent() {
 	x.body.Release()
 }
 
-// request is the client's request as the replica is to see it.
+// request is the client's request as the replica is to see it. Header and URL are the client's own, of which
+// nothing else is needed any more; attempts share them, and backends change neither.
 func (x *exchange) request(ctx context.Context) *http.Request {
 	in := x.c.Request
-	prefix := prefixOf(in.URL.Path)
+	streaming.TrimRequestHeader(in.Header)
 	out := &http.Request{
 		Method:        in.Method,
-		URL:           &url.URL{Path: prefix + in.URL.Path, RawQuery: in.URL.RawQuery},
-		Header:        make(http.Header, len(in.Header)),
+		URL:           in.URL,
+		Header:        in.Header,
 		Body:          x.body.NewReader(),
 		ContentLength: x.body.Size(),
 	}
-	if in.URL.RawPath != "" {
-		out.URL.RawPath = prefix + in.URL.RawPath
+	if prefix := prefixOf(in.URL.Path); prefix != "" || in.URL.ForceQuery { // an empty query is none
+		out.URL = &url.URL{Path: prefix + in.URL.Path, RawQuery: in.URL.RawQuery}
+		if in.URL.RawPath != "" {
+			out.URL.RawPath = prefix + in.URL.RawPath
+		}
 	}
-	streaming.CopyRequestHeader(out.Header, in.Header)
 	return out.WithContext(ctx)
 }
 

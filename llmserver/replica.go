@@ -144,7 +144,7 @@ func (r *Replica) ClaimInto(s *Slot, holder string, bound int) error {
 
 // grant makes the slot for a unit that the gate counts as reserved already.
 func (r *Replica) grant(s *Slot, holder string) {
-	s.replica, s.token, s.holder, s.since = r, newToken(), holder, time.Now()
+	s.replica, s.token, s.holder, s.since = r, NewUUID(), holder, time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s.next = r.live

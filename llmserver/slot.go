@@ -14,9 +14,9 @@ import (
 // that a reservation whose reply was lost can be cancelled by name.
 type Token = uuid.UUID
 
-// newToken is a random UUID. The runtime's generator (ChaCha8, seeded by the system) has a state for each
+// NewUUID is a random UUID, for tokens and request ids. The runtime's generator (ChaCha8, seeded by the system) has a state for each
 // thread, so that minting costs neither a lock nor memory.
-func newToken() (t Token) {
+func NewUUID() (t uuid.UUID) {
 	binary.NativeEndian.PutUint64(t[:8], rand.Uint64())
 	binary.NativeEndian.PutUint64(t[8:], rand.Uint64())
 	t[6], t[8] = t[6]&0x0f|0x40, t[8]&0x3f|0x80 // version 4, variant of RFC 9562

@@ -12,7 +12,7 @@ import (
 type client struct {
 	Result
 	w     http.ResponseWriter
-	rc    *http.ResponseController
+	rc    http.ResponseController
 	resp  *http.Response
 	watch watch
 
@@ -21,9 +21,8 @@ type client struct {
 }
 
 func newClient(w http.ResponseWriter, resp *http.Response, timeout time.Duration) *client {
-	rc := http.NewResponseController(w)
-	c := &client{w: w, rc: rc, resp: resp, watch: watch{rc: rc, timeout: timeout}}
-	c.watch.start()
+	c := &client{w: w, rc: *http.NewResponseController(w), resp: resp}
+	c.watch.rc, c.watch.timeout = &c.rc, timeout
 	return c
 }
 
@@ -52,8 +51,15 @@ func (c *client) send(p []byte, flush bool) error {
 	return nil
 }
 
+// kept is how much of an answer net/http keeps to itself until it is told to flush or the handler returns. An
+// answer that is no longer never waits for its client here, so it needs no watch and no timer.
+const kept = 2 << 10
+
 // write writes bytes of whatever origin under the watch.
 func (c *client) write(p []byte, flush bool) (int, error) {
+	if flush || c.Bytes+int64(len(p)) >= kept {
+		c.watch.start()
+	}
 	c.watch.writes.Add(1)
 	n, err := c.w.Write(p)
 	if err == nil && flush {
@@ -88,8 +94,7 @@ func (c *client) finish() {
 // close ends the watch. What net/http has yet to send when the handler returns or panics gets a deadline of its own;
 // net/http forgets it with the request.
 func (c *client) close() {
-	stalled := c.watch.stop()
-	if c.Started && !stalled && c.watch.timeout > 0 {
+	if stalled := c.watch.stop(); c.Started && !stalled && c.watch.timeout > 0 {
 		_ = c.rc.SetWriteDeadline(time.Now().Add(c.watch.timeout)) // a writer without deadlines needs none
 	}
 }
@@ -103,6 +108,7 @@ func (c *client) close() {
 type watch struct {
 	rc      *http.ResponseController
 	timeout time.Duration // 0: no watch
+	started bool          // for the goroutine that writes
 	writes  atomic.Uint64 // odd while a write is under way
 
 	mu      sync.Mutex
@@ -111,10 +117,12 @@ type watch struct {
 	stalled bool
 }
 
+// start begins the watch, once.
 func (w *watch) start() {
-	if w.timeout <= 0 {
+	if w.started || w.timeout <= 0 {
 		return
 	}
+	w.started = true
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.timer = time.AfterFunc(w.timeout, w.look)

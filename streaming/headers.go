@@ -13,14 +13,31 @@ import (
 // A field replaces that of the same name in dst. Values are shared with src: add to dst or replace in it, but do not
 // write into its slices.
 func CopyRequestHeader(dst, src http.Header) {
-	copyEndToEnd(dst, src, func(name string) bool {
-		switch name {
-		case "Content-Length", "Expect", "X-Reserved-Slot-Token":
-			return true
-		}
-		return false
-	})
+	copyEndToEnd(dst, src, ownRequestField)
 	silence(dst, "User-Agent")
+}
+
+// TrimRequestHeader leaves in h what CopyRequestHeader would copy: for who owns the client's header and needs the rest
+// no more, it is the cheaper way.
+func TrimRequestHeader(h http.Header) {
+	for _, name := range connectionOptions(h) {
+		delete(h, name)
+	}
+	for name := range h {
+		if hopByHop(name) || ownRequestField(name) {
+			delete(h, name)
+		}
+	}
+	silence(h, "User-Agent")
+}
+
+// ownRequestField tells the request fields that go no further than berth, or that each connection has anew.
+func ownRequestField(name string) bool {
+	switch name {
+	case "Content-Length", "Expect", "X-Reserved-Slot-Token":
+		return true
+	}
+	return false
 }
 
 // CopyResponseHeader sets in dst the fields of the upstream answer src that are meant for the client: all but the

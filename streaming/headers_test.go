@@ -24,7 +24,7 @@ func TestHopByHopFieldsStayOnTheirConnection(t *testing.T) {
 		"Proxy-Status":              {"cache; hit"},
 		"X-Kept":                    {"a", "b", "a"},
 	}
-	for name, copyHeader := range map[string]func(dst, src http.Header){"request": CopyRequestHeader, "response": CopyResponseHeader} {
+	for name, copyHeader := range map[string]func(dst, src http.Header){"request": CopyRequestHeader, "trimmed request": copyTrimmed, "response": CopyResponseHeader} {
 		dst := http.Header{"X-Own": {"1"}, "X-Kept": {"old"}}
 		copyHeader(dst, src)
 		want := http.Header{"X-Own": {"1"}, "Proxy-Status": {"cache; hit"}, "X-Kept": {"a", "b", "a"}}
@@ -36,15 +36,24 @@ func TestHopByHopFieldsStayOnTheirConnection(t *testing.T) {
 }
 
 func TestARequestLeavesBehindWhatIsNotForTheUpstream(t *testing.T) {
-	dst := http.Header{}
-	CopyRequestHeader(dst, http.Header{
-		"X-Reserved-Slot-Token": {"mine"}, "Expect": {"100-continue"}, "Content-Length": {"7"},
-		"Authorization": {"Bearer k"}, "Traceparent": {"00-1-2-01"},
-	})
-	want := http.Header{"Authorization": {"Bearer k"}, "Traceparent": {"00-1-2-01"}, "User-Agent": nil}
-	if !maps.EqualFunc(dst, want, slices.Equal) {
-		t.Errorf("%v, want %v", dst, want)
+	for name, copyHeader := range map[string]func(dst, src http.Header){"copied": CopyRequestHeader, "trimmed": copyTrimmed} {
+		dst := http.Header{}
+		copyHeader(dst, http.Header{
+			"X-Reserved-Slot-Token": {"mine"}, "Expect": {"100-continue"}, "Content-Length": {"7"},
+			"Authorization": {"Bearer k"}, "Traceparent": {"00-1-2-01"},
+		})
+		want := http.Header{"Authorization": {"Bearer k"}, "Traceparent": {"00-1-2-01"}, "User-Agent": nil}
+		if !maps.EqualFunc(dst, want, slices.Equal) {
+			t.Errorf("%s: %v, want %v", name, dst, want)
+		}
 	}
+}
+
+// copyTrimmed is CopyRequestHeader by way of TrimRequestHeader.
+func copyTrimmed(dst, src http.Header) {
+	src = src.Clone()
+	TrimRequestHeader(src)
+	maps.Copy(dst, src)
 }
 
 func TestTheSlotProtocolDoesNotReachTheClient(t *testing.T) {

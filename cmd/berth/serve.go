@@ -12,7 +12,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
 	"berth/config"
@@ -46,7 +45,6 @@ func serve(path, address string, out io.Writer, log *slog.Logger) error {
 	if address != "" {
 		first.HTTP.Address = address
 	}
-	uuid.EnableRandPool() // request ids and tokens are minted on every request
 	stop, reload := signals()
 	ctx, end := context.WithCancel(context.Background())
 	defer end()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -87,6 +88,8 @@ func (c *client) Cancel(ctx context.Context, t llmserver.Token) (llmserver.Repor
 // error that llmserver.Refused knows: the engine has seen nothing then.
 func (c *client) Do(req *http.Request, t llmserver.Token) (*http.Response, llmserver.Report, error) {
 	if t != (llmserver.Token{}) {
+		req = req.WithContext(req.Context()) // the caller's header may go to another replica next
+		req.Header = maps.Clone(req.Header)
 		req.Header.Set(headerToken, t.String())
 	}
 	resp, _, err := c.HTTP.Do(req, t)
