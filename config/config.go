@@ -10,9 +10,13 @@ type Config struct {
 
 	DecisionHeaders bool // answers say how their replica was chosen
 	DecisionLog     DecisionLog
+	AccessLog       string // the file that gets a line for each request; [ToStdout]; empty: none
 
 	Models []Model // at least one, in the order of the file
 }
+
+// ToStdout is the file name that stands for standard output.
+const ToStdout = "-"
 
 // Session says what names the conversation that a request belongs to: the first that is not empty, headers before fields.
 type Session struct {

@@ -153,6 +153,22 @@ func (r *reader) flag(dst *bool) func(*node) {
 	}
 }
 
+// fileOrSwitch reads the path of a file; true stands for standard output, false for none.
+func (r *reader) fileOrSwitch(dst *string) func(*node) {
+	return func(n *node) {
+		switch {
+		case n.kind == boolean && n.truth:
+			*dst = ToStdout
+		case n.kind == boolean:
+			*dst = ""
+		case n.kind == text && strings.TrimSpace(n.text) != "" && !strings.ContainsFunc(n.text, unprintable):
+			*dst = n.text
+		default:
+			r.mismatch(n, "true, false or the path of a file")
+		}
+	}
+}
+
 // whole reads a whole number within bounds.
 func whole[T int | int64](r *reader, dst *T, least, most T) func(*node) {
 	return func(n *node) {

@@ -18,6 +18,7 @@ func (r *reader) file() fields {
 		"session_body_keys": r.sessionKeys,
 		"decision_headers":  r.flag(&r.config.DecisionHeaders),
 		"decision_log":      r.decisionLog,
+		"access_log":        r.fileOrSwitch(&r.config.AccessLog),
 		"llm_configs":       r.list(r.modelOrFile),
 		"applications":      r.list(r.application),
 		"http_options":      r.httpOptions,

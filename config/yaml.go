@@ -29,6 +29,12 @@ func (c *Config) YAML() []byte {
 			w.key(1, "key_env", log.KeyEnv)
 		}
 	}
+	switch c.AccessLog {
+	case "", ToStdout:
+		w.key(0, "access_log", c.AccessLog != "")
+	default:
+		w.key(0, "access_log", c.AccessLog)
+	}
 	w.line(0, "llm_configs:")
 	for _, m := range c.Models {
 		w.model(m)

@@ -120,7 +120,7 @@ func answerFor(err error) answer {
 	if llmserver.Refused(err) {
 		return answer{503, serverError, "no_replica_available", "", sentence(err.Error()), busyDelay}
 	}
-	return answer{500, serverError, "internal_error", "", errInternal.Error(), 0}
+	return answer{500, serverError, internalError, "", errInternal.Error(), 0}
 }
 
 // sentence makes an error's text one for people.
@@ -151,7 +151,13 @@ func leaveUnread(c *gin.Context) {
 }
 
 // fail answers a request with what err stands for.
-func fail(c *gin.Context, err error) { answerFor(err).write(c.Writer, c.Request) }
+func fail(c *gin.Context, err error) { answerFor(err).give(c) }
+
+// give answers a client's request, and leaves behind why.
+func (a answer) give(c *gin.Context) {
+	c.Set(keyCode, a.code)
+	a.write(c.Writer, c.Request)
+}
 
 // write sends the answer.
 func (a answer) write(w http.ResponseWriter, r *http.Request) {

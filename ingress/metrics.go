@@ -35,7 +35,9 @@ type metrics struct {
 	tokens         *prometheus.CounterVec   // model, key, kind
 	matches        *prometheus.HistogramVec // model
 
-	unlogged   prometheus.Counter
+	unlogged     prometheus.Counter // of the decision log
+	droppedLines prometheus.Counter // of the access log
+
 	reloaded   prometheus.Gauge
 	reloadTime prometheus.Gauge
 
@@ -89,6 +91,8 @@ func newMetrics() *metrics {
 		[]float64{0, .1, .25, .5, .75, .9, .99})
 	m.unlogged = prometheus.NewCounter(prometheus.CounterOpts{Name: "berth_decision_log_dropped_total", Help: "Lines that the decision log could not take or write."})
 	m.registry.MustRegister(m.unlogged)
+	m.droppedLines = prometheus.NewCounter(prometheus.CounterOpts{Name: "berth_access_log_dropped_total", Help: "Lines of the access log that could not be written."})
+	m.registry.MustRegister(m.droppedLines)
 	m.reloaded = gauge("berth_config_last_reload_successful", "1 if the configuration was last loaded without error, else 0.")
 	m.reloadTime = gauge("berth_config_last_reload_success_timestamp_seconds", "When a configuration was last taken over, in Unix time.")
 	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

@@ -12,17 +12,33 @@ import (
 
 const requestIDHeader = "X-Request-Id"
 
+const (
+	codeGone      = "client_gone" // stands for a client that left
+	internalError = "internal_error"
+)
+
 // The keys under which handlers leave what the middleware outside them needs.
 const (
 	keyModel  = "model"  // the configured id, a string
 	keyStatus = "status" // a status in place of the one that was written
+	keyCode   = "code"   // of the error by which berth ended the request, or codeGone
+	keyCut    = "cut"    // true if that was an abnormal end
+
+	keyExchange = "exchange" // the *exchange, while there is an access log
 )
+
+// probes are the routes that machines ask again and again; they are not worth a line each.
+var probes = map[string]bool{"/livez": true, "/readyz": true, "/health": true, "/metrics": true}
 
 // observe counts the request when it is over, however that comes about.
 func (s *Server) observe(c *gin.Context) {
 	began := time.Now()
 	defer func() {
-		s.metrics.observed(c.GetString(keyModel), route(c), status(c), time.Since(began))
+		took, at := time.Since(began), route(c)
+		s.metrics.observed(c.GetString(keyModel), at, status(c), took)
+		if s.access.on.Load() && !probes[at] {
+			s.access.record(c, took)
+		}
 	}()
 	c.Next()
 }
@@ -48,6 +64,7 @@ func (s *Server) recover(c *gin.Context) {
 		default:
 			s.log.Error("panic while handling a request", "panic", cause, "request_id", requestID(c), "stack", string(debug.Stack()))
 			if c.Writer.Written() {
+				c.Set(keyCode, internalError)
 				panic(http.ErrAbortHandler)
 			}
 			fail(c, errInternal)

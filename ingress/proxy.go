@@ -39,12 +39,16 @@ type exchange struct {
 
 	tap  streaming.Tap // on the answer
 	line *logLine      // for the decision log; nil if there is none
+	trail
 }
 
 // proxy serves a POST whose body names a model.
 func (s *Server) proxy(c *gin.Context) {
 	x := &exchange{Server: s, c: c, began: time.Now(), phase: phaseBody}
 	defer x.release()
+	if s.access.on.Load() {
+		c.Set(keyExchange, x)
+	}
 	var err error
 	if x.allowed, err = requestTimeout(c.Request.Header); err == nil {
 		err = x.read()
@@ -78,6 +82,7 @@ func (x *exchange) read() error {
 		return err
 	}
 	x.body, x.ready = b, time.Now()
+	x.uploaded, x.size = x.ready, len(b.Bytes())
 	p, err := scanBody(x.c.Request.Header, b.Bytes())
 	if stray && p.model == nil {
 		return errUnknownPath // whatever else is wrong with it
@@ -200,6 +205,7 @@ func (x *exchange) attempt(ctx context.Context) error {
 	}
 	defer sel.Release()
 	x.line.placed(sel)
+	x.attempts, x.replica, x.rank = x.attempts+1, sel.Replica().ID(), sel.Rank()
 	x.metrics.reservations.WithLabelValues(x.model.config.ID, "accepted").Inc()
 	var quiet *silence
 	if x.stream {
@@ -209,7 +215,8 @@ func (x *exchange) attempt(ctx context.Context) error {
 	req := x.request(ctx)
 	defer req.Body.Close()
 	x.phase = phaseFirstByte
-	x.metrics.overhead.WithLabelValues(x.model.config.ID).Observe((time.Since(x.ready) - x.payload.Waited).Seconds())
+	x.dispatched = time.Now()
+	x.metrics.overhead.WithLabelValues(x.model.config.ID).Observe((x.dispatched.Sub(x.ready) - x.payload.Waited).Seconds())
 	resp, err := sel.Dispatch(req)
 	if err == nil {
 		if err = x.refused(resp); err != nil {
@@ -322,7 +329,7 @@ func (x *exchange) fail(err error) {
 		if errors.Is(err, routers.ErrLineFull) || errors.Is(err, routers.ErrWaitOver) || errors.Is(err, errOverInLine) {
 			a.retryAfter = cmp.Or(spread(x.model.router.RetryAfter()), a.retryAfter)
 		}
-		a.write(x.c.Writer, x.c.Request)
+		a.give(x.c)
 	}
 }
 
@@ -339,7 +346,10 @@ func spread(d time.Duration) time.Duration {
 // abort ends the client's connection, or its stream, so that the answer does
 // not look complete.
 func (x *exchange) abort(err error) {
+	x.c.Set(keyCut, true)
+	x.c.Set(keyCode, answerFor(err).code)
 	if clientGone(x.c.Request.Context(), err) {
+		x.c.Set(keyCode, codeGone)
 		x.metrics.aborts.WithLabelValues(x.c.GetString(keyModel), x.phase).Inc()
 		if !x.c.Writer.Written() {
 			x.c.Set(keyStatus, statusClientGone)

@@ -47,7 +47,8 @@ func (x *exchange) refused(resp *http.Response) error {
 func (x *exchange) passRefusal() error {
 	x.phase = phaseStreaming
 	x.refusal.Header.Del(requestIDHeader)
-	if _, err := x.relay.Copy(x.c.Request.Context(), x.c.Writer, x.refusal, nil); err != nil {
+	var err error
+	if x.result, err = x.relay.Copy(x.c.Request.Context(), x.c.Writer, x.refusal, nil); err != nil {
 		x.abort(err)
 	}
 	return nil

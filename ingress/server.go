@@ -35,6 +35,7 @@ type Server struct {
 	budget         *budget
 	relay          streaming.Relay
 	decisionLog    *decisionLog // nil if there is none
+	access         accessLog
 
 	draining atomic.Bool
 	public   *listener
@@ -79,10 +80,19 @@ func New(c *config.Config, log *slog.Logger) (*Server, error) {
 // Apply takes over a configuration while requests are served. On an error
 // nothing has changed. Addresses stay what they were.
 func (s *Server) Apply(c *config.Config) error {
+	out, err := openAccessLog(c.AccessLog)
+	if err != nil {
+		s.Rejected()
+		return fmt.Errorf("the access log: %w", err)
+	}
 	if err := s.registry.apply(c); err != nil {
+		if out != nil {
+			out.Close()
+		}
 		s.Rejected()
 		return err
 	}
+	s.access.use(out, s.metrics, s.log)
 	s.budget.limit.Store(c.HTTP.MaxBufferedBytes)
 	s.metrics.reloaded.Set(1)
 	s.metrics.reloadTime.SetToCurrentTime()
@@ -142,6 +152,7 @@ func (s *Server) Close() {
 	if s.decisionLog != nil {
 		s.decisionLog.close()
 	}
+	s.access.close()
 }
 
 // listener is an HTTP server on its own address.

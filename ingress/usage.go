@@ -15,6 +15,7 @@ func keyName(*gin.Context) string { return "" }
 // told counts what an answer told while it passed, also one that was cut off.
 func (x *exchange) told(result streaming.Result) {
 	model := x.model.config.ID
+	x.result = result
 	if !result.FirstByte.IsZero() {
 		x.metrics.firstByte.WithLabelValues(model).Observe(result.FirstByte.Sub(x.began).Seconds())
 	}

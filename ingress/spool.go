@@ -1,0 +1,118 @@
+package ingress
+
+import (
+	"bytes"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+const (
+	// maxSpooled is how many bytes may wait to be written. A disk that takes no more for long costs lines, not requests.
+	maxSpooled = 8 << 20
+	// spoolPatience is how long the end waits for what has yet to be written.
+	spoolPatience = 5 * time.Second
+)
+
+// spool writes lines to a file in the background and in the order in which they come. Whoever writes to it never waits
+// for the file; lines that cannot be kept or written are dropped, and counted. It belongs to the server, which closes it after the last
+// request.
+type spool struct {
+	name    string // of what it writes, for the log
+	log     *slog.Logger
+	dropped func(lines int) // hears of lines that will not be written
+
+	wake chan struct{} // holds an element while there may be something to write; closed at the end
+	done chan struct{} // closed by the writing goroutine
+
+	mu      sync.Mutex // guards what follows, for no longer than a copy takes
+	pending []byte     // whole lines
+	closed  bool
+
+	writing sync.Mutex // guards out, during writes too
+	out     io.WriteCloser
+}
+
+func newSpool(name string, dropped func(lines int), log *slog.Logger) *spool {
+	s := &spool{name: name, log: log, dropped: dropped, wake: make(chan struct{}, 1), done: make(chan struct{})}
+	go s.run()
+	return s
+}
+
+// Write takes in whole lines. Its error is always nil.
+func (s *spool) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || len(s.pending)+len(p) > maxSpooled {
+		s.drop(p)
+		return len(p), nil
+	}
+	s.pending = append(s.pending, p...)
+	select {
+	case s.wake <- struct{}{}:
+	default: // it will look anyway
+	}
+	return len(p), nil
+}
+
+func (s *spool) drop(lines []byte) { s.dropped(bytes.Count(lines, []byte("\n"))) }
+
+// use has lines written to out from now on and closes what they were written to before; nil for nowhere.
+func (s *spool) use(out io.WriteCloser) {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	if s.out != nil {
+		s.out.Close() // every write was looked at
+	}
+	s.out = out
+}
+
+// run writes what is pending, all of it at once, until the end.
+func (s *spool) run() {
+	defer close(s.done)
+	var batch []byte
+	failing := false
+	for more := true; more; {
+		_, more = <-s.wake
+		s.mu.Lock()
+		batch, s.pending = s.pending, batch[:0]
+		s.mu.Unlock()
+		if err := s.write(batch); (err != nil) != failing {
+			if failing = err != nil; failing {
+				s.log.Error("lines are lost: "+s.name+" cannot be written", "error", err)
+			}
+		}
+	}
+}
+
+func (s *spool) write(batch []byte) error {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	if len(batch) == 0 || s.out == nil {
+		return nil
+	}
+	n, err := s.out.Write(batch)
+	if err != nil {
+		s.drop(batch[n:])
+	}
+	return err
+}
+
+// close writes what is pending, but waits no longer than its patience lasts. A second call does nothing.
+func (s *spool) close() {
+	s.mu.Lock()
+	again := s.closed
+	s.closed = true
+	s.mu.Unlock()
+	if again {
+		return
+	}
+	close(s.wake)
+	select {
+	case <-s.done:
+		s.use(nil)
+	case <-time.After(spoolPatience):
+		s.log.Error("the last lines of " + s.name + " are lost: the file takes none")
+	}
+}

@@ -1,0 +1,121 @@
+package ingress
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+)
+
+// disk is a file that takes nothing while it is held, and half of each write while it is full.
+type disk struct {
+	bytes.Buffer
+	hold   chan struct{} // nil: it takes all
+	full   bool
+	closed bool
+}
+
+func (d *disk) Write(p []byte) (int, error) {
+	if d.hold != nil {
+		<-d.hold
+	}
+	if d.full {
+		return len(p) / 2, errors.New("no space left on device")
+	}
+	return d.Buffer.Write(p)
+}
+
+func (d *disk) Close() error {
+	d.closed = true
+	return nil
+}
+
+func spooled(t *testing.T, out io.WriteCloser) (s *spool, dropped *atomic.Int64, log *record) {
+	dropped, log = new(atomic.Int64), new(record)
+	s = newSpool("the log", func(lines int) { dropped.Add(int64(lines)) }, slog.New(slog.NewTextHandler(log, nil)))
+	s.use(out)
+	t.Cleanup(s.close)
+	return s, dropped, log
+}
+
+func TestASpoolNeverWaitsForItsFile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &disk{hold: make(chan struct{})}
+		s, dropped, _ := spooled(t, d)
+		line := []byte(strings.Repeat("x", 1<<20-1) + "\n")
+		s.Write(line)
+		synctest.Wait() // it is being written
+		for range 2 + maxSpooled/len(line) {
+			s.Write(line)
+		}
+		if n := dropped.Load(); n != 2 {
+			t.Errorf("%v lines are dropped, want the two beyond what is kept", n)
+		}
+		close(d.hold)
+		s.close()
+		if want := len(line) * (1 + maxSpooled/len(line)); d.Len() != want || !d.closed {
+			t.Errorf("%d bytes were written, want %d; closed: %t", d.Len(), want, d.closed)
+		}
+	})
+}
+
+func TestASpoolKeepsTheOrderAndLosesNothingAtItsEnd(t *testing.T) {
+	d := new(disk)
+	s, dropped, _ := spooled(t, d)
+	var want strings.Builder
+	for i := range 10_000 {
+		line := strings.Repeat("x", i%7) + "\n"
+		want.WriteString(line)
+		s.Write([]byte(line))
+	}
+	s.close()
+	if d.String() != want.String() {
+		t.Errorf("%d bytes were written, want %d in their order", d.Len(), want.Len())
+	}
+	if s.Write([]byte("late\n")); dropped.Load() != 1 {
+		t.Error("a line that comes after the end is not counted")
+	}
+}
+
+func TestLinesThatAFileDoesNotTakeAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &disk{full: true}
+		s, dropped, log := spooled(t, d)
+		for range 3 {
+			s.Write([]byte("1\n2\n3\n4\n"))
+			synctest.Wait()
+		}
+		if n := dropped.Load(); n != 6 {
+			t.Errorf("%v lines are counted, want 6", n)
+		}
+		if text := log.take(); strings.Count(text, "no space left") != 1 {
+			t.Errorf("not told once:\n%s", text)
+		}
+		s.use(new(disk)) // which has room
+		s.Write([]byte("5\n"))
+		synctest.Wait()
+		s.use(d)
+		s.Write([]byte("6\n"))
+		synctest.Wait()
+		if text := log.take(); strings.Count(text, "no space left") != 1 {
+			t.Errorf("what begins anew is not told:\n%s", text)
+		}
+	})
+}
+
+func TestASpoolGivesUpAFileThatTakesNothingAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &disk{hold: make(chan struct{})}
+		s, _, log := spooled(t, d)
+		s.Write([]byte("1\n"))
+		s.close()
+		if !strings.Contains(log.take(), "are lost") {
+			t.Error("nobody is told")
+		}
+		close(d.hold)
+	})
+}
