@@ -7,14 +7,12 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"net/url"
 	"strings"
 
 	"github.com/tidwall/gjson"
 
 	"berth/llmserver"
 	"berth/routers"
-	"berth/streaming"
 )
 
 // maxControlAnswer is how much of a replica's answer to a control call is shown.
@@ -90,18 +88,12 @@ func controlCall(ctx context.Context, in *http.Request, body []byte) *http.Reque
 			query = append(query, pair)
 		}
 	}
-	out := &http.Request{
-		Method:        in.Method,
-		URL:           &url.URL{Path: in.URL.Path, RawPath: in.URL.RawPath, RawQuery: strings.Join(query, "&")},
-		Header:        make(http.Header, len(in.Header)),
-		Body:          http.NoBody,
-		ContentLength: int64(len(body)),
-	}
+	out := outgoing(ctx, in)
+	out.URL.RawQuery, out.ContentLength = strings.Join(query, "&"), int64(len(body))
 	if len(body) > 0 {
 		out.Body = io.NopCloser(bytes.NewReader(body))
 	}
-	streaming.CopyRequestHeader(out.Header, in.Header)
-	return out.WithContext(ctx)
+	return out
 }
 
 func controlReply(reply routers.Reply) controlAnswer {

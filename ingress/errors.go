@@ -69,6 +69,8 @@ var answers = []struct {
 	{errBodyAborted, answer{400, invalidRequest, "incomplete_body", "", "", 0}},
 	{errAdminOnly, answer{403, invalidRequest, "admin_only", "", "", 0}},
 	{errUnknownModel, answer{404, invalidRequest, "model_not_found", "model", "", 0}},
+	{errNoResponse, answer{404, invalidRequest, "response_not_found", "response_id", "This server holds no response with that id.", 0}},
+	{errResponseAstray, answer{503, serverError, "response_unreachable", "response_id", "", busyDelay}},
 	{errUnknownPath, answer{404, invalidRequest, "unknown_url", "", "", 0}},
 	{errWrongMethod, answer{405, invalidRequest, "method_not_allowed", "", "", 0}},
 	{errBodySilent, answer{408, invalidRequest, "body_timeout", "", "", 0}},

@@ -29,7 +29,11 @@ func (s *Server) routes() *gin.Engine {
 	for _, base := range []string{"/v1", ""} {
 		get(base+"/models", s.listModels)
 		get(base+"/models/*id", s.showModel)
+		e.GET(base+"/responses/:id", s.response)
+		e.DELETE(base+"/responses/:id", s.response)
+		e.GET(base+"/responses/:id/input_items", s.response)
 	}
+	e.POST("/responses/:id/cancel", s.response)
 	e.POST("/v1/*path", s.post)
 	for path := range unversioned {
 		e.POST(path, s.post)

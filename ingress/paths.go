@@ -49,6 +49,8 @@ func (s *Server) post(c *gin.Context) {
 		refuse(c, errUnknownPath)
 	case llmserver.Manages(p):
 		refuse(c, errAdminOnly)
+	case !llmserver.TakesSlot(http.MethodPost, p):
+		s.response(c) // to be cancelled
 	default:
 		s.proxy(c)
 	}

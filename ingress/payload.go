@@ -44,13 +44,18 @@ type payload struct {
 	stream  bool
 	form    bool // it is a multipart form, not JSON
 
-	messages, prompt, input span // the sources of routing text
-	promptCacheKey, user    span
-	cacheSalt, tools        span // what else tells prompts apart
+	messages, prompt, input, query span // the sources of routing text, query under several names
+	system                         span // what stands before it: Anthropic's system, or the instructions of responses
+	previous                       span // the id of the response that is gone on with
+	promptCacheKey, user           span
+	cacheSalt, tools               span // what else tells prompts apart
 }
 
-// text returns the value that prompts the model, the first there is of messages, prompt and input.
-func (p payload) text() span { return cmp.Or(p.messages, p.prompt, p.input) }
+// text returns the value that prompts the model, the first there is of messages, prompt, input and query.
+func (p payload) text() span { return cmp.Or(p.messages, p.prompt, p.input, p.query) }
+
+// maxName is the longest name of a member that is looked for.
+const maxName = len("previous_response_id")
 
 // scanPayload validates a body as a JSON object and finds its payload. It allocates only for a model that is written
 // with escapes, and for errors: a *syntaxError or one of the above. Broken JSON is told before anything else.
@@ -86,7 +91,7 @@ func scanPayload(body []byte) (payload, error) {
 // keep notes one member of the body.
 func (p *payload) keep(name []byte, value span, body []byte) error {
 	var at *span
-	var buf [len("prompt_cache_key")]byte
+	var buf [maxName]byte
 	switch string(plainName(name, &buf)) {
 	case "model":
 		return p.keepModel(value, body)
@@ -99,6 +104,12 @@ func (p *payload) keep(name []byte, value span, body []byte) error {
 		at = &p.prompt
 	case "input":
 		at = &p.input
+	case "query", "queries", "text", "text_1", "inputs", "input_ids": // to rank, score, classify; SGLang, TGI
+		at = &p.query
+	case "system", "instructions":
+		at = &p.system
+	case "previous_response_id":
+		at = &p.previous
 	case "prompt_cache_key":
 		at = &p.promptCacheKey
 	case "user":
@@ -142,7 +153,7 @@ func (p *payload) keepModel(value span, body []byte) error {
 
 // plainName returns a member name without escapes, decoded into buf if it has any; nil if it is none of ours, which fit
 // buf and hold only characters whose one escape is \u00xx.
-func plainName(raw []byte, buf *[len("prompt_cache_key")]byte) []byte {
+func plainName(raw []byte, buf *[maxName]byte) []byte {
 	if bytes.IndexByte(raw, '\\') < 0 {
 		return raw
 	}

@@ -12,14 +12,14 @@ import (
 
 // found is a payload with its spans resolved, for comparison.
 type found struct {
-	model, modelRaw, messages, prompt, input, cacheKey, user string
-	stream                                                   bool
+	model, modelRaw, messages, prompt, input, previous, cacheKey, user string
+	stream                                                             bool
 }
 
 func resolve(p payload, body []byte) found {
 	raw := func(s span) string { return string(s.of(body)) }
 	return found{
-		string(p.model), raw(p.modelAt), raw(p.messages), raw(p.prompt), raw(p.input), raw(p.promptCacheKey), raw(p.user), p.stream,
+		string(p.model), raw(p.modelAt), raw(p.messages), raw(p.prompt), raw(p.input), raw(p.previous), raw(p.promptCacheKey), raw(p.user), p.stream,
 	}
 }
 
@@ -36,6 +36,7 @@ func TestThePayloadIsFoundAtTheTopLevelOnly(t *testing.T) {
 		{`{"model":"Qwen\/\u0051 \ud83d\ude00"}`, found{model: "Qwen/Q 😀", modelRaw: `"Qwen\/\u0051 \ud83d\ude00"`}},
 		{`{"mod\u0065l":"m","\u0073tream":true}`, found{model: "m", modelRaw: `"m"`, stream: true}},
 		{`{"prompt_cache_ke\u0079":"k","prompt_cache_ke\u0079s":"no"}`, found{cacheKey: `"k"`}},
+		{`{"previou\u0073_response_id":"r","previous_response_idx":"no"}`, found{previous: `"r"`}},
 		{`{"mod\u1065l":"m","mod\nl":"m","Model":"m"}`, found{}},
 		{`{"x":{"model":"a"},"y":["model","b"],"z":"\"model\":\"c\"","model":"m"}`, found{model: "m", modelRaw: `"m"`}},
 		{`{"stream":true,"stream":false}`, found{}},
@@ -142,7 +143,7 @@ func FuzzScanAgreesWithEncodingJSON(f *testing.F) {
 	for _, seed := range []string{
 		``, `{}`, `[{"a":[]},{},[]]`, `{"model":"m\u00e9","stream":true,"messages":[{"role":"user","content":"a\"b"}]}`,
 		`{"mod\u0065l":null,"user":"u"}`, `{"model":1,"model":2}`, `{"prompt":[1,-0,0.5,1e9,2E-3],"input":false}`,
-		"{\"user\":\"\xff\xed\xa0\x80\"}", `{"a":"\ud800"}`, `{"a":1}}`, `[01]`, `{"messages" : null , "prompt_cache_key":"k"}`,
+		"{\"user\":\"\xff\xed\xa0\x80\"}", `{"a":"\ud800"}`, `{"a":1}}`, `[01]`, `{"previous_response_id":"r"}`, `{"messages" : null , "prompt_cache_key":"k"}`,
 	} {
 		f.Add([]byte(seed))
 	}
@@ -200,7 +201,7 @@ func agree(t *testing.T, body []byte, p payload, err error) {
 	want := found{model: string(p.model), modelRaw: string(members["model"]), stream: string(members["stream"]) == "true"}
 	for name, at := range map[string]*string{
 		"messages": &want.messages, "prompt": &want.prompt, "input": &want.input,
-		"prompt_cache_key": &want.cacheKey, "user": &want.user,
+		"previous_response_id": &want.previous, "prompt_cache_key": &want.cacheKey, "user": &want.user,
 	} {
 		if *at = string(members[name]); *at == "null" {
 			*at = ""

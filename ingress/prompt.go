@@ -25,8 +25,9 @@ const (
 //
 // The text is canonical, so that the same prompt is the same text however it was written: of messages the roles
 // and then the decoded text of their content; parts that are no text (images, calls) by the hash of their bytes; a
-// prompt as its strings, or its token ids. The body must have been scanned. Blocks are appended
-// to into; bytes is the length of the text, with what is left of it behind the last whole block.
+// prompt as its strings, or its token ids. What Anthropic's API and responses have beside the messages as system or
+// instructions comes first, as a message. The body must have been scanned. Blocks are appended to into; bytes is the
+// length of the text, with what is left of it behind the last whole block.
 func promptBlocks(into []uint64, p payload, body []byte, model, adapter string, size int) (blocks []uint64, bytes int) {
 	var rest [1024]byte // a larger block gets memory of its own
 	text := p.text().of(body)
@@ -36,6 +37,11 @@ func promptBlocks(into []uint64, p payload, body []byte, model, adapter string, 
 	}
 	h.seed(p.cacheSalt.of(body))
 	h.seed(p.tools.of(body))
+	if !p.system.absent() { // as a message of that role
+		h.mark(markRole)
+		h.text([]byte(`"system"`))
+		h.content(&cursor{src: p.system.of(body)})
+	}
 	c := cursor{src: text}
 	switch {
 	case len(c.src) == 0:

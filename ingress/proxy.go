@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -90,7 +91,10 @@ func (x *exchange) read() error {
 	if err != nil {
 		return err
 	}
-	return x.resolve(t, p)
+	if err := x.resolve(t, p); err != nil || p.previous.absent() {
+		return err
+	}
+	return x.bind(text(p.previous.of(b.Bytes())))
 }
 
 // resolve finds the model and makes the payload. Where the replica calls the
@@ -234,6 +238,9 @@ func (x *exchange) attempt(ctx context.Context) error {
 	quiet.over(resp)
 	x.phase = phaseStreaming
 	x.sent()
+	if strings.HasSuffix(req.URL.Path, "/responses") {
+		x.holders.listen(resp, sel.Replica())
+	}
 	resp.Header.Del(requestIDHeader) // the client gets the one that is in the log
 	if x.registry.table.Load().config.DecisionHeaders {
 		x.show(resp.Header, sel)

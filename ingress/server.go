@@ -33,6 +33,7 @@ type Server struct {
 	metricsHandler http.Handler
 	registry       *registry
 	budget         *budget
+	holders        holders
 	relay          streaming.Relay
 	decisionLog    *decisionLog // nil if there is none
 	access         accessLog

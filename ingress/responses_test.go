@@ -1,0 +1,249 @@
+package ingress
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/tidwall/gjson"
+)
+
+// store is a replica that keeps responses.
+type store struct {
+	name   string
+	mu     sync.Mutex
+	held   map[string]bool
+	calls  []string // of other requests than to make a response
+	hold   chan struct{}
+	arrive chan struct{}
+}
+
+func (s *store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	if r.Method == "POST" && r.URL.Path == "/v1/responses" {
+		s.create(w, string(body))
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls = append(s.calls, r.Method+" "+r.RequestURI)
+	id, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/v1/responses/"), "/")
+	if !s.held[id] {
+		w.WriteHeader(404)
+		io.WriteString(w, "not here")
+		return
+	}
+	if r.Method == "DELETE" {
+		delete(s.held, id)
+	}
+	fmt.Fprintf(w, "%s %s of %s, %q", r.Method, r.RequestURI, s.name, body)
+}
+
+// create answers with a response of that id, as an event stream if that is asked for.
+func (s *store) create(w http.ResponseWriter, body string) {
+	if s.hold != nil && strings.Contains(body, "hold") {
+		s.arrive <- struct{}{}
+		<-s.hold
+	}
+	id := "resp_" + s.name + gjson.Get(body, "input").String()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held[id] = true
+	object := `{ "object":"response", "metadata":{"id":"x"}, "id" : "` + id + `" , "output":[{"id":"msg_1"}]}`
+	if !gjson.Get(body, "stream").Bool() {
+		w.Header().Set("Content-Type", "application/json")
+		io.WriteString(w, object)
+		return
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	for _, event := range []string{"event: response.created\ndata: {\"response\":" + object[:50], object[50:] + "}\n\n", "data: [DONE]\n\n"} {
+		io.WriteString(w, event)
+		w.(http.Flusher).Flush()
+	}
+}
+
+// took returns what was asked since the last call.
+func (s *store) took() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer func() { s.calls = nil }()
+	return strings.Join(s.calls, ", ")
+}
+
+func stores(t *testing.T, names ...string) (all []*store, urls []string) {
+	for _, name := range names {
+		s := &store{name: name, held: make(map[string]bool)}
+		all, urls = append(all, s), append(urls, upstream(t, s.ServeHTTP))
+	}
+	return all, urls
+}
+
+func (f *front) respond(t *testing.T, body string) (id string) {
+	t.Helper()
+	r := f.post("/v1/responses", body)
+	_, rest, ok := strings.Cut(r.body, `"resp_`)
+	id, _, _ = strings.Cut(rest, `"`)
+	if !ok || r.StatusCode != 200 || r.err != nil {
+		t.Fatalf("%s got %d %s %v", body, r.StatusCode, r.body, r.err)
+	}
+	return "resp_" + id
+}
+
+func TestAStoredResponseIsFoundWhereItIsHeld(t *testing.T) {
+	all, urls := stores(t, "a", "b", "c")
+	f := serve(t, modelOn("m", urls...))
+	for i := range 6 {
+		id := f.respond(t, fmt.Sprintf(`{"model":"m","input":"%d","stream":%v}`, i, i%2 == 0))
+		name := id[len("resp_") : len("resp_")+1]
+		for _, call := range []string{"GET %s?stream=true&starting_after=1", "GET %s/input_items?limit=2", "POST %s/cancel", "DELETE %s"} {
+			for _, base := range []string{"/v1/responses/", "/responses/"} {
+				if base == "/responses/" && strings.HasPrefix(call, "DELETE") {
+					continue // it is gone by now
+				}
+				method, path, _ := strings.Cut(fmt.Sprintf(call, id), " ")
+				r := f.do(t.Context(), f.h1, method, base+path, strings.NewReader("{}"))
+				if want := fmt.Sprintf(`%s /v1/responses/%s of %s, ""`, method, path, name); r.StatusCode != 200 || r.body != want {
+					t.Errorf("%s %s got %d %q, want %q", method, path, r.StatusCode, r.body, want)
+				}
+			}
+		}
+		for _, s := range all {
+			if asked := s.took(); s.name != name && asked != "" {
+				t.Errorf("%s, held by %s, was asked of %s: %s", id, name, s.name, asked)
+			}
+		}
+		// It is the replica's to say that it is gone.
+		if r := f.get("/v1/responses/" + id); r.StatusCode != 404 || r.body != "not here" {
+			t.Errorf("once deleted: %d %s", r.StatusCode, r.body)
+		}
+		for _, s := range all {
+			s.took()
+		}
+	}
+	if n := f.metric(`berth_requests_total{model="m",route="/responses/{id}",status="200"}`); n != 42 {
+		t.Errorf("counted %v", n)
+	}
+}
+
+func TestAResponseThatNobodyWasSeenToMakeIsAskedForOnce(t *testing.T) {
+	all, urls := stores(t, "a", "b", "c")
+	other, url := stores(t, "other")
+	f := serve(t, modelOn("m", urls...), modelOn("n", url...))
+	all[1].held["resp_old"] = true
+	for range 2 {
+		if r := f.get("/v1/responses/resp_old"); r.StatusCode != 200 || !strings.Contains(r.body, "of b") {
+			t.Errorf("got %d %s", r.StatusCode, r.body)
+		}
+	}
+	want := "GET /v1/responses/resp_old"
+	for _, s := range append(all, other...) {
+		if asked := s.took(); asked != want && s.name != "b" || s.name == "b" && asked != want+", "+want+", "+want {
+			t.Errorf("%s was asked: %s", s.name, asked)
+		}
+	}
+}
+
+func TestAResponseThatNobodyHoldsIsNotFoundUnlessSomebodyIsAway(t *testing.T) {
+	_, urls := stores(t, "a", "b")
+	f := serve(t, modelOn("m", urls...))
+	for _, call := range []string{"GET /v1/responses/resp_x", "DELETE /responses/resp_x", "POST /v1/responses/resp_x/cancel", "GET /v1/responses/resp_x/input_items"} {
+		method, path, _ := strings.Cut(call, " ")
+		wantError(t, f.do(t.Context(), f.h1, method, path, nil), 404, "response_not_found", "response_id")
+	}
+	for _, id := range []string{"a%2Fb", "x%20y", "%00", "ü", strings.Repeat("x", 200), "a%22"} {
+		wantError(t, f.get("/v1/responses/"+id), 404, "unknown_url", "")
+	}
+	f.mustApply(modelOn("m", urls[0], refusing(1)))
+	wantError(t, f.get("/v1/responses/resp_x"), 503, "response_unreachable", "response_id")
+	wantError(t, f.post("/v1/responses", `{"model":"m","previous_response_id":"resp_x"}`), 503, "response_unreachable", "response_id")
+}
+
+// A request that goes on with a response waits for the replica that holds it, though the others are free.
+func TestAConversationGoesOnWhereItsResponseIsHeld(t *testing.T) {
+	all, urls := stores(t, "a", "b", "c")
+	f := serve(t, narrow(modelOn("m", urls...)))
+	all[0].hold, all[0].arrive = make(chan struct{}), make(chan struct{}, 10)
+	all[2].held["resp_c0"] = true
+	f.turn("m")
+	first := f.respond(t, `{"model":"m","input":"1"}`)
+	if first != "resp_a1" {
+		t.Fatalf("the first is %s", first)
+	}
+	busy := f.background(func() reply {
+		return f.post("/v1/responses", `{"model":"m","input":"hold","previous_response_id":"`+first+`"}`)
+	})
+	receive(t, all[0].arrive)
+	next := f.background(func() reply {
+		return f.post("/v1/responses", `{"model":"m","input":"2","stream":true,"previous_response_id":"`+first+`"}`)
+	})
+	f.waiting("m", 1)
+	for range 4 { // which the free ones serve, and which know more of who holds what
+		if id := f.respond(t, `{"model":"m","input":"3","previous_response_id":"resp_c0"}`); id != "resp_c3" {
+			t.Errorf("%s was made where resp_c0 is not", id)
+		}
+	}
+	all[0].hold <- struct{}{}
+	if r := receive(t, busy); !strings.Contains(r.body, "resp_ahold") {
+		t.Errorf("got %s", r.body)
+	}
+	if r := receive(t, next); !strings.Contains(r.body, "resp_a2") || r.err != nil {
+		t.Errorf("got %s %v", r.body, r.err)
+	}
+	if asked := all[1].took(); asked != "GET /v1/responses/resp_c0" {
+		t.Errorf("b was asked: %s", asked)
+	}
+	// Nobody holds it: that is for an engine to say.
+	if id := f.respond(t, `{"model":"m","input":"4","previous_response_id":"resp_none"}`); !strings.HasSuffix(id, "4") {
+		t.Errorf("made %s", id)
+	}
+	// Its replica has left.
+	f.mustApply(narrow(modelOn("m", urls[1:]...)))
+	wantError(t, f.get("/v1/responses/"+first), 404, "response_not_found", "response_id")
+}
+
+func TestAnIDIsHeardHoweverTheAnswerIsCut(t *testing.T) {
+	text := `{"object":"response","id" : "resp_1-a.B","output":[]}`
+	for size := 1; size <= len(text); size++ {
+		var got []string
+		l := &idListener{ReadCloser: io.NopCloser(strings.NewReader(text)), found: func(id string) { got = append(got, id) }}
+		var read []byte
+		for p := make([]byte, size); ; {
+			n, err := l.Read(p)
+			read = append(read, p[:n]...)
+			if err != nil {
+				break
+			}
+		}
+		if string(read) != text || len(got) != 1 || got[0] != "resp_1-a.B" {
+			t.Errorf("in pieces of %d: %q", size, got)
+		}
+	}
+	for _, text := range []string{
+		`{"error":{}}`, `{"id":"chatcmpl-1"}`, `{"id":"resp_`, `{"id":"resp_ü"}`, `{"x":"\"id\":\"resp_1\""}`, `{"id":null}`, "",
+		`{"pad":"` + strings.Repeat("x", maxIDHead) + `","id":"resp_late"}`, `{"id":"resp` + strings.Repeat("x", maxResponseID) + `"}`,
+	} {
+		l := &idListener{ReadCloser: io.NopCloser(strings.NewReader(text)), found: func(id string) { t.Errorf("heard %q in %.40s", id, text) }}
+		if got, err := io.ReadAll(l); string(got) != text || err != nil {
+			t.Errorf("read %q, %v", got, err)
+		}
+	}
+}
+
+func TestTheHoldersOfOldResponsesAreForgotten(t *testing.T) {
+	f := serve(t, modelOn("m", refusing(1)))
+	r := f.registry.table.Load().models[0].replicas[0]
+	var h holders
+	for i := range 3 * maxHolders {
+		h.put(fmt.Sprint(i), r)
+		h.put(fmt.Sprint(i), r)
+	}
+	if len(h.of) != maxHolders || len(h.ids) != maxHolders {
+		t.Errorf("%d are remembered, in a ring of %d", len(h.of), len(h.ids))
+	}
+	if h.find(fmt.Sprint(2*maxHolders)) != r || h.find(fmt.Sprint(2*maxHolders-1)) != nil {
+		t.Error("not the oldest were forgotten")
+	}
+}
