@@ -45,7 +45,8 @@ func replayCommand() *cobra.Command {
 
 Policies, gates and the waiting line are those that serve requests. Each replica is the simulated engine:
 8000 prompt tokens per second, 6 ms + 0.35 ms per running request for a token of every answer.
-The traces are Mooncake's, WEKA's sessions, LMCache's, token ids and Azure's, plain or gzip. A turn of a session comes
+The traces are Mooncake's, WEKA's sessions, LMCache's, token ids, arrivals as CSV (Azure, BurstGPT) and berth's own
+decision log, plain or gzip. A turn of a session comes
 when it was recorded, but not before the answer to the last one and the pause after it. Sessions whose times
 count from their own start are started as a Poisson process.
 A replica that is removed or restarted finishes what it has; the new process starts with an empty cache.`,

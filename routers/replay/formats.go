@@ -4,24 +4,24 @@ import (
 	"bufio"
 	"bytes"
 	"compress/gzip"
-	"encoding/csv"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math"
 	"os"
-	"strconv"
+	"strings"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
 )
 
-// textBlock is how many bytes of text make a block, and bytesPerToken how many a token.
 const (
-	textBlock     = 256
-	bytesPerToken = 4
-	tokensBlock   = 16 // of token ids
+	textBlock     = 256 // bytes of text in a block
+	bytesPerToken = 4   // about how many make a token
+	tokensBlock   = 16  // token ids in a block
+	// farthest is the latest time that a trace may name; the earliest is 0.
+	farthest = 250 * 365 * 24 * time.Hour
 )
 
 // Open reads a trace, plain or compressed with gzip, in any of the formats that
@@ -31,7 +31,8 @@ const (
 //   - sessions of WEKA's kv-cache-tester: a JSON line per session, with hash_runs;
 //   - LMCache: JSON lines with the text of input and output;
 //   - token ids: JSON lines with input_tok_ids;
-//   - Azure: CSV of times and sizes, with nothing about content.
+//   - berth's own decision log: JSON lines with v, see addDecision;
+//   - arrivals, as Azure's: CSV of times and sizes, with nothing about content, see readCSV.
 func Open(path string) (*Trace, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -55,12 +56,15 @@ func Read(r io.Reader) (*Trace, error) {
 		}
 		in = bufio.NewReaderSize(zip, 1<<20)
 	}
-	first, err := in.Peek(1)
-	if err != nil {
+	first, err := skipBlank(in)
+	if err == io.EOF {
 		return nil, errors.New("the trace is empty")
 	}
+	if err != nil {
+		return nil, err
+	}
 	t := new(Trace)
-	if first[0] == '{' {
+	if first == '{' {
 		err = t.readLines(in)
 	} else {
 		err = t.readCSV(in)
@@ -73,6 +77,20 @@ func Read(r io.Reader) (*Trace, error) {
 	}
 	t.settle()
 	return t, nil
+}
+
+// skipBlank reads past white space and a byte order mark, and returns the byte that follows, which it leaves.
+func skipBlank(in *bufio.Reader) (byte, error) {
+	for {
+		next, err := in.Peek(1)
+		if err != nil {
+			return 0, err
+		}
+		if !strings.Contains(" \t\r\n\xef\xbb\xbf", string(next)) {
+			return next[0], nil
+		}
+		in.Discard(1)
+	}
 }
 
 // settle orders the requests and has the first come at time 0.
@@ -97,6 +115,7 @@ type line struct {
 	// WEKA
 	ID        string `json:"id"`
 	BlockSize int    `json:"block_size"`
+	Scope     string `json:"hash_id_scope"`
 	Turns     []turn `json:"requests"`
 	// LMCache
 	Input     *string `json:"input"`
@@ -106,6 +125,7 @@ type line struct {
 	Arrival     int64    `json:"arrival_time_ns"`
 	OutputToks  int      `json:"output_toks"`
 	InputTokens []uint32 `json:"input_tok_ids"`
+	decision
 }
 
 // turn is a request of a WEKA session, or requests of a subagent within it.
@@ -115,22 +135,27 @@ type turn struct {
 	Out   int         `json:"out"`
 	API   float64     `json:"api_time"`
 	Runs  [][2]uint64 `json:"hash_runs"`
+	IDs   []uint64    `json:"hash_ids"` // as in the original, instead of runs
 	Turns []turn      `json:"requests"`
 }
 
 func (t *Trace) readLines(in io.Reader) error {
 	decoder := json.NewDecoder(in)
 	texts := textReader{last: make(map[string]int)}
+	log := logReader{last: make(map[string]answered)}
 	for n := 1; ; n++ {
 		var l line
 		err := decoder.Decode(&l)
 		if err == io.EOF {
+			log.settle(t)
 			return nil
 		}
 		if err != nil {
 			return fmt.Errorf("record %d: %w", n, err)
 		}
 		switch {
+		case l.Version != nil:
+			err = log.add(t, &l.decision)
 		case l.Turns != nil:
 			err = t.addSession(&l)
 		case l.HashIDs != nil:
@@ -140,7 +165,7 @@ func (t *Trace) readLines(in io.Reader) error {
 		case l.InputTokens != nil:
 			err = t.add(tokensBlock, tokenRequest(&l))
 		default:
-			err = errors.New("it is of none of the known formats")
+			err = errors.New("it has none of v, requests, hash_ids, input and input_tok_ids, by which the formats are told apart")
 		}
 		if err != nil {
 			return fmt.Errorf("record %d: %w", n, err)
@@ -155,6 +180,9 @@ func (t *Trace) add(blockTokens int, r Request) error {
 		t.BlockTokens = blockTokens
 	case t.BlockTokens != blockTokens:
 		return fmt.Errorf("blocks of %d tokens after some of %d", blockTokens, t.BlockTokens)
+	}
+	if r.At < 0 || r.At > farthest {
+		return errors.New("its time is below 0 or out of all reason")
 	}
 	if r.Prompt < 0 || r.Output < 0 || r.Prompt > math.MaxInt32 || r.Output > math.MaxInt32 {
 		return fmt.Errorf("it has %d prompt tokens and %d of output", r.Prompt, r.Output)
@@ -196,7 +224,13 @@ func (t *Trace) addTurns(l *line, turns []turn, start float64, follows int, done
 		r := Request{
 			At: seconds(at), Session: l.ID, Prompt: turn.In, Output: turn.Out,
 			Follows: follows, Gap: seconds(max(0, at-done)),
-			session: t.Sessions - 1, seed: xxhash.Sum64String(l.ID),
+			session: t.Sessions - 1,
+		}
+		if l.Scope != "global" {
+			r.seed = xxhash.Sum64String(l.ID)
+		}
+		for _, id := range turn.IDs {
+			r.runs = appendID(r.runs, id)
 		}
 		for _, pair := range turn.Runs {
 			if pair[1] > math.MaxInt32 {
@@ -245,36 +279,11 @@ func tokenRequest(l *line) Request {
 	return r
 }
 
-func (t *Trace) readCSV(in io.Reader) error {
-	rows := csv.NewReader(in)
-	rows.ReuseRecord = true
-	rows.FieldsPerRecord = 3
-	for n := 1; ; n++ {
-		row, err := rows.Read()
-		switch {
-		case err == io.EOF:
-			return nil
-		case err != nil:
-			return err
-		case n == 1 && row[0] == "TIMESTAMP":
-			continue
-		}
-		at, err := time.Parse("2006-01-02 15:04:05.9999999", row[0])
-		prompt, err2 := strconv.Atoi(row[1])
-		output, err3 := strconv.Atoi(row[2])
-		if err = errors.Join(err, err2, err3); err != nil {
-			return fmt.Errorf("row %d: %w", n, err)
-		}
-		r := Request{At: time.Duration(at.UnixNano()), Prompt: prompt, Output: output, Follows: -1}
-		// Nothing is known to be in common, so every prompt is its own.
-		r.seed, r.runs = mix(uint64(n)), []run{{0, prompt / tokensBlock}}
-		if err := t.add(tokensBlock, r); err != nil {
-			return fmt.Errorf("row %d: %w", n, err)
-		}
-	}
-}
-
 // tokensOf estimates the tokens of text.
 func tokensOf(bytes int) int { return (bytes + bytesPerToken - 1) / bytesPerToken }
 
-func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+// seconds is a time. What is out of all reason stays so.
+func seconds(s float64) time.Duration {
+	const most = farthest + 365*24*time.Hour
+	return time.Duration(max(-most.Seconds(), min(s, most.Seconds())) * float64(time.Second))
+}

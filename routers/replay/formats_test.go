@@ -42,6 +42,35 @@ func TestEachFormatIsRead(t *testing.T) {
 			"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:47.6805900,10,9\n",
 			"16: 0s 374+44 <-1 23 blocks; 1s 10+9 <-1 0 blocks; ",
 		},
+		"Azure of 2024": {
+			"TIMESTAMP,ContextTokens,GeneratedTokens\r\n2024-05-10 00:00:00.009930+00:00,2162,5\r\n2024-05-10 00:00:00.017335+00:00,16,1\r\n",
+			"16: 0s 2162+5 <-1 135 blocks; 7.405ms 16+1 <-1 1 blocks; ",
+		},
+		"BurstGPT": {
+			"Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,ChatGPT,472,18,490,Conversation log\n45.5,ChatGPT,1087,230,1317,API log\n",
+			"16: 0s 472+18 <-1 29 blocks; 40.5s 1087+230 <-1 67 blocks; ",
+		},
+		"arrivals without a header": {
+			" 0, 32, 5\n1.5, 16, 6\n",
+			"16: 0s 32+5 <-1 2 blocks; 1.5s 16+6 <-1 1 blocks; ",
+		},
+		"WEKA as it was": {
+			"\ufeff" + `{"id":"s","block_size":64,"hash_id_scope":"global","requests":[
+				{"t":0,"in":200,"out":1,"api_time":2,"hash_ids":[1,2,9]}]}`,
+			"64: 0s 200+1 <-1 3 blocks; ",
+		},
+		"decisions": {
+			decided(`"time_ms":1000000.5,"session":"00000000000000aa","prompt_bytes":1100,"blocks":["00000000000000f1","f2"],"ttft_ms":100,"duration_ms":300`) +
+				decided(`"time_ms":1000100,"session":"00000000000000aa","prompt_bytes":100,"blocks":[],"ttft_ms":100,"duration_ms":1000.5`) +
+				decided(`"time_ms":1002100.5,"session":"00000000000000aa","prompt_bytes":1600,"blocks":["f1","f2","f3"],"ttft_ms":1,"duration_ms":2,"output_tokens":7`) +
+				strings.Replace(decided(`"time_ms":1002100.5,"prompt_bytes":0,"blocks":null`), "200", "503", 1),
+			"128: 0s 275+20 <-1 2 blocks; 99.5ms 25+90 <-1 0 blocks; 2.1s 400+7 <1 gap 1s 3 blocks; ",
+		},
+		"decisions with tokens": { // two bytes are one
+			decided(`"time_ms":5,"prompt_bytes":2000,"blocks":["1","2","3"],"input_tokens":1000,"output_tokens":4`) +
+				decided(`"time_ms":6,"prompt_bytes":1024,"blocks":["1","2"]`),
+			"256: 0s 1000+4 <-1 3 blocks; 1ms 512+0 <-1 2 blocks; ",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var zipped bytes.Buffer
@@ -59,6 +88,11 @@ func TestEachFormatIsRead(t *testing.T) {
 			}
 		})
 	}
+}
+
+// decided is a line of a decision log with these fields.
+func decided(fields string) string {
+	return `{"v":1,"model":"m",` + fields + `,"block_bytes":512,"replica":"a","policy":"p","rank":1,"match":0.5,"waited_ms":0.1,"status":200}` + "\n"
 }
 
 func described(t *Trace) string {
@@ -90,12 +124,29 @@ func TestEqualBeginningsHaveEqualChains(t *testing.T) {
 func TestATraceThatIsNoneSaysWhy(t *testing.T) {
 	for text, says := range map[string]string{
 		"":                                      "empty",
-		"{}":                                    "record 1: it is of none of the known formats",
+		" \n":                                   "empty",
+		"{}":                                    "record 1: it has none of v, requests, hash_ids, input and input_tok_ids",
 		`{"hash_ids":[1],"input_length":-1}`:    "record 1: it has -1 prompt tokens",
 		`{"requests":[{"in":1}]}`:               "block_size is 0",
 		`{"hash_ids":[1]} {"input_tok_ids":[]}`: "record 2: blocks of 16 tokens after some of 512",
 		`{"hash_ids":`:                          "record 1: unexpected EOF",
 		"\x1f\x8bnonsense":                      "gzip",
+		"\x1f\x8b\x08":                          "unexpected EOF",
+		`{"hash_ids":[1],"timestamp":-5}`:       "record 1: its time is below 0",
+		`{"hash_ids":[1],"timestamp":1e300}`:    "record 1: its time is",
+		`{"hash_ids":[1.5]}`:                    "record 1: json: cannot unmarshal number 1.5",
+		`{"requests":[{"in":1,"hash_runs":[[1,4294967296]]}],"block_size":9}`: "record 1: a run of 4294967296 blocks",
+		`{"v":2}`:                                  "record 1: it is of version 2",
+		`{"v":1,"status":200}`:                     "its block_bytes is 0",
+		decided(`"prompt_bytes":-1`):               "its prompt_bytes is -1",
+		decided(`"blocks":["xyz"]`):                `its block "xyz" is no hash`,
+		decided(`"prompt_bytes":9,"time_ms":-1`):   "its time is below 0",
+		decided(`"input_tokens":-1`):               "it has -1 prompt tokens",
+		decided(`"status":503`) + `{"hash_ids":9}`: "record 2",
+		`nonsense`:          "row 1: it is neither JSON nor a header with one of timestamp",
+		"timestamp,model\n": "row 1: it is neither JSON nor a header with one of contexttokens",
+		"1,2,3\n1,2\n":      "row 2",
+		"1,2,3\n1,x,3\n":    "row 2: strconv.Atoi",
 		"TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,2": "row 2",
 		"TIMESTAMP,ContextTokens,GeneratedTokens\n":              "no requests",
 	} {
@@ -111,6 +162,8 @@ func FuzzRead(f *testing.F) {
 	f.Add([]byte(`{"id":"s","block_size":64,"requests":[{"t":1,"in":99,"hash_runs":[[1,1]]},{"requests":[{"in":5}]}]}`))
 	f.Add([]byte(`{"input":"text","session_id":"s"}`))
 	f.Add([]byte(`{"input_tok_ids":[1,2,3]}`))
+	f.Add([]byte(decided(`"time_ms":5,"session":"a","prompt_bytes":1024,"blocks":["1","2"],"input_tokens":9,"duration_ms":1e99`)))
+	f.Add([]byte("Timestamp,Model,Request tokens,Response tokens\n5,ChatGPT,472,18\n"))
 	f.Add([]byte("2023-11-16 18:15:46.6805900,374,44\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		trace, err := Read(bytes.NewReader(text))
