@@ -16,7 +16,7 @@ import (
 //
 //	what must be computed for the requests under way there
 //	+ what was sent there before, as far as it is more than elsewhere
-//	+ recompute × what must be computed for this prompt
+//	+ what must be computed for this prompt, each block times what it is worth to be spared
 //
 // The second part is what keeps the fleet even while it is idle, and over time: a conversation that
 // is placed once stays and grows. It is bounded, so that a replica that is slow, or was away, owes
@@ -49,21 +49,30 @@ var DefaultPrefixOptions = PrefixOptions{
 }
 
 const (
-	// recompute is how much more work a replica may have, for each block that it saves, than
-	// another one. It is far above 1 because what is computed again takes memory again, and the
-	// conversation's later turns along. In replays of chat traffic 8 finds 0.96 of all that can be
-	// found, 16 0.975, 32 0.99 and 64 0.995. From each to the next the first token is 2 to 3 %
-	// later; with caches that are too small for all, only from 32 on it finds more than rules that
-	// never move a conversation.
-	recompute = 32
+	// recompute is how much more work a replica may have, for each block of a conversation that it saves,
+	// than another one. It is far above 1 because what is computed again takes memory again, and the
+	// conversation's later turns along. In replays of chat traffic 16 finds 0.97 of all that can be
+	// found, 32 and 64 0.99. From each to the next the first token is 1 to 3 % later; with caches that are
+	// too small for all, only from 48 on it finds more than rules that never move a conversation.
+	recompute = 64
 	// maxLead is how much more a replica counts at most as having been sent, in
-	// mean prompts: 4 to 16 do as well as no bound, and the least is the safest.
-	maxLead = 4
+	// mean prompts: 4 to 16 do as well as no bound, 8 is the least that keeps a fleet of 16 even.
+	maxLead = 8
 	// meanOver is about how many prompts the mean is taken over.
 	meanOver = 256
 	// bytesPerToken is about how much text is a token.
 	bytesPerToken = 4
 )
+
+// worth is how much more work a replica may have for a block that it saves, where that many chains that are
+// known go on from the block. What many have in common, as a system prompt, is wanted again wherever it is
+// computed, and to hold all who share it on one replica would be to leave the others idle. So it falls with
+// the square, which in replays is nowhere worse than any one weight for all blocks, and far better where
+// prompts share long beginnings.
+func worth(branches uint32) int {
+	b := int(max(1, min(branches, recompute)))
+	return max(1, recompute/(b*b))
+}
 
 // Prefixed is a policy that goes by Payload.Blocks.
 type Prefixed interface {

@@ -41,15 +41,19 @@ type prefixIndex struct {
 
 	path  []uint32 // of learn
 	depth []int32  // of match, by number
+	worth []int    // of match, by number: what it would cost to do without what is held
 	found []uint32 // the numbers that have a depth
+	steps []step   // of weigh
 }
 
 // mark is a mark that somebody holds. Indices are into arenas, 0 is none.
 type mark struct {
-	hash  uint64
-	next  uint32 // in its list of byHash
-	first uint32 // its holdings
-	count uint32 // of them
+	hash     uint64
+	next     uint32 // in its list of byHash
+	first    uint32 // its holdings
+	count    uint32 // of them
+	parent   uint32 // the mark before it in its chain, which is there as long as this one
+	branches uint32 // how many chains that are held end below it, 0 if one ends in it
 }
 
 // holding is a mark at a replica.
@@ -100,7 +104,7 @@ func (x *prefixIndex) enter(r *llmserver.Replica) (number uint32) {
 		number, x.vacant = x.vacant[n-1], x.vacant[:n-1]
 	} else {
 		number = uint32(len(x.holders))
-		x.holders, x.depth = append(x.holders, holder{}), append(x.depth, 0)
+		x.holders, x.depth, x.worth = append(x.holders, holder{}), append(x.depth, 0), append(x.worth, 0)
 	}
 	x.holders[number] = holder{replica: r, since: x.turn}
 	return number
@@ -167,7 +171,7 @@ func (x *prefixIndex) learn(number uint32, blocks chain) (known int, c claim) {
 		above = x.path[have-1]
 	}
 	for k := have; k < marks; k++ {
-		above = x.add(number, blocks.mark(k), position(k+1)-position(k), above)
+		above = x.add(number, blocks, k, above)
 	}
 	return position(have), c
 }
@@ -189,15 +193,16 @@ func (x *prefixIndex) settle(c claim, confirmed bool) {
 	}
 }
 
-// match notes in depth how many of the blocks each replica holds, for those in
-// found, and returns the most.
+// match notes in depth how many of the blocks each replica holds and in worth what they are worth, for those
+// in found, and returns the most.
 func (x *prefixIndex) match(blocks chain) (longest int) {
 	for _, number := range x.found {
-		x.depth[number] = 0
+		x.depth[number], x.worth[number] = 0, 0
 	}
 	x.found = x.found[:0]
 	n := sort.Search(blocks.marks(), func(k int) bool { return x.mark(blocks.mark(k)) == 0 })
 	longest = position(n)
+	x.weigh(blocks, n)
 	count := uint32(0)
 	for range maxLevels {
 		// The most marks that more replicas hold than what was looked at last.
@@ -209,15 +214,46 @@ func (x *prefixIndex) match(blocks chain) (longest int) {
 		if count = m.count; count > maxHolders {
 			break
 		}
+		held := position(n)
+		worth := x.total(held)
 		for i := m.first; i != 0; i = x.holdings.at(i).right {
 			number := x.holdings.at(i).holder
 			if x.depth[number] == 0 {
-				x.depth[number] = int32(position(n))
+				x.depth[number], x.worth[number] = int32(held), worth
 				x.found = append(x.found, number)
 			}
 		}
 	}
 	return longest
+}
+
+// step is where in a chain blocks begin to be worth so much each.
+type step struct{ from, worth int }
+
+// weigh notes in steps what the blocks are worth that the first n marks of a chain stand for, the deepest first. Towards the
+// beginning of a chain ever more chains go on from a block, so the steps are found by bisection.
+func (x *prefixIndex) weigh(blocks chain, n int) {
+	worthAt := func(k int) int { return worth(x.marks.at(x.mark(blocks.mark(k))).branches) }
+	x.steps = x.steps[:0]
+	for n > 0 {
+		first, most := 0, worthAt(n-1)
+		if most > 1 {
+			first = sort.Search(n, func(k int) bool { return worthAt(k) >= most })
+		}
+		x.steps = append(x.steps, step{position(first), most})
+		n = first
+	}
+}
+
+// total is what so many leading blocks are worth together.
+func (x *prefixIndex) total(blocks int) (sum int) {
+	for _, s := range x.steps {
+		if blocks > s.from {
+			sum += (blocks - s.from) * s.worth
+			blocks = s.from
+		}
+	}
+	return sum
 }
 
 // makeRoom evicts until a replica can hold so many marks of a chain, the first kept

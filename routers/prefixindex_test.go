@@ -15,10 +15,12 @@ import (
 // before it, and everything adds up.
 func (x *prefixIndex) check(t interface{ Fatalf(string, ...any) }, chains []chain) {
 	size := 0
+	held := make(map[uint32]bool) // marks
 	for number := range x.holders {
 		h, blocks := &x.holders[number], 0
 		for i := h.oldest; i != 0; i = x.holdings.at(i).newer {
 			blocks += int(x.holdings.at(i).span)
+			held[x.holdings.at(i).mark] = true
 			size++
 		}
 		if blocks != h.blocks || blocks > x.perReplica {
@@ -34,6 +36,27 @@ func (x *prefixIndex) check(t interface{ Fatalf(string, ...any) }, chains []chai
 	}
 	if size != x.size || size > x.capacity {
 		t.Fatalf("%d holdings, counted %d, of at most %d", size, x.size, x.capacity)
+	}
+	x.checkBranches(t, held)
+}
+
+// checkBranches counts the chains that go on from each mark.
+func (x *prefixIndex) checkBranches(t interface{ Fatalf(string, ...any) }, held map[uint32]bool) {
+	inner, branches := make(map[uint32]bool), make(map[uint32]uint32)
+	for i := range held {
+		inner[x.marks.at(i).parent] = true
+	}
+	for i := range held {
+		if !inner[i] {
+			for above := x.marks.at(i).parent; above != 0; above = x.marks.at(above).parent {
+				branches[above]++
+			}
+		}
+	}
+	for i := range held {
+		if got := x.marks.at(i).branches; got != branches[i] {
+			t.Fatalf("%d chains go on from a mark; it counts %d", branches[i], got)
+		}
 	}
 }
 
@@ -246,6 +269,39 @@ func TestWhoHoldsTheMostMakesRoom(t *testing.T) {
 	}
 	if x.match(long(1, 30)) != 30 || x.depth[small] != 30 {
 		t.Error("what a replica with little held has made room for the one with the most")
+	}
+}
+
+func TestWhatManyHaveInCommonIsWorthLess(t *testing.T) {
+	x := newPrefixIndex(minIndexBytes, 0)
+	r := x.enter(new(llmserver.Replica))
+	common := []int{1, 2, 3}
+	one := chainOf(append(common, 10, 11)...)
+	_, first := x.learn(r, one)
+	worths := func() int {
+		x.match(one)
+		return x.worth[r]
+	}
+	if got := worths(); got != 5*recompute {
+		t.Errorf("five blocks of one conversation are worth %d; want %d", got, 5*recompute)
+	}
+	var claims []claim
+	for i, want := range []int{recompute / 4, recompute / 9, recompute / 16} {
+		_, c := x.learn(r, chainOf(append(common, 20+i)...))
+		claims = append(claims, c)
+		if got := worths(); got != 3*want+2*recompute {
+			t.Errorf("with %d conversations the first is worth %d; want %d", 2+i, got, 3*want+2*recompute)
+		}
+	}
+	for _, c := range claims {
+		x.settle(c, false)
+	}
+	if got := worths(); got != 5*recompute {
+		t.Errorf("with the others gone it is worth %d; want %d", got, 5*recompute)
+	}
+	x.settle(first, false)
+	if got := worths(); got != 0 {
+		t.Errorf("what nobody holds is worth %d", got)
 	}
 }
 

@@ -5,24 +5,26 @@ import (
 	"unsafe"
 )
 
-// add makes a holding that counts as used just before the one above it; most recently if there is none.
-func (x *prefixIndex) add(number uint32, hash uint64, span int, above uint32) uint32 {
+// add makes a holding of the chain's mark at index k, which counts as used just before the one above it, that of the mark
+// before; most recently if there is none.
+func (x *prefixIndex) add(number uint32, blocks chain, k int, above uint32) uint32 {
 	if x.byHash == nil {
 		x.byHash, x.byHolder = make([]uint32, x.capacity+1), make([]uint32, x.capacity+1)
 	}
-	at := x.mark(hash)
+	at := x.mark(blocks.mark(k))
 	if at == 0 {
-		head := &x.byHash[slot(hash, x.byHash)]
-		at = x.marks.take()
-		*x.marks.at(at) = mark{hash: hash, next: *head}
-		*head = at
+		parent := uint32(0)
+		if above != 0 {
+			parent = x.holdings.at(above).mark
+		}
+		at = x.addMark(blocks.mark(k), parent)
 	}
 	m := x.marks.at(at)
 	head := &x.byHolder[slot(pair(at, number), x.byHolder)]
 	i := x.holdings.take()
 	*x.holdings.at(i) = holding{
 		mark: at, holder: number, next: *head, right: m.first,
-		since: x.turn, claims: 1, span: uint16(min(span, math.MaxUint16)),
+		since: x.turn, claims: 1, span: uint16(min(position(k+1)-position(k), math.MaxUint16)),
 	}
 	*head = i
 	if m.first != 0 {
@@ -62,6 +64,17 @@ func (x *prefixIndex) drop(i uint32) {
 	x.holdings.give(i)
 }
 
+func (x *prefixIndex) addMark(hash uint64, parent uint32) (at uint32) {
+	head := &x.byHash[slot(hash, x.byHash)]
+	at = x.marks.take()
+	*x.marks.at(at) = mark{hash: hash, next: *head, parent: parent}
+	*head = at
+	if parent != 0 {
+		x.branch(parent, +1)
+	}
+	return at
+}
+
 func (x *prefixIndex) dropMark(i uint32) {
 	m := x.marks.at(i)
 	link := &x.byHash[slot(m.hash, x.byHash)]
@@ -69,7 +82,23 @@ func (x *prefixIndex) dropMark(i uint32) {
 		link = &x.marks.at(*link).next
 	}
 	*link = m.next
+	if m.parent != 0 {
+		x.branch(m.parent, -1)
+	}
 	x.marks.give(i)
+}
+
+// branch counts a mark that comes or goes below another one. That is an end less or more for all above too, but where
+// it takes the place of an end, or gives it back.
+func (x *prefixIndex) branch(i uint32, change int32) {
+	for range maxMarks {
+		m := x.marks.at(i)
+		before := m.branches
+		m.branches += uint32(change)
+		if i = m.parent; i == 0 || before == 0 || m.branches == 0 {
+			return
+		}
+	}
 }
 
 // use puts a holding into its holder's list, one older than above or, where

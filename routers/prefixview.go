@@ -41,7 +41,7 @@ func (v *view) cost(at int) priced {
 		cost = v.work[number] + v.sent[number]
 	}
 	if v.counts {
-		cost -= recompute * int(v.prefixes.depth[number])
+		cost -= v.prefixes.worth[number]
 	}
 	return priced{i, cost}
 }
