@@ -3,9 +3,12 @@ package ingress
 import (
 	"io"
 	"net/http"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"berth/routers"
 )
@@ -95,5 +98,44 @@ func TestPathsAreCountedByAFixedSetOfRoutes(t *testing.T) {
 	}
 	if n := f.metric(`berth_requests_total{model="m",route="/chat/completions",status="200"}`); n != 2 {
 		t.Errorf("counted %v, want both with and without version", n)
+	}
+}
+
+var (
+	listed    = regexp.MustCompile("(?m)^\\| `(berth_\\w+)` \\| ([a-z, ]*) ?\\|")
+	described = regexp.MustCompile(`fqName: "(berth_\w+)".*variableLabels: \{([^}]*)\}`)
+)
+
+// A metric is told to operators by its row in the README's table: name, labels and what it is.
+func TestTheReadmeListsEveryMetric(t *testing.T) {
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := make(map[string]string)
+	for _, row := range listed.FindAllStringSubmatch(string(readme), -1) {
+		if strings.HasPrefix(row[1], "berth_agent_") == false {
+			rows[row[1]] = strings.ReplaceAll(strings.TrimSpace(row[2]), " ", "")
+		}
+	}
+	descs := make(chan *prometheus.Desc, 1000)
+	serve(t, modelOn("m", refusing(1))).metrics.registry.Describe(descs)
+	close(descs)
+	exported := make(map[string]string)
+	for desc := range descs {
+		if d := described.FindStringSubmatch(desc.String()); d != nil { // not Go's own
+			exported[d[1]] = d[2]
+		}
+	}
+	for name, labels := range exported {
+		if row, ok := rows[name]; !ok || row != labels {
+			t.Errorf("%s has the labels %q: put or mend its row in the README's table of metrics: | `%s` | %s | what it counts |",
+				name, labels, name, strings.ReplaceAll(labels, ",", ", "))
+		}
+	}
+	for name := range rows {
+		if _, ok := exported[name]; !ok {
+			t.Errorf("%s is not exported: take its row out of the README's table of metrics", name)
+		}
 	}
 }

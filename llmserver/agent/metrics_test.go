@@ -1,0 +1,49 @@
+package agent
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+var (
+	listed    = regexp.MustCompile("(?m)^\\| `(berth_\\w+)` \\| ([a-z, ]*) ?\\|")
+	described = regexp.MustCompile(`fqName: "(berth_\w+)".*variableLabels: \{([^}]*)\}`)
+)
+
+// A metric is told to operators by its row in the README's table: name, labels and what it is.
+func TestTheReadmeListsEveryMetric(t *testing.T) {
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := make(map[string]string)
+	for _, row := range listed.FindAllStringSubmatch(string(readme), -1) {
+		if strings.HasPrefix(row[1], "berth_agent_") == true {
+			rows[row[1]] = strings.ReplaceAll(strings.TrimSpace(row[2]), " ", "")
+		}
+	}
+	descs := make(chan *prometheus.Desc, 1000)
+	readings{NewTable(1)}.Describe(descs)
+	close(descs)
+	exported := make(map[string]string)
+	for desc := range descs {
+		if d := described.FindStringSubmatch(desc.String()); d != nil { // not Go's own
+			exported[d[1]] = d[2]
+		}
+	}
+	for name, labels := range exported {
+		if row, ok := rows[name]; !ok || row != labels {
+			t.Errorf("%s has the labels %q: put or mend its row in the README's table of metrics: | `%s` | %s | what it counts |",
+				name, labels, name, strings.ReplaceAll(labels, ",", ", "))
+		}
+	}
+	for name := range rows {
+		if _, ok := exported[name]; !ok {
+			t.Errorf("%s is not exported: take its row out of the README's table of metrics", name)
+		}
+	}
+}
