@@ -1,6 +1,7 @@
 package ingress
 
 import (
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -11,6 +12,8 @@ import (
 	"time"
 
 	"berth/config"
+	"berth/llmserver"
+	"berth/routers"
 )
 
 // BenchmarkStream is the whole way of an event stream through berth, each event in a write of its own. Client and replica
@@ -47,6 +50,45 @@ func BenchmarkStream(b *testing.B) {
 	if want := int64(b.N*len(textChunk) + len(doneChunk)); err != nil || n != want {
 		b.Fatalf("%d bytes of %d and %v", n, want, err)
 	}
+}
+
+// BenchmarkPlaceAPrompt is all that is done between a body and the choice of its replica: scan, hash, match and rank a prompt
+// of 100 kB, the beginnings of which are known to 64 replicas in different lengths.
+func BenchmarkPlaceAPrompt(b *testing.B) {
+	build, err := routers.Lookup("PrefixCacheAffinityRouter", nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	var replicas []*llmserver.Replica
+	for i := range 64 {
+		replicas = append(replicas, replicasCalled(fmt.Sprint(i))...)
+	}
+	policy := build(replicas, nil)
+	learner, size := policy.(routers.Learner), policy.(routers.Prefixed).BlockSize()
+	body := []byte(`{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("a long prompt. ", 100_000/15) + `"}]}`)
+	rank := func() []uint64 {
+		p, err := scanPayload(body)
+		if err != nil {
+			b.Fatal(err)
+		}
+		blocks, _ := promptBlocks(nil, p, body, "m", "", size)
+		for range policy.Rank(&routers.Payload{Blocks: blocks}) {
+			break
+		}
+		return blocks
+	}
+	for i, replica := range replicas {
+		blocks := rank()
+		_, settled := learner.Reserved(&routers.Payload{Blocks: blocks[:len(blocks)*(i+1)/64]}, replica)
+		settled(routers.Outcome{Answered: true})
+	}
+	b.ReportAllocs()
+	b.SetBytes(int64(len(body)))
+	began := cpu(b)
+	for b.Loop() {
+		rank()
+	}
+	b.ReportMetric(float64(cpu(b)-began)/float64(b.N), "cpu-ns/op")
 }
 
 // cpu is the time that this process has had a processor.

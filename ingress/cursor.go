@@ -2,7 +2,9 @@ package ingress
 
 import (
 	"bytes"
+	"encoding/binary"
 	"iter"
+	"math/bits"
 )
 
 // cursor walks JSON that is known to be valid, for which it is faster than the scanner: it need not
@@ -46,10 +48,10 @@ func (c *cursor) members(yield func(name []byte) bool) {
 			c.pos++
 			return
 		}
-		name := c.skip()
+		name, _ := c.string()
 		c.space()
 		c.pos++ // the colon
-		if !yield(name[1 : len(name)-1]) {
+		if !yield(name) {
 			return
 		}
 		if c.space(); c.src[c.pos] == '}' {
@@ -89,9 +91,22 @@ func (c *cursor) skip() []byte {
 	return c.src[start:c.pos]
 }
 
-// string passes a string: up to the first quote with an even number of backslashes before it.
-func (c *cursor) string() {
-	for c.pos++; ; c.pos++ {
+// string passes a string: up to the first quote with an even number of backslashes before it. It returns what is between the
+// quotes; escaped tells whether there may be escapes in it.
+func (c *cursor) string() (raw []byte, escaped bool) {
+	c.pos++
+	start := c.pos
+	for ; c.pos < start+32 && c.pos+8 <= len(c.src); c.pos += 8 { // short ones are not worth a call of IndexByte
+		if s := stops(binary.LittleEndian.Uint64(c.src[c.pos:])); s != 0 {
+			end := c.pos + bits.TrailingZeros64(s)/8
+			if c.src[end] != '"' {
+				break
+			}
+			c.pos = end + 1
+			return c.src[start:end], false
+		}
+	}
+	for ; ; c.pos++ {
 		c.pos += bytes.IndexByte(c.src[c.pos:], '"')
 		back := c.pos
 		for c.src[back-1] == '\\' {
@@ -99,12 +114,18 @@ func (c *cursor) string() {
 		}
 		if (c.pos-back)%2 == 0 {
 			c.pos++
-			return
+			return c.src[start : c.pos-1], true
 		}
 	}
 }
 
 func (c *cursor) space() {
+	if c.pos < len(c.src) && c.src[c.pos] <= ' ' {
+		c.spaces()
+	}
+}
+
+func (c *cursor) spaces() {
 	for c.pos < len(c.src) && (c.src[c.pos] == ' ' || c.src[c.pos] == '\n' || c.src[c.pos] == '\r' || c.src[c.pos] == '\t') {
 		c.pos++
 	}

@@ -254,11 +254,13 @@ func BenchmarkScanPayload(b *testing.B) {
 			body := []byte(c.body)
 			b.SetBytes(int64(len(body)))
 			b.ReportAllocs()
+			began := cpu(b)
 			for b.Loop() {
 				if _, err := scanPayload(body); err != nil {
 					b.Fatal(err)
 				}
 			}
+			b.ReportMetric(float64(len(body)*b.N)/float64((cpu(b)-began).Microseconds()), "cpu-MB/s")
 		})
 	}
 }

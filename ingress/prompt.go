@@ -212,10 +212,13 @@ func (h *promptHasher) part(c *cursor) {
 
 // string adds the text that a JSON string stands for.
 func (h *promptHasher) string(c *cursor) {
-	raw := c.skip()
-	raw = raw[1 : len(raw)-1]
+	c.space()
+	raw, escaped := c.string()
 	for {
-		i := bytes.IndexByte(raw, '\\')
+		i := -1
+		if escaped {
+			i = bytes.IndexByte(raw, '\\')
+		}
 		if i < 0 {
 			h.text(raw)
 			return
