@@ -18,6 +18,7 @@ const installer = "uv==0.13.9"
 // Clients of others need a while to be installed, which is not to disturb the other tests. CI runs this one before them.
 func TestTheClientsOfOthersCanBeInstalled(t *testing.T) {
 	virtualenv(t, "python/requirements.txt")
+	virtualenv(t, "aiperf/requirements.txt")
 	nodeModules(t)
 }
 
