@@ -53,7 +53,7 @@ func defaultModel() Model {
 		QueueTimeout:       time.Minute,
 		Router:             Router{Class: "RoundRobinRouter"},
 		HealthCheckPeriod:  10 * time.Second,
-		HealthCheckTimeout: 5 * time.Second,
+		HealthCheckTimeout: 30 * time.Second,
 		ConnectTimeout:     5 * time.Second,
 		FirstByteTimeout:   10 * time.Minute,
 		GapTimeout:         5 * time.Minute,

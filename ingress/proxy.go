@@ -184,7 +184,7 @@ func (x *exchange) serve() error {
 		}
 		reason := x.again(err)
 		last := reason == "" || n >= x.model.config.MaxAttempts
-		if _, none := errors.AsType[*routers.UnavailableError](err); last && x.refusal != nil && (none || errors.Is(err, errEngineBusy)) {
+		if _, none := errors.AsType[*routers.UnavailableError](err); last && x.refusal != nil && (none || errors.Is(err, llmserver.ErrBusy)) {
 			return x.passRefusal()
 		}
 		if failed != nil {
@@ -236,6 +236,9 @@ func (x *exchange) attempt(ctx context.Context) error {
 		return err
 	}
 	quiet.over(resp)
+	if gatewayError(resp.StatusCode) {
+		sel.Fail(fmt.Errorf("%w: %s", llmserver.ErrGateway, http.StatusText(resp.StatusCode)))
+	}
 	x.phase = phaseStreaming
 	x.sent()
 	if strings.HasSuffix(req.URL.Path, "/responses") {
@@ -251,12 +254,22 @@ func (x *exchange) attempt(ctx context.Context) error {
 	if err == nil {
 		return nil
 	}
-	sel.Fail(err)
 	x.upstreamFailed(err)
+	if result.Started || !errors.Is(err, streaming.ErrUpstreamBroken) {
+		sel.Fail(err)
+	} else {
+		sel.Fail(fmt.Errorf("%w: %w", llmserver.ErrBroken, err)) // there is a head, but it is not asked for again
+	}
 	if result.Started {
 		x.abort(err)
 	}
 	return err
+}
+
+// gatewayError tells an answer by which a replica says that what is behind it cannot serve. 500 is
+// none: engines answer it to prompts that are too long.
+func gatewayError(status int) bool {
+	return status == http.StatusBadGateway || status == http.StatusServiceUnavailable || status == http.StatusGatewayTimeout
 }
 
 // sent gives the body's memory back as soon as nobody needs it: an answer has begun, so there will be no
@@ -298,7 +311,7 @@ func (x *exchange) again(err error) string {
 		return "no_connection"
 	case errors.Is(err, llmserver.ErrGone):
 		return "replica_gone"
-	case errors.Is(err, errEngineBusy):
+	case errors.Is(err, llmserver.ErrBusy):
 		return "engine_busy"
 	case llmserver.Refused(err):
 		return "refused"

@@ -2,7 +2,6 @@ package ingress
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -11,15 +10,11 @@ import (
 	"berth/streaming"
 )
 
-// errEngineBusy is an attempt that an engine refused in its own words, having
-// done nothing for it.
-var errEngineBusy = errors.New("the engine is busy")
-
 // maxRefusal is how much of an answer is looked at. Refusals are short.
 const maxRefusal = 16 << 10
 
 // refused looks whether an answer is the engine's own way of saying that it is too busy. If so, the
-// answer is kept, for the client if no replica answers better, and errEngineBusy says so. Any other
+// answer is kept, for the client if no replica answers better, and llmserver.ErrBusy says so. Any other
 // answer is as it was.
 func (x *exchange) refused(resp *http.Response) error {
 	if resp.StatusCode != http.StatusServiceUnavailable && resp.StatusCode != http.StatusTooManyRequests {
@@ -40,7 +35,7 @@ func (x *exchange) refused(resp *http.Response) error {
 	kept := *resp
 	kept.Body = io.NopCloser(bytes.NewReader(head))
 	x.refusal = &kept
-	return errEngineBusy
+	return llmserver.ErrBusy
 }
 
 // passRefusal gives the client the last refusal, untouched.

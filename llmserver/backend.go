@@ -3,6 +3,7 @@ package llmserver
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"time"
 )
@@ -18,6 +19,8 @@ var (
 	ErrGone = errors.New("no longer part of the fleet")
 	// ErrToken: the replica does not know the slot's token, or not any more.
 	ErrToken = errors.New("the slot token is not known")
+	// ErrEjected: it failed too many requests in a row.
+	ErrEjected = errors.New("ejected")
 	// ErrSpent: the slot was started or released before.
 	ErrSpent = errors.New("the slot is spent")
 
@@ -36,7 +39,22 @@ var (
 	ErrTimeout = errors.New("nothing was heard for too long")
 	// ErrNotHTTP: the answer could not be understood.
 	ErrNotHTTP = errors.New("the answer is not HTTP")
+	// ErrGateway: it answered 502, 503 or 504, and not in order to refuse.
+	ErrGateway = errors.New("it answered that it cannot serve")
+	// ErrBusy: its engine refused the request in its own words, see Busy.
+	ErrBusy = errors.New("the engine is busy")
 )
+
+// errUnclear marks the error of a reservation that may have been granted.
+var errUnclear = errors.New("the reservation had no clear answer")
+
+// unclear marks err unless it is clear.
+func unclear(err error) error {
+	if Refused(err) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", errUnclear, err)
+}
 
 // Refused tells whether err says for certain that the replica has seen nothing
 // of a request and holds nothing for it.

@@ -9,8 +9,19 @@ import (
 	"time"
 )
 
-// health is what is known of whether a replica can serve. Two things tell:
-// requests that could not connect, and probes. Only a probe brings it back.
+// health is what is known of whether a replica can be reached. Two things tell: requests and probes.
+//
+//	     a request: no connection, draining, no clear answer
+//	     probes: draining, or anything else three times in a row
+//	up ─────────────────────────────────────────────────────────▶ down
+//	 ▲                                                             │
+//	 └─────────────────────────────────────────────────────────────┘
+//	     a good probe
+//
+// A late probe does not count while the replica answers requests: a busy engine answers its health
+// last. After a failed probe the next one comes soon, with growing gaps up to the usual period.
+// Whether what is reached works is the circuit's business. A replica that is down keeps its place in
+// the set, and so on the hash ring.
 type health struct {
 	down     atomic.Pointer[string] // why it cannot serve; nil while it can
 	heard    atomic.Int64           // when it last answered a request, Unix nanoseconds
@@ -20,19 +31,55 @@ type health struct {
 }
 
 const (
-	// missesAllowed is how many probes in a row may time out before a
-	// replica is set aside: an engine that is busy answers its health late,
-	// so lateness alone is soft evidence.
+	// missesAllowed is how many probes in a row may fail before they alone
+	// set a replica aside. It is Ray Serve's number.
 	missesAllowed = 3
-	// firstRetry is how soon a replica that is down is probed again; the
+	// firstRetry is how soon a probe that failed is repeated; the
 	// time doubles up to the usual period.
 	firstRetry = 500 * time.Millisecond
 )
 
 // Available tells whether the replica can be expected to serve something new.
 func (r *Replica) Available() bool {
-	return r.health.down.Load() == nil && r.gate.read().phase == serving
+	return r.Up() && r.circuit.admits()
 }
+
+// Up tells whether the replica can be reached and serves: it is neither down nor draining. It may be
+// ejected.
+func (r *Replica) Up() bool { return r.health.down.Load() == nil && r.gate.read().phase == serving }
+
+// Ejected tells since when the replica's circuit is open; false if it is closed.
+func (r *Replica) Ejected() (since time.Time, open bool) {
+	s := r.circuit.read()
+	return time.UnixMilli(s.until).Add(-s.ejected()), s.open()
+}
+
+// Spare has the replica chosen though its circuit is open, or not any more. Whoever knows the other
+// replicas decides.
+func (r *Replica) Spare(spared bool) { r.circuit.spare(spared) }
+
+// Ejections is how often the circuit was opened so far.
+func (r *Replica) Ejections() uint64 { return r.circuit.ejections.Load() }
+
+// State says in one word how the replica stands.
+func (r *Replica) State() string {
+	s := r.circuit.read()
+	switch {
+	case r.Draining():
+		return "draining"
+	case !r.Up():
+		return "down"
+	case !s.open():
+		return "serving"
+	case s.trial || s.due():
+		return "half_open"
+	default:
+		return "ejected"
+	}
+}
+
+// States are all that State says.
+var States = []string{"serving", "half_open", "ejected", "down", "draining"}
 
 // Draining tells whether the replica takes nothing new for good: it drains or has left the set.
 func (r *Replica) Draining() bool { return r.gate.read().phase != serving }
@@ -46,6 +93,9 @@ func (r *Replica) Said() string {
 	if err := r.gate.read().closed(); err != nil {
 		return err.Error()
 	}
+	if s := r.circuit.failure.Load(); s != nil && !r.circuit.admits() {
+		return "ejected, " + *s
+	}
 	return ""
 }
 
@@ -58,16 +108,20 @@ func (r *Replica) Observe(f func()) {
 
 // set records why the replica cannot serve, or that it can, and tells the
 // observer when that is news.
-func (h *health) set(err error) {
+func (r *Replica) set(err error) (news bool) {
 	var why *string
 	if err != nil {
 		s := err.Error()
 		why = &s
 	}
-	old := h.down.Swap(why)
-	if (old == nil) != (why == nil) {
-		h.tell()
+	old := r.health.down.Swap(why)
+	if news = (old == nil) != (why == nil); news {
+		if err == nil {
+			r.comeBack()
+		}
+		r.health.tell()
 	}
+	return news
 }
 
 // Freed tells the observer that a slot came free which nobody waits for where
@@ -83,37 +137,22 @@ func (h *health) tell() {
 	}
 }
 
-// request hears of a request that failed.
-func (h *health) request(err error) {
-	if errors.Is(err, ErrNoConnection) || errors.Is(err, ErrDraining) {
-		h.setAside(err)
-	}
-}
-
-// reservation hears of a reservation that was not granted. Where there was no
-// clear answer, the replica is set aside like one that does not answer.
-func (h *health) reservation(err error) {
-	if !Refused(err) {
-		h.setAside(err)
-		return
-	}
-	h.request(err)
-}
-
-// setAside has the replica not chosen until a probe has reached it, and it probed now.
-func (h *health) setAside(err error) {
-	h.set(err)
+// setAside has the replica not chosen until a probe has reached it, and it probed now. It tells
+// whether that is news.
+func (r *Replica) setAside(err error) (news bool) {
+	news = r.set(err)
 	select {
-	case h.wake <- struct{}{}:
+	case r.health.wake <- struct{}{}:
 	default:
 	}
+	return news
 }
 
 // answered hears of a request that was answered.
 func (h *health) answered() { h.heard.Store(time.Now().UnixNano()) }
 
 // keepProbing probes the replica until ctx ends: at its period, soon and with growing
-// gaps while it is down, and at once when a request could not connect. The first
+// gaps after a failure, and at once when a request could not connect. The first
 // probe comes at once.
 func (r *Replica) keepProbing(ctx context.Context) {
 	misses, retry := 0, firstRetry
@@ -126,13 +165,13 @@ func (r *Replica) keepProbing(ctx context.Context) {
 		switch {
 		case err == nil:
 			misses, retry = 0, firstRetry
-			r.health.set(nil)
+			r.set(nil)
 		case errors.Is(err, context.DeadlineExceeded) && r.busy(period):
 			misses = 0
-		case errors.Is(err, context.DeadlineExceeded) && misses+1 < missesAllowed:
-			misses++
 		default:
-			r.health.set(err)
+			if misses++; misses >= missesAllowed || errors.Is(err, ErrDraining) || !r.Up() {
+				r.set(err)
+			}
 			period = min(retry, period)
 			retry = 2 * period
 		}

@@ -38,7 +38,13 @@ func watched(t *testing.T, probe func(ctx context.Context) error, f func(r *Repl
 // ask sends one request whose sending ends with err.
 func ask(t *testing.T, r *Replica, fake *fakeBackend, err error) {
 	t.Helper()
-	s := claim(t, r)
+	askIn(t, claim(t, r), fake, err)
+}
+
+// askIn sends it into a slot.
+func askIn(t *testing.T, s *Slot, fake *fakeBackend, err error) {
+	t.Helper()
+	r := s.Replica()
 	defer s.Release()
 	if err := s.Start(); err != nil {
 		t.Fatal(err)
@@ -46,7 +52,7 @@ func ask(t *testing.T, r *Replica, fake *fakeBackend, err error) {
 	fake.faults = func(string) error { return err }
 	defer func() { fake.faults = nil }()
 	resp, got := r.Do(&http.Request{}, s)
-	if !errors.Is(got, err) || err != nil && !strings.HasPrefix(got.Error(), "replica a: ") {
+	if !errors.Is(got, err) || err != nil && !strings.HasPrefix(got.Error(), "replica "+r.ID()+": ") {
 		t.Fatalf("Do = %v; want %v with the replica's name", got, err)
 	}
 	if err == nil {
@@ -119,6 +125,30 @@ func TestADownReplicaIsProbedWithGrowingGaps(t *testing.T) {
 	})
 }
 
+func TestProbesAloneSetAReplicaAsideOnlyAfterThreeFailuresInARow(t *testing.T) {
+	for name, failure := range map[string]error{"a 5xx": errors.New("its /health answered 500"), "refused": ErrNoConnection} {
+		t.Run(name, func(t *testing.T) {
+			var answers = []error{failure, failure, nil, failure, failure, nil, failure, failure, failure}
+			probes := 0
+			probe := func(context.Context) error {
+				probes++
+				return answers[min(probes, len(answers))-1]
+			}
+			watched(t, probe, func(r *Replica, _ *fakeBackend, _ *atomic.Int32) {
+				setAside := make(chan int, 1)
+				r.Observe(func() { setAside <- probes })
+				began := time.Now()
+				if n := <-setAside; n != len(answers) || r.Available() {
+					t.Errorf("available %t after %d probes; want false, %d", r.Available(), n, len(answers))
+				}
+				if took := time.Since(began); took > 2*patient.ProbeEvery+9*time.Second {
+					t.Errorf("failures are followed up only after %v", took)
+				}
+			})
+		})
+	}
+}
+
 func TestLateProbesAreSoftEvidence(t *testing.T) {
 	probes := 0
 	probe := func(ctx context.Context) error {
@@ -182,5 +212,15 @@ func TestARetiredReplicaIsProbedNoMore(t *testing.T) {
 			t.Errorf("%d probes; want 5", probes)
 		}
 		p.Close()
+	})
+}
+
+func TestAProbeThatHearsOfADrainSetsTheReplicaAsideAtOnce(t *testing.T) {
+	probe := func(context.Context) error { return ErrDraining }
+	watched(t, probe, func(r *Replica, _ *fakeBackend, _ *atomic.Int32) {
+		synctest.Wait()
+		if r.Available() || r.State() != "down" {
+			t.Errorf("it is %s after one probe", r.State())
+		}
 	})
 }

@@ -85,7 +85,7 @@ func (p *Pool) commit(next map[identity]*member, endpoints []Endpoint) (retire f
 	p.leaving = append(p.leaving, gone...)
 	for _, e := range endpoints {
 		m := next[e.identity()]
-		m.set(e)
+		m.describe(e)
 		if m.stop == nil {
 			m.enter(&p.watchers)
 		}

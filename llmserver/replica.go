@@ -61,6 +61,8 @@ type Replica struct {
 	backend  Backend
 	endpoint atomic.Pointer[Endpoint]
 	health   health
+	circuit  circuit
+	back     atomic.Int64 // when it came back, Unix nanoseconds; zero once that is long ago
 	view     view
 	events   Events
 
@@ -75,12 +77,12 @@ type Replica struct {
 func NewReplica(e Endpoint, backend Backend) *Replica {
 	r := &Replica{backend: backend}
 	r.health.wake = make(chan struct{}, 1)
-	r.set(e)
+	r.describe(e)
 	return r
 }
 
-// set renames and re-caps the replica; the counts stay.
-func (r *Replica) set(e Endpoint) {
+// describe renames and re-caps the replica; the counts stay.
+func (r *Replica) describe(e Endpoint) {
 	r.endpoint.Store(&e)
 	r.backend.Describe(e)
 	r.recap(e.Limit)
@@ -103,7 +105,7 @@ func (r *Replica) Load() int { return r.gate.read().ongoing() + int(r.view.other
 // HasRoom tells whether a reservation can be expected to find a free slot.
 func (r *Replica) HasRoom() bool {
 	c := r.gate.read()
-	if c.phase != serving || c.ongoing() >= c.limit {
+	if c.phase != serving || c.ongoing() >= c.limit || !r.circuit.admits() {
 		return false
 	}
 	others := int(r.view.others.Load())
@@ -124,7 +126,8 @@ func (r *Replica) Usage() Usage {
 
 // Claim takes a slot for holder, a name for people, if fewer than bound (where bound > 0) and fewer
 // than the replica's limit are ongoing. It is the gate's own decision, made in one step and without
-// waiting: ErrFull, ErrDraining or ErrGone if not. The backend is yet to agree: see Slot.Confirm.
+// waiting: ErrFull, ErrDraining or ErrGone if not; ErrEjected if its circuit lets nobody in. The
+// backend is yet to agree: see Slot.Confirm.
 func (r *Replica) Claim(holder string, bound int) (*Slot, error) {
 	s := new(Slot)
 	if err := r.ClaimInto(s, holder, bound); err != nil {
@@ -135,16 +138,40 @@ func (r *Replica) Claim(holder string, bound int) (*Slot, error) {
 
 // ClaimInto is Claim for one who has the slot's memory already, still zero. On an error it is as it was.
 func (r *Replica) ClaimInto(s *Slot, holder string, bound int) error {
+	trial, ok := r.circuit.enter()
+	if !ok {
+		return ErrEjected
+	}
+	return r.claim(s, holder, bound, trial)
+}
+
+// ClaimAnyway is Claim for one who has nobody else to ask: the circuit has no say.
+func (r *Replica) ClaimAnyway(holder string) (*Slot, error) {
+	s := new(Slot)
+	trial, _ := r.circuit.enter()
+	if err := r.claim(s, holder, 0, trial); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (r *Replica) claim(s *Slot, holder string, bound int, trial bool) error {
 	if err := r.gate.reserve(bound); err != nil {
+		if trial {
+			r.circuit.leave()
+		}
 		return err
 	}
-	r.grant(s, holder)
+	r.grant(s, holder, trial)
 	return nil
 }
 
 // grant makes the slot for a unit that the gate counts as reserved already.
-func (r *Replica) grant(s *Slot, holder string) {
+func (r *Replica) grant(s *Slot, holder string, trial bool) {
 	s.replica, s.token, s.holder, s.since = r, NewUUID(), holder, time.Now()
+	if trial {
+		s.trial.Store(true)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s.next = r.live
@@ -193,13 +220,14 @@ func (r *Replica) Do(req *http.Request, s *Slot) (*http.Response, error) {
 	resp, report, err := r.backend.Do(req, s.token)
 	r.learn(report)
 	if err != nil {
-		r.health.request(err)
+		r.failed(s, err)
 		if r.CountsSlots() && !errors.Is(err, ErrToken) && !errors.Is(err, ErrFull) && !errors.Is(err, ErrDraining) {
 			r.cancel(s.token) // the agent may have heard nothing of the request, and would hold the reservation for its lease
 		}
 		return nil, fmt.Errorf("replica %s: %w", r.ID(), err)
 	}
 	r.health.answered()
+	r.listen(s, resp)
 	return resp, nil
 }
 

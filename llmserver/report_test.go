@@ -169,7 +169,7 @@ func TestACapacityThatIsReportedHolds(t *testing.T) {
 	}
 	e := r.Endpoint()
 	e.Limit, e.ID = 5, "renamed"
-	r.set(e) // a reload
+	r.describe(e) // a reload
 	if r.Usage().Limit != 3 || r.ID() != "renamed" || b.described[len(b.described)-1].Limit != 5 {
 		t.Errorf("after a reload: limit %d of %s", r.Usage().Limit, r.ID())
 	}
@@ -188,7 +188,7 @@ func TestAReloadDoesNotUndoACapacityReportedMeanwhile(t *testing.T) {
 		e := r.Endpoint()
 		e.Limit = 5
 		var both sync.WaitGroup
-		both.Go(func() { r.set(e) })
+		both.Go(func() { r.describe(e) })
 		both.Go(func() { r.learn(Report{Limit: 3, Instance: "i", Seq: 1}) })
 		both.Wait()
 		if got := r.Usage().Limit; got != 3 {

@@ -39,6 +39,7 @@ type Slot struct {
 	holder  string // under the replica's mutex
 	since   time.Time
 	state   atomic.Uint32
+	trial   atomic.Bool // its request is the trial of the replica's circuit, and has no verdict yet
 
 	confirmed bool // by the backend; belongs to who holds the slot
 
@@ -72,6 +73,9 @@ func (s *Slot) Confirm(ctx context.Context, wait time.Duration) error {
 		s.confirmed = true
 		return nil
 	}
+	if ctx.Err() == nil {
+		r.failed(s, unclear(err))
+	}
 	if unit, ok := s.end(); ok {
 		r.gate.free(unit)
 		if !Refused(err) {
@@ -79,9 +83,6 @@ func (s *Slot) Confirm(ctx context.Context, wait time.Duration) error {
 		}
 	}
 	r.learn(report) // not before: what was refused is in no report
-	if ctx.Err() == nil {
-		r.health.reservation(err)
-	}
 	return err
 }
 
@@ -122,7 +123,7 @@ func (s *Slot) Release() {
 
 // HandOver ends the slot as Release does, but its unit is reserved for the
 // next holder in the same step and is free at no moment in between. It returns
-// nil where that cannot be: the slot was done already, the replica is leaving, or its
+// nil where that cannot be: the slot was done already, the replica is leaving or ejected, or its
 // capacity was lowered below what is ongoing; the unit is then given back. The
 // new slot is yet to be confirmed.
 func (s *Slot) HandOver(holder string) *Slot {
@@ -131,12 +132,16 @@ func (s *Slot) HandOver(holder string) *Slot {
 		return nil
 	}
 	defer s.cancel(unit)
-	if s.replica.gate.pass(unit) != nil {
+	trial, ok := s.replica.circuit.enter()
+	if !ok || s.replica.gate.pass(unit) != nil {
 		s.replica.gate.free(unit)
+		if trial {
+			s.replica.unsettled()
+		}
 		return nil
 	}
 	heir := new(Slot)
-	s.replica.grant(heir, holder)
+	s.replica.grant(heir, holder, trial)
 	return heir
 }
 
@@ -151,6 +156,9 @@ func (s *Slot) end() (unit uint64, ok bool) {
 			continue // it was started just now
 		}
 		s.replica.forget(s)
+		if s.trial.Swap(false) {
+			s.replica.unsettled()
+		}
 		if state == slotRunning {
 			return oneRunning, true
 		}

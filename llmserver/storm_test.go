@@ -63,7 +63,7 @@ func weather(r *Replica, capacity int) (clear func()) {
 			}
 			e := r.Endpoint()
 			e.Limit = 1 + rand.IntN(capacity)
-			r.set(e)
+			r.describe(e)
 			switch rand.IntN(8) {
 			case 0:
 				r.Drain()

@@ -1,6 +1,7 @@
 package routers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"iter"
@@ -78,7 +79,7 @@ func (c *choice) direct(ctx context.Context) (*Selection, error) {
 	case c.full:
 		return nil, llmserver.ErrFull
 	default:
-		return nil, c.generation.unavailable(c.payload, c.exclude)
+		return c.anyone(ctx)
 	}
 }
 
@@ -93,7 +94,7 @@ func (c *choice) walk(tier Tier) bool {
 		}
 		sel := &Selection{rank: c.at}
 		if replica.ClaimInto(&sel.direct, c.payload.RequestID, tier.Limit) != nil {
-			continue // another request was faster
+			continue // another request was faster, and what it has taken is seen next time
 		}
 		sel.slot = &sel.direct
 		err := c.confirm(c.ctx, sel)
@@ -110,21 +111,62 @@ func (c *choice) walk(tier Tier) bool {
 	}
 }
 
-// lightest is the replica of the tier with the least load among those with
+// anyone asks who is down or ejected, as there is nobody else to ask: what is known of them may have
+// ceased to be true, and the answer is no worse than none. Those that can be reached come first.
+func (c *choice) anyone(ctx context.Context) (*Selection, error) {
+	g := c.router.current.Load()
+	if g.closed {
+		return nil, ErrClosed
+	}
+	left := slices.DeleteFunc(slices.Clone(g.eligible(c.payload)), func(m *llmserver.Replica) bool {
+		return m.Available() || m.Draining() || slices.Contains(c.exclude, m)
+	})
+	slices.SortStableFunc(left, func(a, b *llmserver.Replica) int {
+		switch {
+		case a.Up() == b.Up():
+			return cmp.Compare(a.Burden(), b.Burden())
+		case a.Up():
+			return -1
+		default:
+			return 1
+		}
+	})
+	rank := 1 // behind all that were ranked, and found wanting
+	if len(left) > 0 && c.ranking != nil {
+		for range c.ranking {
+			rank++
+		}
+	}
+	for _, m := range left {
+		slot, err := m.ClaimAnyway(c.payload.RequestID)
+		if err != nil {
+			continue
+		}
+		sel := &Selection{slot: slot, rank: rank}
+		switch err := c.confirm(ctx, sel); {
+		case err == nil:
+			return sel, nil
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		}
+	}
+	return nil, g.unavailable(c.payload, c.exclude)
+}
+
+// lightest is the replica of the tier with the least burden among those with
 // room that were not asked yet, and whether there are some without.
 func (c *choice) lightest(tier Tier) (lightest *llmserver.Replica, full bool) {
-	least := 0
+	least := 0.0
 	for _, r := range tier.Replicas {
 		if slices.Contains(c.exclude, r) || slices.Contains(c.asked, r) {
 			continue
 		}
-		load := r.Load()
-		if !r.HasRoom() || tier.Limit > 0 && load >= tier.Limit {
-			full = true
+		if !r.HasRoom() || tier.Limit > 0 && r.Load() >= tier.Limit {
+			full = full || r.Available() // else it has ceased to be since it was ranked
 			continue
 		}
-		if lightest == nil || load < least {
-			lightest, least = r, load
+		if burden := r.Burden(); lightest == nil || burden < least {
+			lightest, least = r, burden
 		}
 	}
 	return lightest, full

@@ -32,6 +32,7 @@ const (
 	Chosen   = "chosen"
 	Full     = "full"
 	Down     = "down"
+	Ejected  = "ejected"
 	Draining = "draining"
 	Tried    = "tried" // it failed this request before
 	// OverBound is no state: the policy itself passed over the replica that it prefers, because of the
@@ -116,8 +117,10 @@ func (c *choice) state(r *llmserver.Replica) string {
 		return Tried
 	case r.Draining():
 		return Draining
-	case !r.Available():
+	case !r.Up():
 		return Down
+	case !r.Available():
+		return Ejected
 	case !r.HasRoom():
 		return Full
 	default:

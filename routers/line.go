@@ -90,17 +90,17 @@ func (w *waiter) approach() {
 	}
 }
 
-// best is the index of the member with room that w ranks best, by load within a tier; -1 if none has room.
+// best is the index of the member with room that w ranks best, by burden within a tier; -1 if none has room.
 // Those of agents are left out: their room is sought, not seen.
 func (w *waiter) best(g *generation) int {
-	best, tier, load := -1, uint16(0), 0
+	best, tier, least := -1, uint16(0), 0.0
 	for i, m := range g.members {
 		t := w.tiers[i]
 		if t == 0 || best >= 0 && t > tier || m.CountsSlots() || !m.HasRoom() {
 			continue
 		}
-		if l := m.Load(); best < 0 || t < tier || l < load {
-			best, tier, load = i, t, l
+		if burden := m.Burden(); best < 0 || t < tier || burden < least {
+			best, tier, least = i, t, burden
 		}
 	}
 	return best

@@ -133,12 +133,17 @@ func (r *Router) Choose(ctx context.Context, p *Payload, exclude ...*llmserver.R
 			return sel, err
 		}
 	}
-	return c.wait(ctx)
+	sel, err := c.wait(ctx)
+	if _, none := errors.AsType[*UnavailableError](err); none {
+		return c.anyone(ctx)
+	}
+	return sel, err
 }
 
 // begin stores the next generation, ranks the line by it and gives out what
 // is free. The mutex is held.
 func (r *Router) begin(g *generation) {
+	g.spare()
 	r.current.Store(g)
 	for m, stop := range r.seeking {
 		if _, member := g.index[m]; !member {
@@ -276,6 +281,30 @@ func (r *Router) wanting(replica *llmserver.Replica) (i int, w *waiter) {
 func (g *generation) chooses(r *llmserver.Replica) bool {
 	_, member := g.index[r]
 	return member && !g.closed
+}
+
+// spare has ejected replicas chosen all the same where they are more than half of all, or where
+// nobody else is up. Who was ejected first stays out: it has the longest record, and is tried again first.
+func (g *generation) spare() {
+	type ejected struct {
+		*llmserver.Replica
+		since time.Time
+	}
+	up, all := 0, []ejected(nil)
+	for _, m := range g.members {
+		if !m.Up() {
+			continue
+		}
+		up++
+		if since, open := m.Ejected(); open {
+			all = append(all, ejected{m, since})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b ejected) int { return a.since.Compare(b.since) })
+	out := min(len(g.members)/2, up-1)
+	for i, e := range all {
+		e.Spare(i >= out)
+	}
 }
 
 // mayComeBack tells whether there are members that are merely down. Who is in line waits for such a

@@ -36,7 +36,10 @@ func (r *Router) seek(g *generation, i int) {
 		if err != nil && time.Since(began) < seekWait/2 {
 			pause(ctx)
 		}
-		r.sought(slot, err)
+		wanted := r.sought(slot, err)
+		if r.hooks.Sought != nil {
+			r.hooks.Sought(m.ID(), wanted, err)
+		}
 	})
 }
 
@@ -49,8 +52,9 @@ func (r *Router) seekFor(g *generation, w *waiter) {
 	}
 }
 
-// sought gives out what a seek has got, and goes on seeking if need be.
-func (r *Router) sought(slot *llmserver.Slot, err error) {
+// sought gives out what a seek has got, and goes on seeking if need be. It tells whether somebody
+// wanted it.
+func (r *Router) sought(slot *llmserver.Slot, err error) (wanted bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m := slot.Replica()
@@ -66,6 +70,7 @@ func (r *Router) sought(slot *llmserver.Slot, err error) {
 	if i >= 0 {
 		r.seek(r.current.Load(), i)
 	}
+	return w != nil
 }
 
 // stopSeeking gives up all places in the lines of agents. The mutex is held.

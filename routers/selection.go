@@ -59,8 +59,12 @@ func (s *Selection) Dispatch(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// Fail records why the answer could not be delivered, for those who hear the outcome.
-func (s *Selection) Fail(err error) { s.outcome.Err = err }
+// Fail records why the answer could not be delivered, for those who hear the outcome. What
+// llmserver counts against a replica (ErrBroken before its first byte, ErrGateway) is counted.
+func (s *Selection) Fail(err error) {
+	s.outcome.Err = err
+	s.slot.Blame(err)
+}
 
 // Release ends the selection: it closes the answer's body, gives the slot to
 // who waits for it, and tells the outcome. A second call does nothing.
@@ -73,6 +77,9 @@ func (s *Selection) Release() {
 		s.resp.Body.Close()
 	}
 	s.router.release(s.slot)
+	if released := s.router.hooks.Released; released != nil {
+		released(s.payload, s.Replica().ID(), s.outcome)
+	}
 	if s.settled != nil {
 		s.settled(s.outcome)
 	}

@@ -1,0 +1,393 @@
+package routers
+
+import (
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"berth/llmserver"
+)
+
+// ejection is how long the first one lasts, and failures how many in a row it takes.
+const (
+	ejection = 30 * time.Second
+	failures = 5
+)
+
+// eject has a replica fail so many requests that its circuit opens.
+func eject(t testing.TB, r *llmserver.Replica) {
+	t.Helper()
+	for range failures {
+		s, err := r.ClaimAnyway("victim")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Blame(llmserver.ErrGateway)
+		s.Release()
+	}
+	if _, open := r.Ejected(); !open {
+		t.Fatalf("replica %s is %s", r.ID(), r.State())
+	}
+}
+
+// watching has a router hear of its replicas.
+func watching(f *fleet, build Builder, limits Limits) *Router {
+	r := New(f.replicas, build, limits, Hooks{})
+	for _, m := range f.replicas {
+		m.Observe(r.Refresh)
+	}
+	return r
+}
+
+// out are the replicas that are not chosen.
+func (f *fleet) out() (ids string) {
+	for _, r := range f.replicas {
+		if !r.Available() {
+			ids += r.ID()
+		}
+	}
+	return ids
+}
+
+func TestAnEjectedReplicaIsWalkedPastAndUsesUpNoFallback(t *testing.T) {
+	f := newFleet(t, 4, 4, 4, 4)
+	r := watching(f, ConsistentHash(HashOptions{VirtualNodes: 100, Fallbacks: 1}, rand.Uint64), roomy)
+	p := &Payload{SessionID: "session"}
+	before := ranking(r.Policy(), p)
+	eject(t, before[0])
+	after := ranking(r.Policy(), p)
+	if len(after) != 2 || after[0] != before[1] {
+		t.Errorf("%d replicas are ranked", len(after))
+	}
+	if sel := mustChoose(t, r, ""); sel.Replica() == before[0] {
+		t.Error("it was chosen")
+	} else {
+		sel.Release()
+	}
+}
+
+func TestAtMostHalfOfTheReplicasAreKeptOutAndTheFirstToFailStayOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for n := 1; n <= 7; n++ {
+			f := newFleet(t, slices.Repeat([]int{failures}, n)...)
+			watching(f, newByText, roomy)
+			var out []*llmserver.Replica
+			for i := range n {
+				m := f.replicas[(i*3+1)%n]
+				if n%3 == 0 {
+					m = f.replicas[i]
+				}
+				eject(t, m)
+				if len(out) < n/2 {
+					out = append(out, m)
+				}
+				for _, r := range f.replicas {
+					if r.Available() == slices.Contains(out, r) {
+						t.Errorf("of %d, %d ejected: %s is available: %t", n, i+1, r.ID(), r.Available())
+					}
+				}
+				time.Sleep(time.Second)
+			}
+		}
+	})
+}
+
+func TestTheLastReplicaThatIsUpIsNeverKeptOut(t *testing.T) {
+	f := newFleet(t, 4, 4, 4, 4)
+	r := watching(f, newByText, roomy)
+	for _, i := range []int{0, 1, 2} {
+		f.replicas[i].Drain()
+	}
+	eject(t, f.replicas[3])
+	if f.out() != "abc" {
+		t.Errorf("%s are kept out", f.out())
+	}
+	sel := mustChoose(t, r, "d")
+	if sel.Replica() != f.replicas[3] {
+		t.Errorf("it went to %s", sel.Replica().ID())
+	}
+	sel.Release()
+}
+
+// One that was spared is kept out when another comes back, and the other way round.
+func TestWhoIsKeptOutFollowsWhoIsUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newProbedFleet(t, 10*time.Second, 9, 9, 9)
+		r := watching(f, newByText, roomy)
+		synctest.Wait()
+		eject(t, f.replicas[0])
+		f.fakes[1].down.Store(true)
+		if sel := mustChoose(t, r, "b"); true {
+			sel.Dispatch(&http.Request{})
+			sel.Release()
+		}
+		if f.out() != "ab" {
+			t.Errorf("%s are out", f.out())
+		}
+		eject(t, f.replicas[2])
+		if f.out() != "ab" {
+			t.Errorf("%s are out; want the last that is up spared", f.out())
+		}
+		f.fakes[1].down.Store(false)
+		time.Sleep(20 * time.Second)
+		if synctest.Wait(); f.out() != "a" {
+			t.Errorf("%s are out; want no more than half", f.out())
+		}
+	})
+}
+
+func TestWhenNobodyIsLeftAllAreTriedAndEachSaysWhy(t *testing.T) {
+	f := newFleet(t, 4, 4, 4, 4)
+	r := watching(f, newByText, roomy)
+	eject(t, f.replicas[0])
+	for _, fake := range f.fakes[1:3] {
+		fake.down.Store(true)
+	}
+	f.replicas[3].Drain()
+	for range 2 { // the second time they are known to be down
+		sel, err := r.Choose(t.Context(), &Payload{}, f.replicas[0])
+		if err == nil {
+			sel.Release()
+			t.Fatal("a replica that is down was chosen")
+		}
+		for _, part := range []string{"none of 4 replicas", "b: no connection", "c: no connection", "d: draining"} {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("%q does not say %q", err, part)
+			}
+		}
+	}
+	if f.replicas[1].Up() || f.replicas[2].Up() {
+		t.Fatal("they are not known to be down")
+	}
+	f.fakes[2].down.Store(false) // nobody has noticed yet
+	sel, err := r.Choose(t.Context(), &Payload{}, f.replicas[0])
+	if err != nil {
+		t.Fatalf("Choose = %v; want who has come back", err)
+	}
+	if sel.Replica() != f.replicas[2] {
+		t.Errorf("it went to %s", sel.Replica().ID())
+	}
+	serve(t, sel)
+	f.wantIdle(t)
+}
+
+func TestARequestThatHasTriedTheOthersMayTryOneThatIsEjected(t *testing.T) {
+	f := newFleet(t, failures, 4)
+	r := watching(f, newByText, roomy)
+	eject(t, f.replicas[0])
+	if f.out() != "a" {
+		t.Fatalf("%s are out", f.out())
+	}
+	sel := mustChoose(t, r, "", f.replicas[1])
+	if sel.Replica() != f.replicas[0] {
+		t.Errorf("it went to %s", sel.Replica().ID())
+	}
+	sel.Release()
+	if _, err := r.Choose(t.Context(), &Payload{}, f.replicas...); err == nil {
+		t.Error("one that was tried was tried again")
+	}
+}
+
+// Half open: one trial, whoever asks and however, until its first byte.
+func TestARequestInLineIsTheTrialAndTheOthersWaitForItsFirstByte(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, failures, 1)
+		r := watching(f, newByText, Limits{MaxQueued: -1, QueueTimeout: time.Hour})
+		old := mustChoose(t, r, "a")
+		eject(t, f.replicas[0])
+		holder := mustChoose(t, r, "b")
+		all := []*request{begin(t, r, "ab"), begin(t, r, "ab"), begin(t, r, "ab")}
+		synctest.Wait()
+		if r.Waiting() != 3 {
+			t.Fatalf("%d wait while the one is ejected and the other full", r.Waiting())
+		}
+		time.Sleep(ejection)
+		synctest.Wait()
+		trial := slices.IndexFunc(all, (*request).ended)
+		if trial < 0 || r.Waiting() != 2 {
+			t.Fatalf("%d wait when its time is over; want one served", r.Waiting())
+		}
+		serve(t, old) // from before the ejection: its slot is nobody's
+		if synctest.Wait(); r.Waiting() != 2 {
+			t.Errorf("%d wait during the trial", r.Waiting())
+		}
+		resp, err := all[trial].sel.Dispatch(&http.Request{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if synctest.Wait(); r.Waiting() != 2 {
+			t.Errorf("%d wait before the trial's first byte", r.Waiting())
+		}
+		resp.Body.Read(make([]byte, 1))
+		if synctest.Wait(); r.Waiting() != 0 {
+			t.Errorf("%d wait after it", r.Waiting())
+		}
+		all[trial].sel.Release()
+		for i, q := range all {
+			if i != trial {
+				<-q.done
+				serve(t, q.sel)
+			}
+		}
+		serve(t, holder)
+		f.wantIdle(t)
+	})
+}
+
+func TestATrialWhoseClientHangsUpIsPassedOnAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, failures, 1)
+		r := watching(f, newByText, Limits{MaxQueued: -1, QueueTimeout: time.Hour})
+		eject(t, f.replicas[0])
+		holder := mustChoose(t, r, "b")
+		time.Sleep(ejection)
+		trial := mustChoose(t, r, "ab")
+		if trial.Replica() != f.replicas[0] {
+			t.Fatalf("it went to %s", trial.Replica().ID())
+		}
+		q := begin(t, r, "ab")
+		synctest.Wait()
+		if q.ended() {
+			t.Fatal("there are two trials")
+		}
+		trial.Release()
+		<-q.done
+		if q.took != 0 || q.sel.Replica() != f.replicas[0] {
+			t.Errorf("the next one waited %v for %s", q.took, q.sel.Replica().ID())
+		}
+		serve(t, q.sel)
+		serve(t, holder)
+		f.wantIdle(t)
+	})
+}
+
+func TestOfManyRequestsOneIsTheTrialAndTheOthersGoElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 100, 100)
+		r := watching(f, newByText, roomy)
+		eject(t, f.replicas[0])
+		time.Sleep(ejection)
+		var trials atomic.Int32
+		var all sync.WaitGroup
+		var release sync.WaitGroup
+		release.Add(1)
+		for range 64 {
+			all.Go(func() {
+				sel := mustChoose(t, r, "ab")
+				defer sel.Release()
+				if sel.Replica() == f.replicas[0] {
+					trials.Add(1)
+				}
+				release.Wait()
+			})
+		}
+		synctest.Wait()
+		if n := trials.Load(); n != 1 {
+			t.Errorf("%d requests were sent to try it", n)
+		}
+		release.Done()
+		all.Wait()
+		f.wantIdle(t)
+	})
+}
+
+func TestAProbeFlapRebuildsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newProbedFleet(t, time.Second, 4, 4, 4)
+		built := 0
+		hash := ConsistentHash(HashOptions{VirtualNodes: 100, Fallbacks: 2}, rand.Uint64)
+		r := watching(f, func(members []*llmserver.Replica, prev Policy) Policy {
+			built++
+			return hash(members, prev)
+		}, roomy)
+		ring, members := r.Policy().(*consistentHash).ring, r.Members()
+		p := &Payload{SessionID: "session"}
+		before := ranking(r.Policy(), p)
+		var flaps atomic.Int32
+		f.replicas[0].Observe(func() { flaps.Add(1); r.Refresh() })
+		for range 10 {
+			f.fakes[0].down.Store(true)
+			time.Sleep(time.Minute)
+			f.fakes[0].down.Store(false)
+			time.Sleep(time.Minute)
+		}
+		eject(t, f.replicas[0])
+		if flaps.Load() != 21 {
+			t.Errorf("it changed %d times", flaps.Load())
+		}
+		time.Sleep(ejection)
+		if built != 1 || r.Policy().(*consistentHash).ring != ring || !slices.Equal(r.Members(), members) {
+			t.Errorf("%d policies were built", built)
+		}
+		if after := ranking(r.Policy(), p); !slices.Equal(before, after) {
+			t.Error("the session is elsewhere")
+		}
+	})
+}
+
+// A replica that was away has no load, but is not flooded for that; where the policy prefers it, it is preferred.
+func TestAReplicaThatHasComeBackStartsSlowlyInsideATierAndKeepsItsRank(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newProbedFleet(t, time.Second, 1000, 1000)
+		r := watching(f, newByText, roomy)
+		hold := func(n int) (on [2]int) {
+			for range n {
+				sel := mustChoose(t, r, "")
+				t.Cleanup(sel.Release)
+				on[slices.Index(f.replicas, sel.Replica())]++
+			}
+			return on
+		}
+		f.fakes[0].down.Store(true)
+		time.Sleep(10 * time.Second)
+		if on := hold(100); on != [2]int{0, 100} {
+			t.Fatalf("%v were sent", on)
+		}
+		f.fakes[0].down.Store(false)
+		for !f.replicas[0].Available() {
+			time.Sleep(time.Millisecond)
+		}
+		if on := hold(40); on[0] < 8 || on[0] > 14 {
+			t.Errorf("of 40 it got %d at once; want about a tenth of the other's load", on[0])
+		}
+		if sel := mustChoose(t, r, "ab"); sel.Replica() != f.replicas[0] {
+			t.Error("it has lost its rank")
+		} else {
+			sel.Release()
+		}
+		time.Sleep(30 * time.Second)
+		if on := hold(40); on[0] != 40 {
+			t.Errorf("of 40 it got %d when its slow start was over", on[0])
+		}
+	})
+}
+
+func TestFailuresThatTheIngressSeesAreCounted(t *testing.T) {
+	f := newFleet(t, 100, 100)
+	r := watching(f, newByText, roomy)
+	for _, err := range []error{errors.New("the client has gone"), llmserver.ErrBusy, llmserver.ErrFull} {
+		for range failures {
+			sel := mustChoose(t, r, "a")
+			sel.Fail(err)
+			sel.Release()
+		}
+		if f.out() != "" {
+			t.Errorf("%v ejects", err)
+		}
+	}
+	for range failures {
+		sel := mustChoose(t, r, "a")
+		sel.Fail(llmserver.ErrGateway)
+		sel.Release()
+	}
+	if f.out() != "a" {
+		t.Errorf("%q are out", f.out())
+	}
+}
