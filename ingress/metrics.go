@@ -28,6 +28,7 @@ type metrics struct {
 	overhead       *prometheus.HistogramVec // model
 	wait           *prometheus.HistogramVec // model
 	reservations   *prometheus.CounterVec   // model, outcome
+	releases       *prometheus.CounterVec   // model, cause
 	retries        *prometheus.CounterVec   // model, reason
 	aborts         *prometheus.CounterVec   // model, phase
 	upstreamErrors *prometheus.CounterVec   // model, phase
@@ -82,6 +83,7 @@ func newMetrics() *metrics {
 		[]float64{5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 5e-2})
 	m.wait = histogram("berth_queue_wait_seconds", "How long requests that had to wait were in line, with or without success.", long)
 	m.reservations = counter("berth_reservations_total", "Slots asked for, by outcome; unclear is a reservation that had no clear answer and was cancelled.", "model", "outcome")
+	m.releases = counter("berth_releases_total", "Slots given back, by cause.", "model", "cause")
 	m.retries = counter("berth_retries_total", "Further attempts, by what ended the one before.", "model", "reason")
 	m.aborts = counter("berth_aborts_total", "Requests that their client gave up, by phase.", "model", "phase")
 	m.upstreamErrors = counter("berth_upstream_errors_total", "Attempts that a replica failed, by phase.", "model", "phase")
@@ -128,7 +130,7 @@ func (m *metrics) sweep() {
 	for model := range m.removed {
 		labels := prometheus.Labels{"model": model}
 		for _, v := range []interface{ DeletePartialMatch(prometheus.Labels) int }{
-			m.requests, m.duration, m.firstByte, m.overhead, m.wait, m.reservations, m.retries, m.aborts, m.upstreamErrors, m.noText,
+			m.requests, m.duration, m.firstByte, m.overhead, m.wait, m.reservations, m.releases, m.retries, m.aborts, m.upstreamErrors, m.noText,
 			m.firstToken, &m.gaps, m.tokens, m.matches,
 		} {
 			v.DeletePartialMatch(labels)
@@ -154,7 +156,9 @@ type readings struct {
 var (
 	descSlots    = prometheus.NewDesc("berth_slots", "Slots held, by state: reserved until the request is sent, then running.", []string{"model", "replica", "state"}, nil)
 	descCapacity = prometheus.NewDesc("berth_slots_capacity", "Slots that a replica has.", []string{"model", "replica"}, nil)
-	descUp       = prometheus.NewDesc("berth_replica_up", "1 while the replica is chosen from, 0 while it is down, draining or gone.", []string{"model", "replica"}, nil)
+	descUp       = prometheus.NewDesc("berth_replica_up", "1 while the replica is chosen from, 0 while it is down, ejected, draining or gone.", []string{"model", "replica"}, nil)
+	descState    = prometheus.NewDesc("berth_replica_state", "1 for the state that the replica is in.", []string{"model", "replica", "state"}, nil)
+	descEjected  = prometheus.NewDesc("berth_replica_ejections_total", "Times that a replica was ejected for failing requests.", []string{"model", "replica"}, nil)
 	descQueue    = prometheus.NewDesc("berth_queue_length", "Requests in the waiting line.", []string{"model"}, nil)
 	descHanded   = prometheus.NewDesc("berth_handed_slots_total", "Slots that went to a request in the waiting line.", []string{"model"}, nil)
 	descPassed   = prometheus.NewDesc("berth_passed_over_total", "Times that an older request in line was passed over for one that ranks the replica better.", []string{"model"}, nil)
@@ -169,7 +173,7 @@ var (
 )
 
 func (r readings) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descSlots, descCapacity, descUp, descQueue, descHanded, descPassed, descDraining, descBuffered,
+	for _, d := range []*prometheus.Desc{descSlots, descCapacity, descUp, descState, descEjected, descQueue, descHanded, descPassed, descDraining, descBuffered,
 		descRanks, descIndexBytes, descEvictions, descRebuilds} {
 		ch <- d
 	}
@@ -191,7 +195,7 @@ func (r readings) Collect(ch chan<- prometheus.Metric) {
 		counter(descPassed, passed, m.config.ID)
 		collectPlacing(m, gauge, counter)
 	}
-	r.collectReplicas(gauge)
+	r.collectReplicas(gauge, counter)
 }
 
 // collectPlacing reads how a model's policy places requests.
@@ -219,11 +223,13 @@ func truth(b bool) float64 {
 }
 
 // collectReplicas reads the slots of every replica.
-func (r readings) collectReplicas(gauge func(d *prometheus.Desc, v float64, labels ...string)) {
+func (r readings) collectReplicas(gauge func(*prometheus.Desc, float64, ...string), counter func(*prometheus.Desc, uint64, ...string)) {
 	type name struct{ model, id string }
 	type reading struct {
 		llmserver.Usage
-		up float64
+		up        float64
+		state     string
+		ejections uint64
 	}
 	replicas := make(map[name]reading)
 	for _, replica := range r.registry.replicas() {
@@ -232,6 +238,8 @@ func (r readings) collectReplicas(gauge func(d *prometheus.Desc, v float64, labe
 		sum.Reserved += usage.Reserved
 		sum.Running += usage.Running
 		sum.Limit += usage.Limit
+		sum.ejections += replica.Ejections()
+		sum.state = replica.State() // those that are leaving come first
 		if replica.Available() {
 			sum.up = 1
 		}
@@ -242,5 +250,9 @@ func (r readings) collectReplicas(gauge func(d *prometheus.Desc, v float64, labe
 		gauge(descSlots, float64(sum.Running), n.model, n.id, "running")
 		gauge(descCapacity, float64(sum.Limit), n.model, n.id)
 		gauge(descUp, sum.up, n.model, n.id)
+		for _, state := range llmserver.States {
+			gauge(descState, truth(state == sum.state), n.model, n.id, state)
+		}
+		counter(descEjected, sum.ejections, n.model, n.id)
 	}
 }

@@ -255,21 +255,11 @@ func (x *exchange) attempt(ctx context.Context) error {
 		return nil
 	}
 	x.upstreamFailed(err)
-	if result.Started || !errors.Is(err, streaming.ErrUpstreamBroken) {
-		sel.Fail(err)
-	} else {
-		sel.Fail(fmt.Errorf("%w: %w", llmserver.ErrBroken, err)) // there is a head, but it is not asked for again
-	}
+	sel.Fail(verdict(result, err))
 	if result.Started {
 		x.abort(err)
 	}
 	return err
-}
-
-// gatewayError tells an answer by which a replica says that what is behind it cannot serve. 500 is
-// none: engines answer it to prompts that are too long.
-func gatewayError(status int) bool {
-	return status == http.StatusBadGateway || status == http.StatusServiceUnavailable || status == http.StatusGatewayTimeout
 }
 
 // sent gives the body's memory back as soon as nobody needs it: an answer has begun, so there will be no

@@ -2,6 +2,7 @@ package ingress
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -47,4 +48,20 @@ func (x *exchange) passRefusal() error {
 		x.abort(err)
 	}
 	return nil
+}
+
+// gatewayError tells an answer by which a replica says that what is behind it cannot serve. 500 is
+// none: engines answer it to prompts that are too long.
+func gatewayError(status int) bool {
+	return status == http.StatusBadGateway || status == http.StatusServiceUnavailable || status == http.StatusGatewayTimeout
+}
+
+// verdict is what the break of an answer says of its replica. One before the first byte is the
+// replica's failure, though its head has come and it is not asked for again; unless berth cut it.
+func verdict(result streaming.Result, err error) error {
+	_, cut := errors.AsType[*streaming.Cut](err)
+	if cut || result.Started || !errors.Is(err, streaming.ErrUpstreamBroken) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", llmserver.ErrBroken, err)
 }

@@ -1,7 +1,6 @@
 package ingress
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -11,8 +10,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"berth/config"
 	"berth/llmserver"
@@ -258,38 +255,6 @@ func (r *registry) enact(old *table, p plan, replicas []*llmserver.Replica) *mod
 func (m *model) observe() {
 	for _, replica := range m.replicas {
 		replica.Observe(m.router.Refresh)
-	}
-}
-
-// hooks has a router's decisions noted and its rejections counted.
-func (r *registry) hooks(model string) routers.Hooks {
-	matches := sync.OnceValue(func() prometheus.Observer { return r.metrics.matches.WithLabelValues(model) })
-	return routers.Hooks{
-		Decided: func(d routers.Decision) {
-			if asked := len(d.Payload.Blocks); asked > 0 {
-				matches().Observe(float64(d.Matched) / float64(asked))
-			}
-			if r.decisions != nil {
-				r.decisions.note(d, r.table.Load().policy(model))
-			}
-		},
-		Rejected: func(_ *routers.Payload, _ string, err error) {
-			r.metrics.reservations.WithLabelValues(model, rejection(err)).Inc()
-		},
-	}
-}
-
-// rejection is the outcome of a reservation that an agent did not grant, as metrics name it.
-func rejection(err error) string {
-	switch {
-	case errors.Is(err, llmserver.ErrFull):
-		return "full"
-	case errors.Is(err, llmserver.ErrDraining):
-		return "draining"
-	case errors.Is(err, llmserver.ErrNoConnection):
-		return "no_connection"
-	default:
-		return "unclear"
 	}
 }
 

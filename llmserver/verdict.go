@@ -69,7 +69,8 @@ func (r *Replica) listen(s *Slot, resp *http.Response) {
 	}
 }
 
-// firstByte is the body of an answer whose first byte, or whose good end, is waited for.
+// firstByte is the body of an answer whose first byte is waited for. Its end without any says
+// nothing: a stream may end so because its process died.
 type firstByte struct {
 	io.ReadCloser
 	replica *Replica
@@ -79,7 +80,7 @@ type firstByte struct {
 
 func (b *firstByte) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if !b.heard && (n > 0 || err == io.EOF) {
+	if !b.heard && n > 0 {
 		b.heard = true
 		b.replica.succeeded(b.slot)
 	}

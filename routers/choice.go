@@ -162,7 +162,7 @@ func (c *choice) lightest(tier Tier) (lightest *llmserver.Replica, full bool) {
 			continue
 		}
 		if !r.HasRoom() || tier.Limit > 0 && r.Load() >= tier.Limit {
-			full = full || r.Available() // else it has ceased to be since it was ranked
+			full = true
 			continue
 		}
 		if burden := r.Burden(); lightest == nil || burden < least {

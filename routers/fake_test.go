@@ -96,7 +96,7 @@ func (f *fakeBackend) do(t llmserver.Token) (*http.Response, error) {
 		return nil, err
 	}
 	f.held[t] = true
-	return &http.Response{StatusCode: http.StatusOK, Body: &fakeBody{f, t}}, nil
+	return &http.Response{StatusCode: http.StatusOK, Body: &fakeBody{backend: f, token: t}}, nil
 }
 
 func (f *fakeBackend) Probe(context.Context) (llmserver.Report, error) {
@@ -118,9 +118,17 @@ func (*fakeBackend) Close() {}
 type fakeBody struct {
 	backend *fakeBackend
 	token   llmserver.Token
+	read    bool
 }
 
-func (*fakeBody) Read([]byte) (int, error) { return 0, io.EOF }
+// Read gives one byte.
+func (b *fakeBody) Read(p []byte) (int, error) {
+	if b.read {
+		return 0, io.EOF
+	}
+	b.read = true
+	return copy(p, "."), nil
+}
 
 func (b *fakeBody) Close() error {
 	b.backend.mu.Lock()

@@ -1,0 +1,145 @@
+package ingress
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"berth/llmserver"
+	"berth/routers"
+	"berth/streaming"
+)
+
+// state is what the metrics say of the replica called id.
+func (f *front) state(id string) (states string) {
+	f.t.Helper()
+	for _, state := range llmserver.States {
+		if f.metric(fmt.Sprintf(`berth_replica_state{model="m",replica=%q,state=%q}`, id, state)) == 1 {
+			states += state
+		}
+	}
+	return states
+}
+
+func TestAReplicaIsEjectedForItsOwnFailuresOnly(t *testing.T) {
+	answer := func(status int, body string) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			io.Copy(io.Discard, r.Body)
+			w.WriteHeader(status)
+			io.WriteString(w, body)
+		}
+	}
+	for name, row := range map[string]struct {
+		handler http.HandlerFunc
+		state   string
+		cause   string
+	}{
+		"502":                  {answer(502, "bad gateway"), "ejected", "failed"},
+		"503":                  {answer(503, `{"error":{"message":"EngineCore encountered an issue."}}`), "ejected", "failed"},
+		"504":                  {answer(504, ""), "ejected", "failed"},
+		"a reset":              {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "ejected", "failed"},
+		"another protocol":     {speak("SSH-2.0-OpenSSH\r\n\r\n"), "ejected", "failed"},
+		"a head, then nothing": {speak("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"), "ejected", "failed"},
+		"a full queue":         {answer(503, queueFull), "serving", "refused"},
+		"a 4xx":                {answer(400, "{}"), "serving", "finished"},
+		"too many requests":    {answer(429, "{}"), "serving", "finished"},
+		"a prompt too long":    {answer(500, `{"error":"prompt is too long"}`), "serving", "finished"},
+		"not implemented":      {answer(501, ""), "serving", "finished"},
+		"half an answer":       {speak("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: 1\n\n"), "serving", "failed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := modelOn("m", upstream(t, row.handler), upstream(t, ok))
+			m.MaxAttempts = 1
+			f := serve(t, m)
+			f.turn("m")
+			for range 9 { // in turn: five on the first
+				f.chat("m")
+			}
+			f.idle()
+			if got := f.state("a") + " " + f.state("b"); got != row.state+" serving" {
+				t.Errorf("they are %s", got)
+			}
+			want := 0.
+			if row.state == "ejected" {
+				want = 1
+				for range 4 {
+					if r := f.chat("m"); r.body != "ok" {
+						t.Errorf("got %d %s", r.StatusCode, r.body)
+					}
+				}
+			}
+			if n := f.metric(`berth_replica_ejections_total{model="m",replica="a"}`); n != want {
+				t.Errorf("counted %v ejections", n)
+			}
+			if n := f.metric(`berth_releases_total{cause="` + row.cause + `",model="m"}`); n < 4 {
+				t.Errorf("counted %v slots as %s", n, row.cause)
+			}
+		})
+	}
+}
+
+func TestClientsThatLeaveEjectNobody(t *testing.T) {
+	g := gated(t)
+	f := serve(t, modelOn("m", g.url, g.url+"/other"))
+	for n := range 10 {
+		ctx, leave := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			f.do(ctx, f.h1, "POST", "/v1/completions", strings.NewReader(chat("m")))
+		}()
+		receive(t, g.arrived)
+		leave()
+		receive(t, done)
+		receive(t, g.left)
+		f.eventually("it is counted", func() bool {
+			return f.metric(`berth_releases_total{cause="client_gone",model="m"}`) == float64(n+1)
+		})
+	}
+	if got := f.state("a") + " " + f.state("b"); got != "serving serving" {
+		t.Errorf("they are %s", got)
+	}
+}
+
+// Where each of them fails, all are still asked: half are ejected, the others spared.
+func TestRequestsAreStillTriedWhereEveryReplicaFails(t *testing.T) {
+	var calls [2]atomic.Int32
+	fails := func(n int) string {
+		return upstream(t, func(w http.ResponseWriter, _ *http.Request) {
+			calls[n].Add(1)
+			w.WriteHeader(502)
+		})
+	}
+	f := serve(t, modelOn("m", fails(0), fails(1)))
+	for range 30 {
+		if r := f.chat("m"); r.StatusCode != 502 {
+			t.Fatalf("got %d %s", r.StatusCode, r.body)
+		}
+	}
+	a, b := calls[0].Load(), calls[1].Load()
+	if a+b != 30 || min(a, b) != 5 {
+		t.Errorf("they were asked %d and %d times; want one kept out after five failures, and the other never", a, b)
+	}
+}
+
+func TestEveryEndOfASelectionHasOneCause(t *testing.T) {
+	sent := func(err error) routers.Outcome { return routers.Outcome{Dispatched: true, Err: err} }
+	for want, outcomes := range map[string][]routers.Outcome{
+		"walked_away": {{}, {Err: llmserver.ErrGone}},
+		"finished":    {{Dispatched: true, Answered: true}},
+		"client_gone": {sent(context.Canceled), sent(fmt.Errorf("%w: by itself", streaming.ErrClientGone))},
+		"refused":     {sent(llmserver.ErrBusy), sent(llmserver.ErrToken), sent(llmserver.ErrNoConnection)},
+		"failed":      {sent(llmserver.ErrBroken), sent(streaming.ErrUpstreamBroken), sent(llmserver.ErrGateway), sent(errors.New("anything"))},
+	} {
+		for _, o := range outcomes {
+			if got := releaseCause(o); got != want {
+				t.Errorf("%+v is %s; want %s", o, got, want)
+			}
+		}
+	}
+}
