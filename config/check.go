@@ -8,6 +8,7 @@ func (r *reader) checkFile(root *node) {
 	r.checkModels(root)
 	r.checkBodies(root.get("http"))
 	r.checkListeners(root)
+	r.checkKeys()
 }
 
 func (r *reader) checkModels(root *node) {

@@ -1,11 +1,15 @@
 package config
 
-import "time"
+import (
+	"crypto/sha256"
+	"time"
+)
 
 // A Config is an effective configuration: every default filled in, every check passed. Treat it as immutable.
 type Config struct {
 	HTTP    HTTP
 	Admin   Admin
+	Auth    Auth
 	Session Session
 
 	DecisionHeaders bool // answers say how their replica was chosen
@@ -38,6 +42,20 @@ type HTTP struct {
 	BodyTimeout      time.Duration
 	DrainDelay       time.Duration // 0: stop accepting at once
 	DrainTimeout     time.Duration // 0: wait for no stream
+}
+
+// Auth says which API keys clients must bring. Zero: none.
+type Auth struct {
+	KeysEnv string // names the environment variable with more keys, as [ParseKeys] reads them; empty: none
+	Keys    []Key
+}
+
+// A Key is an API key, known by its hash alone.
+type Key struct {
+	Name               string // unique; for logs and metrics
+	Hash               [sha256.Size]byte
+	Models             []string // ids or aliases of those that it may use; nil: all
+	MaxOngoingRequests int      // at once; 0: no bound
 }
 
 // Admin is the listener for operators.

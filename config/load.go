@@ -65,18 +65,32 @@ func (r *reader) modelOrFile(n *node) {
 		r.fail(n.at, "a model in a file of its own can only be found from a file; write the model here")
 		return
 	}
-	path := n.text
+	if root := r.include(n); root != nil {
+		r.model(root)
+	}
+}
+
+// include returns the one value of the file that a text names, or reports why there is none.
+func (r *reader) include(n *node) *node {
+	data, path, ok := r.content(n)
+	if !ok {
+		return nil
+	}
+	return r.document(data, path)
+}
+
+// content reads the file that a text names, relative to the file that the text stands in.
+func (r *reader) content(n *node) (data []byte, path string, ok bool) {
+	path = n.text
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(filepath.Dir(n.at.file), path)
 	}
 	data, err := r.open(path)
 	if err != nil {
 		r.fail(n.at, "%s cannot be read: %s", display(path), reason(err))
-		return
+		return nil, "", false
 	}
-	if root := r.document(data, path); root != nil {
-		r.model(root)
-	}
+	return data, path, true
 }
 
 // document returns the one value that a file holds, or reports why there is none.

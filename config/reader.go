@@ -24,6 +24,7 @@ type reader struct {
 	idle     []*node // keys that only Ray gives effect to
 
 	names map[string]position // ids and aliases of models
+	named []*node             // models that API keys name
 	urls  map[string]claim
 }
 

@@ -14,6 +14,7 @@ func (r *reader) file() fields {
 	return fields{
 		"http":              r.object(r.http(&r.config.HTTP)),
 		"admin":             r.object(r.admin(&r.config.Admin)),
+		"auth":              r.auth,
 		"session_headers":   r.sessionHeaders,
 		"session_body_keys": r.sessionKeys,
 		"decision_headers":  r.flag(&r.config.DecisionHeaders),
@@ -42,6 +43,24 @@ func (r *reader) admin(a *Admin) fields {
 
 func (r *reader) decisionLogConfig(l *DecisionLog) fields {
 	return fields{"path": r.label(&l.Path), "key_env": r.variable(&l.KeyEnv)}
+}
+
+func (r *reader) authConfig(a *Auth) fields {
+	return fields{
+		"keys_file":    r.keysFile,
+		"api_keys_env": r.variable(&a.KeysEnv),
+		"keys":         r.keys,
+	}
+}
+
+func (r *reader) key(k *Key) fields {
+	return fields{
+		"name":                 r.label(&k.Name),
+		"key":                  r.secret(&k.Hash),
+		"sha256":               r.digest(&k.Hash),
+		"models":               r.modelsOf(k),
+		"max_ongoing_requests": whole(r, &k.MaxOngoingRequests, 1, math.MaxInt32),
+	}
 }
 
 func (r *reader) modelConfig(m *Model) fields {

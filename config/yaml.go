@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -19,6 +20,7 @@ func (c *Config) YAML() []byte {
 	w.key(1, "drain_timeout_s", c.HTTP.DrainTimeout.Seconds())
 	w.line(0, "admin:")
 	w.key(1, "address", c.Admin.Address)
+	w.auth(c.Auth)
 	w.key(0, "session_headers", append([]string{}, c.Session.Headers...)) // not null
 	w.key(0, "session_body_keys", append([]string{}, c.Session.BodyKeys...))
 	w.key(0, "decision_headers", c.DecisionHeaders)
@@ -45,6 +47,31 @@ func (c *Config) YAML() []byte {
 // A writer builds YAML in block style whose values are JSON, which YAML contains: there is one way to quote
 // and none to misread.
 type writer struct{ bytes.Buffer }
+
+// auth writes keys by their hashes, wherever they came from.
+func (w *writer) auth(a Auth) {
+	if a.KeysEnv == "" && len(a.Keys) == 0 {
+		return
+	}
+	w.line(0, "auth:")
+	if a.KeysEnv != "" {
+		w.key(1, "api_keys_env", a.KeysEnv)
+	}
+	if len(a.Keys) == 0 {
+		return
+	}
+	w.line(1, "keys:")
+	for _, k := range a.Keys {
+		w.key(2, "- name", k.Name)
+		w.key(3, "sha256", hex.EncodeToString(k.Hash[:]))
+		if len(k.Models) > 0 {
+			w.key(3, "models", k.Models)
+		}
+		if k.MaxOngoingRequests > 0 {
+			w.key(3, "max_ongoing_requests", k.MaxOngoingRequests)
+		}
+	}
+}
 
 func (w *writer) model(m Model) {
 	w.line(1, "- model_loading_config:")

@@ -19,15 +19,16 @@ const (
 
 // The keys under which handlers leave what the middleware outside them needs.
 const (
-	keyModel  = "model"  // the configured id, a string
-	keyStatus = "status" // a status in place of the one that was written
-	keyCode   = "code"   // of the error by which berth ended the request, or codeGone
-	keyCut    = "cut"    // true if that was an abnormal end
+	keyModel  = "model"   // the configured id, a string
+	keyStatus = "status"  // a status in place of the one that was written
+	keyCode   = "code"    // of the error by which berth ended the request, or codeGone
+	keyCut    = "cut"     // true if that was an abnormal end
+	keyAPIKey = "api key" // an *apiKey, where one is asked for
 
 	keyExchange = "exchange" // the *exchange, while there is an access log
 )
 
-// probes are the routes that machines ask again and again; they are not worth a line each.
+// probes are the routes that machines ask again and again; they are not worth a line each, and need no API key.
 var probes = map[string]bool{"/livez": true, "/readyz": true, "/health": true, "/metrics": true}
 
 // observe counts the request when it is over, however that comes about.

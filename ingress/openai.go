@@ -15,7 +15,7 @@ func (s *Server) routes() *gin.Engine {
 	e := gin.New()
 	e.RedirectTrailingSlash = false
 	e.HandleMethodNotAllowed = true
-	e.Use(s.observe, s.recover, s.identify)
+	e.Use(s.observe, s.recover, s.identify, s.authorize)
 	e.NoRoute(s.misplaced)
 	e.NoMethod(s.misplaced)
 
@@ -65,13 +65,16 @@ func describe(name string, m *model) modelObject {
 	return modelObject{ID: name, Object: "model", Created: m.created, OwnedBy: "berth"}
 }
 
-// listModels lists ids and aliases in the order of the configuration.
+// listModels lists ids and aliases in the order of the configuration, of those models that the client may use.
 func (s *Server) listModels(c *gin.Context) {
 	list := struct {
 		Object string        `json:"object"`
 		Data   []modelObject `json:"data"`
 	}{Object: "list", Data: []modelObject{}}
 	for _, m := range s.registry.table.Load().models {
+		if !keyOf(c).allows(m) {
+			continue
+		}
 		list.Data = append(list.Data, describe(m.config.ID, m))
 		for _, alias := range m.config.Aliases {
 			list.Data = append(list.Data, describe(alias, m))
@@ -87,7 +90,7 @@ func (s *Server) showModel(c *gin.Context) {
 	if m == nil {
 		m, _ = t.adapted(name) // which adapters there are is the engine's to know
 	}
-	if m == nil {
+	if m == nil || !keyOf(c).allows(m) {
 		fail(c, unknownModel(name))
 		return
 	}

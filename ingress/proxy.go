@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -120,6 +121,9 @@ func (x *exchange) resolve(t *table, p payload) error {
 		}
 	default:
 		return errModelRequired
+	}
+	if !keyOf(x.c).allows(x.model) {
+		return &keyError{errKeyModel, "This API key may not use the model " + strconv.Quote(x.model.config.ID) + "; GET /v1/models lists those that it may."}
 	}
 	x.c.Set(keyModel, x.model.config.ID)
 	x.stream = p.stream

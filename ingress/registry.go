@@ -39,6 +39,7 @@ type table struct {
 	config *config.Config
 	models []*model          // in the order of the configuration
 	names  map[string]*model // by id and by alias
+	auth   auth
 }
 
 // model is what serves one configured model. One that a new configuration
@@ -132,6 +133,11 @@ func (r *registry) take(c *config.Config) error {
 	if r.closed {
 		return nil
 	}
+	old, next := r.table.Load(), &table{config: c, names: make(map[string]*model)}
+	var err error
+	if next.auth, err = newAuth(c, old.auth); err != nil {
+		return err
+	}
 	plans, err := r.plan(c)
 	if err != nil {
 		return err
@@ -145,7 +151,6 @@ func (r *registry) take(c *config.Config) error {
 		r.fleet.abandon()
 		return err
 	}
-	old, next := r.table.Load(), &table{config: c, names: make(map[string]*model)}
 	for _, p := range plans {
 		m := r.enact(old, p, replicas[:len(p.endpoints)])
 		replicas = replicas[len(p.endpoints):]

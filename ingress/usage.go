@@ -3,14 +3,10 @@ package ingress
 import (
 	"sync"
 
-	"github.com/gin-gonic/gin"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"berth/streaming"
 )
-
-// keyName is the name of the API key that the request was let in by; empty while none is asked for.
-func keyName(*gin.Context) string { return "" }
 
 // told counts what an answer told while it passed, also one that was cut off.
 func (x *exchange) told(result streaming.Result) {

@@ -108,7 +108,7 @@ func (h *HTTP) Do(req *http.Request, _ Token) (*http.Response, Report, error) {
 	return nil, Report{}, err
 }
 
-// address completes the request's URL and, if the replica has a key of its own, its Authorization.
+// address completes the request's URL and, if the replica has a key of its own, puts that in place of the client's.
 func (h *HTTP) address(req *http.Request) {
 	u := *req.URL
 	u.Scheme, u.Host = h.base.Scheme, h.base.Host
@@ -120,6 +120,7 @@ func (h *HTTP) address(req *http.Request) {
 	if key := h.endpoint.Load().APIKey; key != "" {
 		req.Header = maps.Clone(req.Header) // the caller's may go to another replica next
 		req.Header.Set("Authorization", "Bearer "+key)
+		req.Header.Del("X-Api-Key")
 	}
 }
 

@@ -126,12 +126,13 @@ func TestTheBasePathStandsBeforeTheRequestsOwn(t *testing.T) {
 func TestAReplicasOwnKeyGoesToThatReplicaAlone(t *testing.T) {
 	var got []string
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
-		got = append(got, req.Header.Get("Authorization"))
+		got = append(got, req.Header.Get("Authorization")+req.Header.Get("X-Api-Key"))
 	}))
 	defer server.Close()
 	keyless, keyed := dial(t, Endpoint{URL: server.URL}), dial(t, Endpoint{URL: server.URL, APIKey: "own"})
 	req := post(t.Context(), "/")
 	req.Header.Set("Authorization", "Bearer client")
+	req.Header.Set("X-Api-Key", "client's")
 	send := func(h *HTTP) {
 		req.Body = io.NopCloser(strings.NewReader(`{}`))
 		resp, _, err := h.Do(req, Token{})
@@ -144,7 +145,7 @@ func TestAReplicasOwnKeyGoesToThatReplicaAlone(t *testing.T) {
 	send(keyless)
 	keyed.Describe(Endpoint{URL: server.URL, APIKey: "new"})
 	send(keyed)
-	if want := []string{"Bearer own", "Bearer client", "Bearer new"}; !slices.Equal(got, want) {
+	if want := []string{"Bearer own", "Bearer client" + "client's", "Bearer new"}; !slices.Equal(got, want) {
 		t.Errorf("the replicas saw %q; want %q", got, want)
 	}
 }

@@ -121,7 +121,7 @@ func TestNothingCanBeSmuggledIntoAHead(t *testing.T) {
 func TestAReplicasOwnKeyGoesToThatReplicaAlone(t *testing.T) {
 	var got []string
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
-		got = append(got, strings.Join(req.Header.Values("Authorization"), ","))
+		got = append(got, strings.Join(req.Header.Values("Authorization"), ",")+req.Header.Get("X-Api-Key"))
 	}))
 	defer server.Close()
 	keyless, keyed := dial(t, server.URL), dial(t, server.URL)
@@ -129,6 +129,7 @@ func TestAReplicasOwnKeyGoesToThatReplicaAlone(t *testing.T) {
 	send := func(c *Client) {
 		req := post(t.Context(), "/")
 		req.Header.Set("Authorization", "Bearer client")
+		req.Header.Set("X-Api-Key", "client's")
 		if _, _, err := do(c, req); err != nil {
 			t.Fatal(err)
 		}
@@ -137,7 +138,7 @@ func TestAReplicasOwnKeyGoesToThatReplicaAlone(t *testing.T) {
 	send(keyless)
 	keyed.Describe(llmserver.Endpoint{APIKey: "new"})
 	send(keyed)
-	if want := []string{"Bearer own", "Bearer client", "Bearer new"}; !slices.Equal(got, want) {
+	if want := []string{"Bearer own", "Bearer client" + "client's", "Bearer new"}; !slices.Equal(got, want) {
 		t.Errorf("the replicas saw %q; want %q", got, want)
 	}
 }

@@ -17,7 +17,7 @@ type requestPage [64 << 10]byte
 var requestPages = sync.Pool{New: func() any { return new(requestPage) }}
 
 // appendHead appends the request's head to b: header fields as given, but for
-// the framing and the Host, and the Authorization if the replica has a key of its own. No User-Agent is made up.
+// the framing and the Host, and the client's key if the replica has one of its own. No User-Agent is made up.
 // The error says what cannot be sent, without its value.
 func (c *Client) appendHead(b []byte, req *http.Request) ([]byte, error) {
 	method := req.Method
@@ -81,7 +81,7 @@ func (c *Client) appendFields(b []byte, header http.Header) ([]byte, error) {
 		switch name {
 		case "Host", "Content-Length", "Transfer-Encoding", "Trailer":
 			continue
-		case "Authorization":
+		case "Authorization", "X-Api-Key":
 			if keyed {
 				continue
 			}
