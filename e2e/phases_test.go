@@ -69,11 +69,11 @@ type event struct {
 }
 
 // short has a wait that nothing else ends be over soon: a replica that is down, or drains, may come back.
-const short = "queue_timeout_s: 2"
+const short = "queue_timeout_s: 3"
 
 var events = []event{
 	{name: "client gone", happen: func(s *scene) { s.leave() }},
-	{name: "deadline", happen: func(*scene) {}, deployment: short, model: "  timeouts: {connect_s: 2}\n"},
+	{name: "deadline", happen: func(*scene) {}, deployment: short, model: "  timeouts: {connect_s: 3, first_byte_s: 3, gap_s: 3}\n"},
 	{name: "connection refused", happen: func(s *scene) { s.link.partition() }, deployment: short},
 	{name: "reset", happen: func(s *scene) { s.link.reset() }},
 	{name: "replica dead", happen: func(s *scene) {
@@ -113,10 +113,10 @@ const (
 
 const (
 	unavailable = "503 no_replica_available"
-	brokenOff   = "an error event and a broken connection"
+	brokenOff   = "a broken connection after upstream_broken"
+	fellSilent  = "a broken connection after upstream_gap_timeout"
 	ours        = "only berth's own code runs here, none that a test could make panic; package ingress proves its recovery"
 	stands      = "the connection stands already"
-	unlimited   = "nothing limits this phase"
 )
 
 var table = map[string]map[string]cell{
@@ -146,7 +146,7 @@ var table = map[string]map[string]cell{
 	},
 	"reserved": {
 		"client gone":        {"gone", "nothing", atOnce, ""},
-		"deadline":           {never: unlimited},
+		"deadline":           {"504 upstream_first_byte_timeout", "nothing", atOnce, ""},
 		"connection refused": {never: stands},
 		"reset":              {"502 upstream_broken", "nothing", atOnce, ""},
 		"replica dead":       {"502 upstream_broken", "nothing", withAgent, ""},
@@ -158,7 +158,7 @@ var table = map[string]map[string]cell{
 	},
 	"connecting": {
 		"client gone":        {"gone", "nothing", atOnce, ""},
-		"deadline":           {unavailable, "nothing", atOnce, ""},
+		"deadline":           {"504 upstream_connect_timeout", "nothing", atOnce, ""},
 		"connection refused": {unavailable, "nothing", byLease, ""},
 		"reset":              {never: "a connection that is not made yet is refused, not reset"},
 		"replica dead":       {unavailable, "nothing", withAgent, ""},
@@ -170,7 +170,7 @@ var table = map[string]map[string]cell{
 	},
 	"first byte": {
 		"client gone":        {"gone", "aborted", atOnce, ""},
-		"deadline":           {never: unlimited},
+		"deadline":           {"504 upstream_first_byte_timeout", "aborted", atOnce, ""},
 		"connection refused": {never: stands},
 		"reset":              {"502 upstream_broken", "aborted", atOnce, ""},
 		"replica dead":       {"502 upstream_broken", "aborted", withAgent, ""},
@@ -182,7 +182,7 @@ var table = map[string]map[string]cell{
 	},
 	"streaming": {
 		"client gone":        {"gone", "aborted", atOnce, ""},
-		"deadline":           {never: unlimited},
+		"deadline":           {fellSilent, "aborted", atOnce, ""},
 		"connection refused": {never: stands},
 		"reset":              {brokenOff, "aborted", atOnce, ""},
 		"replica dead":       {brokenOff, "aborted", withAgent, ""},
@@ -267,8 +267,8 @@ func seen(a answer) string {
 		return "served"
 	case errors.Is(a.err, context.Canceled):
 		return "gone"
-	case a.err != nil && endsInErrorEvent(a.body):
-		return brokenOff
+	case a.err != nil && lastErrorCode(a.body) != "":
+		return "a broken connection after " + lastErrorCode(a.body)
 	case a.err == nil && a.status != http.StatusOK:
 		return fmt.Sprint(a.status, " ", a.problem())
 	default:

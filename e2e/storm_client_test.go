@@ -121,7 +121,7 @@ func (c *crowd) judge(q question, a answer, aborts bool) {
 			c.broken.Add(1)
 		}
 		said := a.body
-		if i := bytes.LastIndex(said, []byte("data: {\"error\"")); i >= 0 && endsInErrorEvent(said) {
+		if i := bytes.LastIndex(said, []byte("data: {\"error\"")); i >= 0 && lastErrorCode(said) == "upstream_broken" {
 			said = said[:i]
 		}
 		if a.status == http.StatusOK && !bytes.HasPrefix(q.want, said) {
