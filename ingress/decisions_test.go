@@ -75,7 +75,7 @@ func TestOperatorsSeeTheLastDecisions(t *testing.T) {
 	for i, want := range []string{
 		"", // which replica came free first is open
 		fmt.Sprintf("2: %s by PrefixCacheAffinityRouter of m, rank 2/0.00: %s/1/1/1.00/full %s/2/0/0.00/chosen; %s full", other, home, other, home),
-		fmt.Sprintf("1: %s by PrefixCacheAffinityRouter of m, rank 1/0.00: %s/1/0/0.00/chosen %s/2/0/0.00/;", home, home, other),
+		fmt.Sprintf("1: %s by PrefixCacheAffinityRouter of m, rank 1/0.00: %s/1/0/0.00/chosen %s/2/0/0.00/free;", home, home, other),
 	} {
 		d := got[i]
 		if d.Adapter != "lora" || time.Since(d.Time) > time.Minute || (d.WaitedMS > 0) != (i == 0) {

@@ -43,7 +43,14 @@ func onEveryPolicy(t *testing.T, f func(t *testing.T, fleet *fleet, build Builde
 func payloads() []*Payload {
 	all := []*Payload{{}, {RequestID: "a", Text: []byte(`[]`)}}
 	for i := range 50 {
-		all = append(all, &Payload{RequestID: fmt.Sprint(i), Model: "m", Text: fmt.Appendf(nil, "message %d", i)})
+		p := &Payload{RequestID: fmt.Sprint(i), Model: "m", Text: fmt.Appendf(nil, "message %d", i)}
+		if i%2 == 0 {
+			p.SessionID, p.Blocks = fmt.Sprint("session ", i), long(i%10, 1+i)
+		}
+		if i%4 == 0 {
+			p.Adapter = "adapter"
+		}
+		all = append(all, p)
 	}
 	return all
 }
@@ -54,6 +61,17 @@ func ranking(p Policy, payload *Payload) (replicas []*llmserver.Replica) {
 		replicas = append(replicas, tier.Replicas...)
 	}
 	return replicas
+}
+
+// learn has a policy that learns hear that the replica has answered the request.
+func learn(p Policy, payload *Payload, r *llmserver.Replica) {
+	l, ok := p.(Learner)
+	if !ok {
+		return
+	}
+	if _, settled := l.Reserved(payload, r); settled != nil {
+		settled(Outcome{Answered: true})
+	}
 }
 
 // checkRanking holds one ranking to the contract; available are those that may be in it.
@@ -82,7 +100,11 @@ func TestEveryPolicyRanksWhatIsAvailableAndNothingTwice(t *testing.T) {
 		available := slices.Clone(fleet.replicas)
 		for {
 			for _, p := range payloads() {
-				checkRanking(t, ranking(policy, p), available, ranks)
+				got := ranking(policy, p)
+				checkRanking(t, got, available, ranks)
+				if len(got) > 0 {
+					learn(policy, p, got[len(got)-1]) // not the best, so that there is something to learn
+				}
 			}
 			if len(available) == 0 {
 				return
@@ -139,10 +161,15 @@ func TestEveryPolicyGetsToEveryReplica(t *testing.T) {
 		policy := build(fleet.replicas, nil)
 		first := make(map[*llmserver.Replica]bool)
 		for i := range 100 * len(fleet.replicas) {
-			for tier := range policy.Rank(&Payload{RequestID: fmt.Sprint(i), Text: fmt.Append(nil, i)}) {
+			p := &Payload{RequestID: fmt.Sprint(i), Text: fmt.Append(nil, i)}
+			if i%2 == 0 {
+				p.SessionID, p.Blocks = fmt.Sprint(i), long(i, 3)
+			}
+			for tier := range policy.Rank(p) {
 				for _, r := range tier.Replicas {
 					first[r] = true
 				}
+				learn(policy, p, tier.Replicas[0])
 				break
 			}
 		}

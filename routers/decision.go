@@ -24,12 +24,13 @@ type Candidate struct {
 	Rank    int    // of its tier, 1 for the best; 0 if it was not ranked
 	Load    int    // without the request itself
 	Matched int    // blocks of the prompt that it was held to know
-	State   string // one of those below; empty if it could have been chosen as well
+	State   string // one of those below
 }
 
-// Why a candidate could not be chosen, or that it was.
+// What kept a candidate from being chosen.
 const (
 	Chosen   = "chosen"
+	Free     = "free" // it could have been, had load or ranking been otherwise
 	Full     = "full"
 	Down     = "down"
 	Ejected  = "ejected"
@@ -71,7 +72,7 @@ func (d Decision) Explain(into []Candidate, most int) (all []Candidate, preferre
 	if preferred == nil || preferred == d.Replica {
 		return all, nil, ""
 	}
-	if lost = c.state(preferred); lost == "" {
+	if lost = c.state(preferred); lost == Free {
 		lost = OverBound
 		if c.waiter != nil || slices.ContainsFunc(all, func(a Candidate) bool { return a.Replica == preferred && a.Rank == 1 }) {
 			lost = Full // by now it is not any more
@@ -124,6 +125,6 @@ func (c *choice) state(r *llmserver.Replica) string {
 	case !r.HasRoom():
 		return Full
 	default:
-		return ""
+		return Free
 	}
 }

@@ -22,7 +22,10 @@ func (d *told) hooks() Hooks {
 		line := fmt.Sprintf("%s %d %d of %d:", by.Replica.ID(), by.Rank, by.Matched, len(by.Payload.Blocks))
 		all, preferred, lost := by.Explain(nil, d.most)
 		for _, c := range all {
-			line += strings.TrimRight(fmt.Sprintf(" %s/%d/%d/%d %s", c.Replica.ID(), c.Rank, c.Load, c.Matched, c.State), " ")
+			line += fmt.Sprintf(" %s/%d/%d/%d", c.Replica.ID(), c.Rank, c.Load, c.Matched)
+			if c.State != Free {
+				line += " " + c.State
+			}
 		}
 		if preferred != nil {
 			line += "; not " + preferred.ID() + " " + lost
