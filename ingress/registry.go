@@ -3,9 +3,12 @@ package ingress
 import (
 	"fmt"
 	"log/slog"
+	"net"
+	"net/url"
 	"os"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -30,8 +33,9 @@ type registry struct {
 
 	table    atomic.Pointer[table]
 	applying sync.Mutex
-	closed   bool           // under applying
-	renewals sync.WaitGroup // under way
+	closed   bool          // under applying
+	closing  chan struct{} // closed by close
+	renewals renewals
 }
 
 // table is everything that one configuration says; it is immutable.
@@ -53,7 +57,7 @@ type model struct {
 }
 
 func newRegistry(m *metrics, log *slog.Logger) *registry {
-	r := &registry{metrics: m, log: log}
+	r := &registry{metrics: m, log: log, closing: make(chan struct{})}
 	r.pool.Dial = dial
 	r.pool.Events = llmserver.Events{
 		CancelFailed: func(replica string, err error) {
@@ -65,10 +69,7 @@ func newRegistry(m *metrics, log *slog.Logger) *registry {
 			}
 			log.Warn("the replica's own capacity holds, not the configured one", "replica", replica, "configured", configured, "reported", reported)
 		},
-		Restarted: func(replica string) {
-			log.Info("the replica has restarted", "replica", replica)
-			r.renewals.Go(r.renew)
-		},
+		Restarted: r.restarted,
 	}
 	r.table.Store(&table{config: &config.Config{}})
 	return r
@@ -84,15 +85,6 @@ func dial(e llmserver.Endpoint) (llmserver.Backend, error) {
 		return http1.Dial(e)
 	default:
 		return llmserver.DialHTTP(e)
-	}
-}
-
-// renew has replicas that have restarted replaced: the slots of the old process are none of the new one's.
-func (r *registry) renew() {
-	r.applying.Lock()
-	defer r.applying.Unlock()
-	if err := r.take(r.table.Load().config); err != nil {
-		r.log.Error("a restarted replica could not be taken over", "error", err)
 	}
 }
 
@@ -214,6 +206,7 @@ func (r *registry) endpoints(m config.Model) ([]llmserver.Endpoint, error) {
 		endpoints[i] = llmserver.Endpoint{
 			Model:          m.ID,
 			ID:             replica.ID,
+			Label:          label(i, replica),
 			URL:            replica.URL,
 			Limit:          replica.MaxOngoingRequests,
 			ConnectTimeout: m.ConnectTimeout,
@@ -229,6 +222,15 @@ func (r *registry) endpoints(m config.Model) ([]llmserver.Endpoint, error) {
 		}
 	}
 	return endpoints, nil
+}
+
+// label is what clients read where a replica's ID, as it was given none, is its address; empty else.
+func label(i int, r config.Replica) string {
+	u, err := url.Parse(r.URL)
+	if host, _, bad := net.SplitHostPort(r.ID); err != nil || bad != nil || host != u.Hostname() {
+		return ""
+	}
+	return strconv.Itoa(i + 1)
 }
 
 // enact makes the model of a plan, or keeps the one there is if nothing changed. It cannot fail.
@@ -290,6 +292,9 @@ func (r *registry) ready() bool {
 // close lets go of everything. No request may be under way any more.
 func (r *registry) close() {
 	r.applying.Lock()
+	if !r.closed {
+		close(r.closing)
+	}
 	r.closed = true
 	r.applying.Unlock()
 	for _, m := range r.table.Load().models {

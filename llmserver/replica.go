@@ -1,6 +1,7 @@
 package llmserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,7 +18,8 @@ const cancelTimeout = 5 * time.Second
 // Instance are its identity: what differs in them is another process.
 type Endpoint struct {
 	Model    string // the model it serves
-	ID       string // its name towards people and the hash ring
+	ID       string // its name towards operators and the hash ring
+	Label    string // its name in texts that clients may read; the ID if empty
 	URL      string // scheme://host:port and perhaps a base path, without /v1
 	Instance string // the process behind the URL, where known
 	Limit    int    // requests it takes at once; at most MaxLimit
@@ -50,7 +52,7 @@ type Events struct {
 	CapacityDiffers func(replica string, configured, reported int)
 	// Restarted: another process answers at the replica's address. The next
 	// Set makes a new Replica of it.
-	Restarted func(replica string)
+	Restarted func(Endpoint)
 }
 
 // Replica is one LLM server process. The pointer is its identity: a new
@@ -90,6 +92,12 @@ func (r *Replica) describe(e Endpoint) {
 
 // ID is the replica's name.
 func (r *Replica) ID() string { return r.endpoint.Load().ID }
+
+// Label is the replica's name in texts that clients may read.
+func (r *Replica) Label() string {
+	e := r.endpoint.Load()
+	return cmp.Or(e.Label, e.ID)
+}
 
 // Endpoint is how the replica was last described.
 func (r *Replica) Endpoint() Endpoint { return *r.endpoint.Load() }
@@ -224,7 +232,7 @@ func (r *Replica) Do(req *http.Request, s *Slot) (*http.Response, error) {
 		if r.CountsSlots() && !errors.Is(err, ErrToken) && !errors.Is(err, ErrFull) && !errors.Is(err, ErrDraining) {
 			r.cancel(s.token) // the agent may have heard nothing of the request, and would hold the reservation for its lease
 		}
-		return nil, fmt.Errorf("replica %s: %w", r.ID(), err)
+		return nil, fmt.Errorf("replica %s: %w", r.Label(), err)
 	}
 	r.health.answered()
 	r.listen(s, resp)
@@ -237,7 +245,7 @@ func (r *Replica) Call(req *http.Request) (*http.Response, error) {
 	resp, report, err := r.backend.Do(req, Token{})
 	r.learn(report)
 	if err != nil {
-		return nil, fmt.Errorf("replica %s: %w", r.ID(), err)
+		return nil, fmt.Errorf("replica %s: %w", r.Label(), err)
 	}
 	return resp, nil
 }

@@ -44,7 +44,7 @@ func (r *Replica) learn(report Report) {
 	case v.last.Instance != "" && v.last.Instance != report.Instance:
 		v.mu.Unlock()
 		if !v.restarted.Swap(true) && r.events.Restarted != nil {
-			r.events.Restarted(r.ID())
+			r.events.Restarted(r.Endpoint())
 		}
 		return
 	case report.Seq < v.last.Seq:

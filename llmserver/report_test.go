@@ -221,7 +221,7 @@ func TestARestartedReplicaIsReplacedAndTheOthersStay(t *testing.T) {
 	p, _ := newTestPool()
 	defer p.Close()
 	var restarted atomic.Int32
-	p.Events.Restarted = func(string) { restarted.Add(1) }
+	p.Events.Restarted = func(Endpoint) { restarted.Add(1) }
 	before := mustSet(t, p, endpoint("a"), endpoint("b"))
 	old, other := before[0], before[1]
 	s, otherSlot := claim(t, old), claim(t, other)

@@ -61,7 +61,7 @@ func newReporting(limit int) (*Replica, *reporting, *news) {
 	b, n := &reporting{fakeBackend: newFake(1 << 10)}, new(news)
 	r := NewReplica(Endpoint{Model: "m", ID: "r", URL: "http://r", Limit: limit, CountsSlots: true}, b)
 	r.events = Events{
-		Restarted:       func(string) { n.restarted.Add(1) },
+		Restarted:       func(Endpoint) { n.restarted.Add(1) },
 		CapacityDiffers: func(_ string, c, r int) { n.differs.Add(1); n.configured, n.reported = c, r },
 	}
 	r.Observe(func() { n.observed.Add(1) })

@@ -139,7 +139,7 @@ func TestWhoCannotBeServedAnyMoreIsToldAtOnce(t *testing.T) {
 		"all draining": {func(f *fleet, r *Router) {
 			f.replicas[0].Drain()
 			r.Refresh()
-		}, (&UnavailableError{Replicas: 1, Said: []string{"a: draining"}}).Error()},
+		}, (&UnavailableError{Replicas: 1, Said: []string{"replica a: draining"}}).Error()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

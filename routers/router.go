@@ -322,7 +322,7 @@ func (g *generation) unavailable(p *Payload, tried []*llmserver.Replica) error {
 	for _, m := range members {
 		switch {
 		case !m.Available():
-			e.Said = append(e.Said, m.ID()+": "+m.Said())
+			e.Said = append(e.Said, "replica "+m.Label()+": "+m.Said())
 		case slices.Contains(tried, m):
 			e.Tried++
 		}
