@@ -3,6 +3,7 @@ package routers
 import (
 	"fmt"
 	"math"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -63,20 +64,22 @@ func BenchmarkRankAndReserve(b *testing.B) {
 			for i := range prompts {
 				prompts[i] = long(i%64, 200+i%10)
 			}
+			runtime.LockOSThread() // whose time is the processor's, whatever else there is to do
+			defer runtime.UnlockOSThread()
 			var times []time.Duration
 			for i := 0; b.Loop(); i++ {
-				began := time.Now()
+				began := threadTime(b)
 				sel, err := r.Choose(b.Context(), &Payload{Blocks: prompts[i%len(prompts)]})
 				if err != nil {
 					b.Fatal(err)
 				}
-				times = append(times, time.Since(began))
+				times = append(times, threadTime(b)-began)
 				sel.outcome.Answered = true
 				sel.slot.Start()
 				sel.Release()
 			}
 			slices.Sort(times)
-			b.ReportMetric(float64(times[int(math.Ceil(0.99*float64(len(times))))-1]), "p99-ns")
+			b.ReportMetric(float64(times[int(math.Ceil(0.99*float64(len(times))))-1]), "p99-cpu-ns")
 		})
 	}
 }
