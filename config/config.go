@@ -42,6 +42,19 @@ type HTTP struct {
 	BodyTimeout      time.Duration
 	DrainDelay       time.Duration // 0: stop accepting at once
 	DrainTimeout     time.Duration // 0: wait for no stream
+	TLS              TLS
+	CORS             *CORS // nil: browsers on other sites are not let in
+}
+
+// TLS says how connections of clients are encrypted. Zero: they are not.
+type TLS struct {
+	CertFile string // PEM; relative to the working directory
+	KeyFile  string
+}
+
+// CORS says which web pages a browser lets read answers.
+type CORS struct {
+	AllowedOrigins []string // scheme://host[:port] in lower case; "*": all
 }
 
 // Auth says which API keys clients must bring. Zero: none.
@@ -137,6 +150,9 @@ func RestartKeys(running, next *Config) []string {
 	var keys []string
 	if running.HTTP.Address != next.HTTP.Address {
 		keys = append(keys, "http.address")
+	}
+	if (running.HTTP.TLS == TLS{}) != (next.HTTP.TLS == TLS{}) {
+		keys = append(keys, "http.tls")
 	}
 	if running.Admin.Address != next.Admin.Address {
 		keys = append(keys, "admin.address")

@@ -67,7 +67,7 @@ func TestTheExampleShowsEveryKey(t *testing.T) {
 	}
 	r := &reader{config: new(Config)}
 	tables := []fields{
-		r.file(), r.http(new(HTTP)), r.admin(new(Admin)), r.authConfig(new(Auth)), r.key(new(Key)), r.modelConfig(new(Model)), r.modelLoading(new(Model)),
+		r.file(), r.http(new(HTTP)), r.admin(new(Admin)), r.authConfig(new(Auth)), r.tlsConfig(new(TLS)), r.corsConfig(new(CORS)), r.key(new(Key)), r.modelConfig(new(Model)), r.modelLoading(new(Model)),
 		r.deployment(new(Model)), r.requestRouter(new(Router)), r.timeouts(new(Model)), r.replica(new(Replica)),
 		r.simulated(new(Simulated)), r.decisionLogConfig(new(DecisionLog)), r.httpOptionsConfig(new(string), new(int)), r.applicationArgs(),
 	}

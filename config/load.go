@@ -79,12 +79,17 @@ func (r *reader) include(n *node) *node {
 	return r.document(data, path)
 }
 
-// content reads the file that a text names, relative to the file that the text stands in.
-func (r *reader) content(n *node) (data []byte, path string, ok bool) {
-	path = n.text
-	if !filepath.IsAbs(path) {
-		path = filepath.Join(filepath.Dir(n.at.file), path)
+// beside is the path that a text gives, relative to the file that it stands in.
+func (n *node) beside() string {
+	if filepath.IsAbs(n.text) {
+		return n.text
 	}
+	return filepath.Join(filepath.Dir(n.at.file), n.text)
+}
+
+// content reads the file that a text names.
+func (r *reader) content(n *node) (data []byte, path string, ok bool) {
+	path = n.beside()
 	data, err := r.open(path)
 	if err != nil {
 		r.fail(n.at, "%s cannot be read: %s", display(path), reason(err))

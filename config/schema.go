@@ -34,7 +34,17 @@ func (r *reader) http(h *HTTP) fields {
 		"body_timeout_s":     r.seconds(&h.BodyTimeout, moment),
 		"drain_delay_s":      r.seconds(&h.DrainDelay, 0),
 		"drain_timeout_s":    r.seconds(&h.DrainTimeout, 0),
+		"tls":                r.tls(&h.TLS),
+		"cors":               r.cors(&h.CORS),
 	}
+}
+
+func (r *reader) tlsConfig(t *TLS) fields {
+	return fields{"cert_file": r.path(&t.CertFile), "key_file": r.path(&t.KeyFile)}
+}
+
+func (r *reader) corsConfig(c *CORS) fields {
+	return fields{"allowed_origins": r.origins(c)}
 }
 
 func (r *reader) admin(a *Admin) fields {

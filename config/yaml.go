@@ -18,6 +18,15 @@ func (c *Config) YAML() []byte {
 	w.key(1, "body_timeout_s", c.HTTP.BodyTimeout.Seconds())
 	w.key(1, "drain_delay_s", c.HTTP.DrainDelay.Seconds())
 	w.key(1, "drain_timeout_s", c.HTTP.DrainTimeout.Seconds())
+	if t := c.HTTP.TLS; t != (TLS{}) {
+		w.line(1, "tls:")
+		w.key(2, "cert_file", t.CertFile)
+		w.key(2, "key_file", t.KeyFile)
+	}
+	if c.HTTP.CORS != nil {
+		w.line(1, "cors:")
+		w.key(2, "allowed_origins", c.HTTP.CORS.AllowedOrigins)
+	}
 	w.line(0, "admin:")
 	w.key(1, "address", c.Admin.Address)
 	w.auth(c.Auth)

@@ -50,9 +50,16 @@ func (f *front) get(path string) reply {
 	return f.do(f.t.Context(), f.h1, "GET", path, nil)
 }
 
+func (f *front) url(path string) string {
+	if f.certificate.Load() != nil {
+		return "https://" + f.Address() + path
+	}
+	return "http://" + f.Address() + path
+}
+
 func (f *front) do(ctx context.Context, client *http.Client, method, path string, body io.Reader, headers ...string) reply {
 	f.t.Helper()
-	req, err := http.NewRequestWithContext(ctx, method, "http://"+f.Address()+path, body)
+	req, err := http.NewRequestWithContext(ctx, method, f.url(path), body)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -80,7 +87,7 @@ type stream struct {
 // stream asks for an answer and returns when its first byte is there.
 func (f *front) stream(ctx context.Context, client *http.Client) stream {
 	f.t.Helper()
-	req, err := http.NewRequestWithContext(ctx, "POST", "http://"+f.Address()+"/v1/chat/completions", strings.NewReader(chat("m")))
+	req, err := http.NewRequestWithContext(ctx, "POST", f.url("/v1/chat/completions"), strings.NewReader(chat("m")))
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ func (s *Server) routes() *gin.Engine {
 	e := gin.New()
 	e.RedirectTrailingSlash = false
 	e.HandleMethodNotAllowed = true
-	e.Use(s.observe, s.recover, s.identify, s.authorize)
+	e.Use(s.observe, s.recover, s.identify, s.share, s.authorize)
 	e.NoRoute(s.misplaced)
 	e.NoMethod(s.misplaced)
 

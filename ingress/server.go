@@ -2,6 +2,7 @@ package ingress
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -38,9 +39,10 @@ type Server struct {
 	decisionLog    *decisionLog // nil if there is none
 	access         accessLog
 
-	draining atomic.Bool
-	public   *listener
-	admin    *listener // nil if there is none
+	draining    atomic.Bool
+	certificate atomic.Pointer[tls.Certificate] // shown to new connections; nil without TLS
+	public      *listener
+	admin       *listener // nil if there is none
 }
 
 // New makes a server that goes by c and listens where it says. Close must be
@@ -62,6 +64,9 @@ func New(c *config.Config, log *slog.Logger) (*Server, error) {
 	if s.public, err = listen(c.HTTP.Address, s.routes(), log); err != nil {
 		return nil, err
 	}
+	if c.HTTP.TLS != (config.TLS{}) {
+		s.public.encrypt(s.certificate.Load)
+	}
 	if c.Admin.Address != "" {
 		s.admin, err = listen(c.Admin.Address, s.adminRoutes(), log)
 	}
@@ -81,20 +86,31 @@ func New(c *config.Config, log *slog.Logger) (*Server, error) {
 // Apply takes over a configuration while requests are served. On an error
 // nothing has changed. Addresses stay what they were.
 func (s *Server) Apply(c *config.Config) error {
-	out, err := openAccessLog(c.AccessLog)
+	err := s.apply(c)
 	if err != nil {
 		s.Rejected()
+	}
+	return err
+}
+
+func (s *Server) apply(c *config.Config) error {
+	cert, err := loadCertificate(c.HTTP.TLS)
+	if err != nil {
+		return err
+	}
+	out, err := openAccessLog(c.AccessLog)
+	if err != nil {
 		return fmt.Errorf("the access log: %w", err)
 	}
 	if err := s.registry.apply(c); err != nil {
 		if out != nil {
 			out.Close()
 		}
-		s.Rejected()
 		return err
 	}
 	s.access.use(out, s.metrics, s.log)
 	s.budget.limit.Store(c.HTTP.MaxBufferedBytes)
+	s.show(cert)
 	s.metrics.reloaded.Set(1)
 	s.metrics.reloadTime.SetToCurrentTime()
 	return nil
@@ -191,7 +207,11 @@ func listen(address string, h http.Handler, log *slog.Logger) (*listener, error)
 
 func (l *listener) serve(failed chan<- error) {
 	l.serving.Go(func() {
-		if err := l.server.Serve(l.Listener); !errors.Is(err, http.ErrServerClosed) {
+		serve := l.server.Serve
+		if l.server.TLSConfig != nil {
+			serve = func(ln net.Listener) error { return l.server.ServeTLS(ln, "", "") }
+		}
+		if err := serve(l.Listener); !errors.Is(err, http.ErrServerClosed) {
 			failed <- fmt.Errorf("listening on %s: %w", l.Addr(), err)
 		}
 	})

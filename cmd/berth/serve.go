@@ -137,11 +137,15 @@ func announce(out io.Writer, c *config.Config, server *ingress.Server) {
 	for _, m := range c.Models {
 		models = append(models, m.ID)
 	}
-	fmt.Fprintf(out, "berth serves http://%s/v1\n", server.Address())
+	scheme := "http"
+	if c.HTTP.TLS != (config.TLS{}) {
+		scheme = "https"
+	}
+	fmt.Fprintf(out, "berth serves %s://%s/v1\n", scheme, server.Address())
 	if admin := server.AdminAddress(); admin != "" {
 		fmt.Fprintf(out, "admin   http://%s\n", admin)
 	}
 	fmt.Fprintf(out, "models  %s\n\n", strings.Join(models, ", "))
-	fmt.Fprintf(out, "curl -N http://%s/v1/chat/completions -H 'Content-Type: application/json' \\\n"+
-		"  -d '{\"model\": %q, \"stream\": true, \"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'\n", server.Address(), c.Models[0].ID)
+	fmt.Fprintf(out, "curl -N %s://%s/v1/chat/completions -H 'Content-Type: application/json' \\\n"+
+		"  -d '{\"model\": %q, \"stream\": true, \"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'\n", scheme, server.Address(), c.Models[0].ID)
 }
