@@ -39,6 +39,7 @@ var testsMayImport = map[string][]string{
 var confined = map[string][]string{
 	"github.com/gin-gonic/gin":            {"ingress"},
 	"github.com/prometheus/client_golang": {"ingress", "llmserver/agent"},
+	"go.opentelemetry.io":                 {"ingress"},
 	"github.com/goccy/go-yaml":            {"config"},
 	"github.com/spf13/cobra":              {"cmd/berth"},
 	"github.com/openai/openai-go/v3":      {},
@@ -61,8 +62,14 @@ var dependencies = []string{
 	"github.com/spaolacci/murmur3",
 	"github.com/spf13/cobra",
 	"github.com/tidwall/gjson",
+	"go.opentelemetry.io/otel",
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace",
+	"go.opentelemetry.io/otel/sdk",
+	"go.opentelemetry.io/otel/trace",
+	"go.opentelemetry.io/proto/otlp", // with protobuf, in place of OpenTelemetry's own OTLP client, which needs gRPC
 	"go.uber.org/goleak",
 	"golang.org/x/net", // which header fields and hosts are sound
+	"google.golang.org/protobuf",
 	"pgregory.net/rapid",
 }
 

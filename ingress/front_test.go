@@ -57,9 +57,15 @@ func serve(t *testing.T, models ...config.Model) *front {
 
 func serveConfig(t *testing.T, c *config.Config) *front {
 	t.Helper()
+	return serveBy(t, func(log *slog.Logger) (*Server, error) { return New(c, log) })
+}
+
+// serveBy starts the server that is made.
+func serveBy(t *testing.T, create func(*slog.Logger) (*Server, error)) *front {
+	t.Helper()
 	f := &front{t: t, log: new(record), served: make(chan error, 1)}
 	var err error
-	if f.Server, err = New(c, slog.New(slog.NewTextHandler(f.log, nil))); err != nil {
+	if f.Server, err = create(slog.New(slog.NewTextHandler(f.log, nil))); err != nil {
 		t.Fatal(err)
 	}
 	ctx, drain := context.WithCancel(context.Background())

@@ -15,7 +15,11 @@ func (s *Server) routes() *gin.Engine {
 	e := gin.New()
 	e.RedirectTrailingSlash = false
 	e.HandleMethodNotAllowed = true
-	e.Use(s.observe, s.recover, s.identify, s.share, s.authorize)
+	e.Use(s.observe)
+	if s.tracing != nil {
+		e.Use(s.tracing.request)
+	}
+	e.Use(s.recover, s.identify, s.share, s.authorize)
 	e.NoRoute(s.misplaced)
 	e.NoMethod(s.misplaced)
 

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
 
 	"berth/llmserver"
 	"berth/routers"
@@ -41,6 +43,7 @@ type exchange struct {
 
 	tap  streaming.Tap // on the answer
 	line *logLine      // for the decision log; nil if there is none
+	span trace.Span    // of the attempt under way
 	trail
 }
 
@@ -207,7 +210,9 @@ func (x *exchange) serve() error {
 // holds two.
 func (x *exchange) attempt(ctx context.Context) error {
 	x.phase = phaseWaiting
+	_, choosing := x.tracing.begin(ctx, "choose", trace.SpanKindInternal)
 	sel, err := x.model.router.Choose(ctx, &x.payload, x.tried...)
+	x.chose(choosing, sel, err)
 	if err != nil {
 		return late(err)
 	}
@@ -215,6 +220,8 @@ func (x *exchange) attempt(ctx context.Context) error {
 	x.line.placed(sel)
 	x.attempts, x.replica, x.rank = x.attempts+1, sel.Replica().ID(), sel.Rank()
 	x.metrics.reservations.WithLabelValues(x.model.config.ID, "accepted").Inc()
+	ctx, x.span = x.tracing.begin(ctx, "attempt", trace.SpanKindClient)
+	defer x.attempted(x.span)
 	var quiet *silence
 	if x.stream {
 		ctx, quiet = watchSilence(ctx, &x.model.config)
@@ -281,7 +288,7 @@ func (x *exchange) request(ctx context.Context) *http.Request {
 	out := &http.Request{
 		Method:        in.Method,
 		URL:           in.URL,
-		Header:        in.Header,
+		Header:        x.tracing.inject(ctx, in.Header),
 		Body:          x.body.NewReader(),
 		ContentLength: x.body.Size(),
 	}
@@ -328,6 +335,9 @@ func (x *exchange) upstreamFailed(err error) {
 		phase = phaseConnect
 	}
 	x.metrics.upstreamErrors.WithLabelValues(x.model.config.ID, phase).Inc()
+	if x.span.IsRecording() {
+		x.span.SetStatus(codes.Error, phase+": "+answerFor(err).code)
+	}
 }
 
 // fail ends the exchange with an error answer. A client that has gone gets none: it may have closed

@@ -38,6 +38,7 @@ type Server struct {
 	relay          streaming.Relay
 	decisionLog    *decisionLog // nil if there is none
 	access         accessLog
+	tracing        *tracing // nil: none
 
 	draining    atomic.Bool
 	certificate atomic.Pointer[tls.Certificate] // shown to new connections; nil without TLS
@@ -48,7 +49,21 @@ type Server struct {
 // New makes a server that goes by c and listens where it says. Close must be
 // called, also if Serve never is.
 func New(c *config.Config, log *slog.Logger) (*Server, error) {
+	t, err := tracingByEnvironment(log)
+	if err != nil {
+		return nil, err
+	}
+	s, err := newServer(c, log, t)
+	if err != nil {
+		t.close(log)
+	}
+	return s, err
+}
+
+// newServer is New with spans made by t, which is the server's if there is no error.
+func newServer(c *config.Config, log *slog.Logger, t *tracing) (*Server, error) {
 	s := &Server{
+		tracing: t,
 		log:     log,
 		metrics: newMetrics(),
 		budget:  newBudget(c.HTTP.MaxBufferedBytes),
@@ -170,6 +185,7 @@ func (s *Server) Close() {
 		s.decisionLog.close()
 	}
 	s.access.close()
+	s.tracing.close(s.log)
 }
 
 // listener is an HTTP server on its own address.

@@ -1,0 +1,317 @@
+package ingress
+
+import (
+	"cmp"
+	"compress/gzip"
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
+	"google.golang.org/protobuf/proto"
+
+	"berth/config"
+	"berth/llmserver"
+)
+
+// traced starts a server that makes spans, and returns where they go.
+func traced(t *testing.T, models ...config.Model) (*front, *tracetest.InMemoryExporter) {
+	t.Helper()
+	spans := tracetest.NewInMemoryExporter()
+	tracing, err := newTracing(sdk.WithSyncer(spans))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return serveBy(t, func(log *slog.Logger) (*Server, error) { return newServer(configured(models...), log, tracing) }), spans
+}
+
+// spansOf waits for the span of a request, which ends last, and returns all there are by their names.
+func (f *front) spansOf(spans *tracetest.InMemoryExporter, request string) map[string][]tracetest.SpanStub {
+	f.t.Helper()
+	byName := make(map[string][]tracetest.SpanStub)
+	f.eventually("the span of the request is there", func() bool {
+		clear(byName)
+		for _, span := range spans.GetSpans() {
+			byName[span.Name] = append(byName[span.Name], span)
+		}
+		return len(byName[request]) > 0
+	})
+	return byName
+}
+
+func attributes(span tracetest.SpanStub) map[string]attribute.Value {
+	values := make(map[string]attribute.Value)
+	for _, a := range span.Attributes {
+		values[string(a.Key)] = a.Value
+	}
+	return values
+}
+
+const (
+	traceID      = "4bf92f3577b34da6a3ce929d0e0e4736"
+	clientSpan   = "00f067aa0ba902b7"
+	traceparent  = "00-" + traceID + "-" + clientSpan + "-01"
+	requestSpan  = "POST /chat/completions"
+	unsampledOne = "00-" + traceID + "-" + clientSpan + "-00"
+)
+
+func TestATraceLeadsFromTheClientToTheReplica(t *testing.T) {
+	heads := make(chan http.Header, 1)
+	f, spans := traced(t, modelOn("m", refusing(1), upstream(t, func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		heads <- r.Header
+		w.Header().Set("Content-Type", "application/json")
+		io.WriteString(w, `{"usage":{"prompt_tokens":4,"completion_tokens":3}}`)
+	})))
+	f.turn("m")
+	r := f.post("/v1/chat/completions", chat("m"), "traceparent", traceparent, "tracestate", "vendor=1", "baggage", "a=b", "X-Request-Id", "r-1")
+	if r.StatusCode != 200 {
+		t.Fatalf("got %d %s", r.StatusCode, r.body)
+	}
+	all := f.spansOf(spans, requestSpan)
+	if len(all["choose"]) != 2 || len(all["attempt"]) != 2 || len(all) != 3 {
+		t.Fatalf("the spans are %v", all)
+	}
+	request := all[requestSpan][0]
+	if got := request.Parent.SpanID().String(); got != clientSpan || request.SpanKind != trace.SpanKindServer || request.Status.Code != codes.Unset {
+		t.Errorf("the request is a span of kind %v and status %v below %s", request.SpanKind, request.Status, got)
+	}
+	for _, span := range append(all["choose"], all["attempt"]...) {
+		if span.SpanContext.TraceID().String() != traceID || span.Parent.SpanID() != request.SpanContext.SpanID() {
+			t.Errorf("%s is not below the request: %v", span.Name, span.Parent)
+		}
+	}
+	failed, answered := all["attempt"][0], all["attempt"][1]
+	if failed.Status.Code != codes.Error || answered.Status.Code != codes.Unset || answered.SpanKind != trace.SpanKindClient {
+		t.Errorf("the attempts ended with %v and %v, of kind %v", failed.Status, answered.Status, answered.SpanKind)
+	}
+	head := receive(t, heads)
+	if got, want := head.Get("traceparent"), "00-"+traceID+"-"+answered.SpanContext.SpanID().String()+"-01"; got != want {
+		t.Errorf("the replica got the parent %s, want %s", got, want)
+	}
+	if head.Get("tracestate") != "vendor=1" || head.Get("baggage") != "a=b" {
+		t.Errorf("the replica got %v", head)
+	}
+	got := attributes(request)
+	if got["http.response.status_code"].AsInt64() != 200 || got["berth.request_id"].AsString() != "r-1" ||
+		got["berth.outcome"].AsString() != "finished" || got["gen_ai.request.model"].AsString() != "m" {
+		t.Errorf("the request says %v", request.Attributes)
+	}
+	if got := attributes(answered); got["berth.replica"].AsString() != "b" || got["gen_ai.usage.input_tokens"].AsInt64() != 4 {
+		t.Errorf("the attempt says %v", answered.Attributes)
+	}
+	if got := attributes(all["choose"][1]); got["berth.replica"].AsString() != "b" || got["berth.rank"].AsInt64() != 1 {
+		t.Errorf("the choice says %v", all["choose"][1].Attributes)
+	}
+}
+
+func TestSpansTellHowRequestsEnd(t *testing.T) {
+	f, spans := traced(t, modelOn("down", refusing(1)), modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		w.Header().Set("Content-Type", "text/event-stream")
+		io.WriteString(w, textChunk)
+		w.(http.Flusher).Flush()
+		if r.Header.Get("X-Die") != "" {
+			panic(http.ErrAbortHandler)
+		}
+		<-r.Context().Done()
+	})))
+	for name, test := range map[string]struct {
+		request func()
+		outcome string
+		status  codes.Code
+	}{
+		"a client that leaves": {func() {
+			ctx, leave := context.WithCancel(t.Context())
+			f.stream(ctx, f.h2).read(len(textChunk))
+			leave()
+		}, "client_gone", codes.Unset},
+		"a replica that dies": {func() { f.post("/v1/chat/completions", chat("m"), "X-Die", "1") }, "upstream_broken", codes.Error},
+		"no replica":          {func() { f.chat("down") }, "refused", codes.Error},
+		"no model":            {func() { f.chat("other") }, "refused", codes.Unset},
+	} {
+		spans.Reset()
+		test.request()
+		span := f.spansOf(spans, requestSpan)[requestSpan][0]
+		if got := attributes(span)["berth.outcome"].AsString(); got != test.outcome || span.Status.Code != test.status {
+			t.Errorf("%s: %s with status %v", name, got, span.Status)
+		}
+	}
+	spans.Reset()
+	f.get("/health")
+	f.get("/v1/models")
+	if all := f.spansOf(spans, "GET /models"); len(all) != 1 {
+		t.Errorf("there are more spans: %v", all)
+	}
+}
+
+func TestWithoutTracingItsHeadersPassAsTheyCame(t *testing.T) {
+	heads := make(chan http.Header, 1)
+	f := serve(t, modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		heads <- r.Header
+	})))
+	for _, parent := range []string{traceparent, unsampledOne, "nonsense", ""} {
+		f.post("/v1/completions", chat("m"), "traceparent", parent, "tracestate", "a=1")
+		if head := receive(t, heads); head.Get("traceparent") != parent || head.Get("tracestate") != "a=1" {
+			t.Errorf("of %q the replica got %v", parent, head)
+		}
+	}
+	var none *tracing
+	x := new(exchange)
+	h := http.Header{}
+	if n := testing.AllocsPerRun(100, func() {
+		ctx, span := none.begin(t.Context(), "choose", trace.SpanKindInternal)
+		x.chose(span, nil, llmserver.ErrFull)
+		x.attempted(span)
+		none.inject(ctx, h)
+	}); n != 0 {
+		t.Errorf("no tracing costs %v allocations", n)
+	}
+}
+
+// What is not sampled costs little and is still passed on, so that nothing below it is either.
+func TestATraceThatIsNotSampledLeavesNoSpans(t *testing.T) {
+	heads := make(chan http.Header, 1)
+	f, spans := traced(t, modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		heads <- r.Header
+	})))
+	f.post("/v1/completions", chat("m"), "traceparent", unsampledOne)
+	if got := receive(t, heads).Get("traceparent"); !strings.HasPrefix(got, "00-"+traceID) || !strings.HasSuffix(got, "-00") || got == unsampledOne {
+		t.Errorf("the replica got %s", got)
+	}
+	if got := spans.GetSpans(); len(got) != 0 {
+		t.Errorf("there are spans: %v", got)
+	}
+}
+
+// collecting is a collector that first says so many times that it is busy; what it gets comes in parts.
+func collecting(t *testing.T, busy int) (url string, exports <-chan *tracepb.TracesData) {
+	ch := make(chan *tracepb.TracesData, 10)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body := io.Reader(r.Body)
+		if r.Header.Get("Content-Encoding") == "gzip" {
+			body, _ = gzip.NewReader(body)
+		}
+		data, err := io.ReadAll(body)
+		spans := new(tracepb.TracesData)
+		if err := cmp.Or(err, proto.Unmarshal(data, spans)); err != nil || r.Method != "POST" || r.URL.Path != "/v1/traces" ||
+			r.Header.Get("Content-Type") != "application/x-protobuf" || r.Header.Get("X-Tenant") != "a b" {
+			t.Errorf("the collector got %s %s with %v and %v", r.Method, r.URL.Path, r.Header, err)
+		}
+		if busy--; busy >= 0 {
+			w.WriteHeader(503)
+			return
+		}
+		ch <- spans
+	}))
+	t.Cleanup(server.Close)
+	t.Setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-tenant=a%20b,x-other=1")
+	return server.URL, ch
+}
+
+func TestTheStandardVariablesSayWhereSpansGo(t *testing.T) {
+	url, exports := collecting(t, 0)
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url+"/")
+	t.Setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")
+	t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test")
+	f := serve(t, modelOn("m", upstream(t, ok)))
+	f.chat("m")
+	f.end() // which exports what is left
+	spans := receive(t, exports).ResourceSpans[0]
+	var names []string
+	for _, span := range spans.ScopeSpans[0].Spans {
+		names = append(names, span.Name)
+	}
+	slices.Sort(names)
+	if !slices.Equal(names, []string{requestSpan, "attempt", "choose"}) {
+		t.Errorf("the spans are %v", names)
+	}
+	who := spans.Resource.String()
+	for _, text := range []string{"service.name", `"berth"`, "deployment.environment.name"} {
+		if !strings.Contains(who, text) {
+			t.Errorf("there is no %s in %s", text, who)
+		}
+	}
+}
+
+func TestACollectorThatIsBusyIsAskedAgain(t *testing.T) {
+	url, exports := collecting(t, 2)
+	t.Setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", url+"/v1/traces")
+	c, err := collectorByEnvironment()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Stop(t.Context())
+	c.pause = time.Millisecond
+	if err := c.UploadTraces(t.Context(), []*tracepb.ResourceSpans{{SchemaUrl: "it"}}); err != nil {
+		t.Error(err)
+	}
+	if got := receive(t, exports); len(got.ResourceSpans) != 1 || got.ResourceSpans[0].SchemaUrl != "it" {
+		t.Errorf("the collector got %v", got)
+	}
+	url, _ = collecting(t, 1000)
+	c.url, c.timeout = url+"/v1/traces", 20*time.Millisecond
+	if err := c.UploadTraces(t.Context(), nil); err == nil {
+		t.Error("spans that were not taken are not missed")
+	}
+	c.url = url + "/nowhere"
+	c.client.Transport = refusingTransport{}
+	if err := c.UploadTraces(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "400") {
+		t.Errorf("spans that were refused: %v", err)
+	}
+}
+
+// refusingTransport answers 400.
+type refusingTransport struct{}
+
+func (refusingTransport) RoundTrip(*http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: 400, Status: "400 Bad Request", Body: http.NoBody}, nil
+}
+
+func TestTracingIsOffUnlessTheEnvironmentAsksForIt(t *testing.T) {
+	for _, test := range []struct {
+		env string
+		on  bool
+		err string
+	}{
+		{"", false, ""},
+		{"OTEL_SERVICE_NAME=x", false, ""},
+		{"OTEL_TRACES_EXPORTER=none OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1", false, ""},
+		{"OTEL_SDK_DISABLED=true OTEL_TRACES_EXPORTER=otlp", false, ""},
+		{"OTEL_TRACES_EXPORTER=otlp", true, ""},
+		{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://127.0.0.1:1/traces OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf", true, ""},
+		{"OTEL_TRACES_EXPORTER=zipkin", false, "zipkin"},
+		{"OTEL_TRACES_EXPORTER=otlp OTEL_EXPORTER_OTLP_PROTOCOL=grpc", false, "http/protobuf"},
+		{"OTEL_EXPORTER_OTLP_ENDPOINT=collector:4317", false, "collector:4317"},
+		{"OTEL_TRACES_EXPORTER=otlp OTEL_EXPORTER_OTLP_TIMEOUT=soon", false, "soon"},
+		{"OTEL_TRACES_EXPORTER=otlp OTEL_EXPORTER_OTLP_HEADERS=a=%zz", false, "header a"},
+		{"OTEL_TRACES_EXPORTER=otlp OTEL_EXPORTER_OTLP_CERTIFICATE=/nowhere", false, "/nowhere"},
+		{"OTEL_TRACES_EXPORTER=otlp OTEL_EXPORTER_OTLP_CERTIFICATE=/dev/null", false, "holds none"},
+		{"OTEL_TRACES_EXPORTER=otlp OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE=/nowhere", false, "/nowhere"},
+	} {
+		t.Run(test.env, func(t *testing.T) {
+			for setting := range strings.FieldsSeq(test.env) {
+				name, value, _ := strings.Cut(setting, "=")
+				t.Setenv(name, value)
+			}
+			tracing, err := tracingByEnvironment(slog.New(slog.DiscardHandler))
+			tracing.close(slog.New(slog.DiscardHandler))
+			if (tracing != nil) != test.on || (err != nil) != (test.err != "") || err != nil && !strings.Contains(err.Error(), test.err) {
+				t.Errorf("on is %t, and the error %v", tracing != nil, err)
+			}
+		})
+	}
+}
