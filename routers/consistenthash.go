@@ -13,11 +13,7 @@ import (
 // consistentHash keeps a session where it was: it ranks the replica that owns the session's point
 // on a ring, then those that follow clockwise, each by itself, so that load never overrules the
 // session. A replica that is not available is walked past and its sessions go to the next ones; a
-// full one is waited for with its fallbacks.
-//
-// With a load factor no replica takes much more than its share (Mirrokni, Thorup and
-// Zadimoghaddam, "Consistent Hashing with Bounded Loads", 2018): the walk goes all
-// around, past replicas at the bound, and the least loaded of those comes last.
+// full one is waited for with its fallbacks. With a load factor it is a boundedHash.
 type consistentHash struct {
 	HashOptions
 	ring     *ring
@@ -36,10 +32,6 @@ type HashOptions struct {
 // DefaultHashOptions are those of Ray Serve.
 var DefaultHashOptions = HashOptions{VirtualNodes: 100, Fallbacks: 2}
 
-// boundFloor is the load below which nobody is over the bound: where the mean is
-// next to nothing, one more request is no imbalance.
-const boundFloor = 4
-
 // ConsistentHash is the builder of a ring. A request without a session gets a
 // place of its own from random, which must be safe for concurrent use.
 func ConsistentHash(o HashOptions, random func() uint64) Builder {
@@ -51,17 +43,31 @@ func ConsistentHash(o HashOptions, random func() uint64) Builder {
 			ids[i] = m.ID()
 		}
 		c := &consistentHash{HashOptions: o, members: members, random: random}
-		before, ok := prev.(*consistentHash)
-		if ok && before.VirtualNodes == o.VirtualNodes && slices.Equal(before.ring.ids, ids) {
+		before := hashOf(prev)
+		switch {
+		case before == nil:
+			c.ring = newRing(ids, o.VirtualNodes)
+		case before.VirtualNodes == o.VirtualNodes && slices.Equal(before.ring.ids, ids):
 			c.ring, c.rebuilds = before.ring, before.rebuilds
-			return c
+		default:
+			c.ring, c.rebuilds = newRing(ids, o.VirtualNodes), before.rebuilds+1
 		}
-		c.ring = newRing(ids, o.VirtualNodes)
-		if ok {
-			c.rebuilds = before.rebuilds + 1
+		if o.MaxLoadFactor > 0 {
+			return newBoundedHash(c, prev)
 		}
 		return c
 	}
+}
+
+// hashOf is the consistent hash that a policy is, nil if it is another one.
+func hashOf(p Policy) *consistentHash {
+	switch p := p.(type) {
+	case *consistentHash:
+		return p
+	case *boundedHash:
+		return p.consistentHash
+	}
+	return nil
 }
 
 func consistentHashClass(kwargs map[string]any) (Builder, error) {
@@ -85,9 +91,6 @@ func (c *consistentHash) Rebuilds() uint64 { return c.rebuilds }
 
 func (c *consistentHash) Rank(p *Payload) iter.Seq[Tier] {
 	hash := c.key(p)
-	if c.MaxLoadFactor > 0 {
-		return c.bounded(hash)
-	}
 	return func(yield func(Tier) bool) {
 		left := c.Fallbacks + 1
 		for i := range c.ring.walk(hash) {
@@ -122,44 +125,4 @@ func (c *consistentHash) preferred(p *Payload, _ []Candidate) *llmserver.Replica
 		return c.members[i]
 	}
 	return nil
-}
-
-// bounded ranks clockwise those that are under the bound at this moment; that they still are is
-// checked again when a slot is taken. The others are one tier at the end: somebody is always under
-// the bound, but may have a capacity that is smaller still.
-func (c *consistentHash) bounded(hash uint64) iter.Seq[Tier] {
-	limit := c.bound()
-	over := make([]bool, len(c.members))
-	var last []*llmserver.Replica
-	for i, m := range c.members {
-		if over[i] = m.Load() >= limit; over[i] && m.Available() {
-			last = append(last, m)
-		}
-	}
-	return func(yield func(Tier) bool) {
-		for i := range c.ring.walk(hash) {
-			if over[i] || !c.members[i].Available() {
-				continue
-			}
-			if !yield(Tier{Replicas: c.members[i : i+1], Limit: limit}) {
-				return
-			}
-		}
-		if len(last) > 0 {
-			yield(Tier{Replicas: last})
-		}
-	}
-}
-
-// bound is the load that no replica exceeds: a slot is taken only below it. The
-// request to be placed counts.
-func (c *consistentHash) bound() int {
-	total, n := 1, 0
-	for _, m := range c.members {
-		if m.Available() {
-			total += m.Load()
-			n++
-		}
-	}
-	return max(boundFloor, int(math.Ceil(c.MaxLoadFactor*float64(total)/float64(max(n, 1)))))
 }

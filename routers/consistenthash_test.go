@@ -167,6 +167,56 @@ func TestWithABoundSessionsStayWhereTheyCan(t *testing.T) {
 	}
 }
 
+func TestAHotSessionLeavesRoomForThoseWhoseHomeItIsIn(t *testing.T) {
+	f := newFleet(t, 1000, 1000, 1000, 1000)
+	r := hashed(f, HashOptions{VirtualNodes: 100, MaxLoadFactor: 1.5})
+	free := hashed(f, DefaultHashOptions)
+	var held []*Selection
+	for range 80 {
+		held = append(held, session(t, r, "hot"))
+	}
+	for _, m := range f.replicas {
+		if m.Load() != 20 {
+			t.Errorf("of 80 requests of one session replica %s has %d", m.ID(), m.Load())
+		}
+	}
+	for i := range 12 {
+		id := fmt.Sprint(i)
+		home := ranking(free.Policy(), &Payload{SessionID: id})[0]
+		if got := session(t, r, id).Replica(); got != home {
+			t.Errorf("session %s goes to %s; its home %s has %d requests", id, got.ID(), home.ID(), home.Load())
+		}
+	}
+	for _, sel := range held {
+		sel.Release()
+	}
+	home := ranking(free.Policy(), &Payload{SessionID: "hot"})[0]
+	if got := session(t, r, "hot").Replica(); got != home {
+		t.Error("a session that was hot does not return home")
+	}
+}
+
+func TestAReplacedPolicyGoesOnCountingTheSessionsThatItBounds(t *testing.T) {
+	f := newFleet(t, 1000, 1000, 1000, 1000)
+	options := HashOptions{VirtualNodes: 100, MaxLoadFactor: 1.5}
+	r := hashed(f, options)
+	sel := session(t, r, "s")
+	before := r.Policy().(*boundedHash)
+	r.Update(f.replicas[:3], ConsistentHash(options, rand.Uint64), roomy)
+	after := r.Policy().(*boundedHash)
+	if &after.ongoing[0] == &before.ongoing[0] {
+		t.Error("as many places for fewer members") // 4 members have twice as many as 3
+	}
+	r.Update(f.replicas[:2], ConsistentHash(options, rand.Uint64), roomy)
+	if last := r.Policy().(*boundedHash); &last.ongoing[0] != &after.ongoing[0] || last.Rebuilds() != 2 {
+		t.Error("with about as many members it counts anew")
+	}
+	sel.Release()
+	if n := before.count(before.key(&Payload{SessionID: "s"})).Load(); n != 0 {
+		t.Errorf("%d requests of a session that has none are counted", n)
+	}
+}
+
 func TestWhereNobodyWithRoomIsUnderTheBoundTheLeastLoadedTakesIt(t *testing.T) {
 	f := newFleet(t, 100, 100, 1, 1, 1, 1)
 	r := hashed(f, HashOptions{VirtualNodes: 100, MaxLoadFactor: 1})

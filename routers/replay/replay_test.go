@@ -197,44 +197,6 @@ func spied(t *testing.T, name string, placed func(p *routers.Payload, r *llmserv
 	}}
 }
 
-func TestABurstOfOnePromptIsComputedOnFewReplicas(t *testing.T) {
-	times, chains := make([]time.Duration, 64), make([][]uint64, 64)
-	for i := range chains {
-		chains[i] = ids(1, 4096/16)
-	}
-	used := make(map[*llmserver.Replica]bool)
-	policy := spied(t, "PrefixCacheAffinityRouter", func(_ *routers.Payload, r *llmserver.Replica) { used[r] = true })
-	if _, err := Run(t.Context(), promptsAt(times, chains...), policy, fleetOf(8)); err != nil {
-		t.Fatal(err)
-	}
-	if len(used) > 2 {
-		t.Errorf("%d replicas compute it", len(used))
-	}
-}
-
-func TestSessionsThatMoveGoToTheReplicaThatWasAdded(t *testing.T) {
-	trace := conversations(1, 200, 10)
-	added := 10 * time.Second
-	o := fleetOf(4)
-	o.Events = []Event{{At: added, Kind: Add}}
-	homes, moved := make(map[string]string), 0
-	policy := spied(t, "ConsistentHashRouter", func(p *routers.Payload, r *llmserver.Replica) {
-		if home, ok := homes[p.SessionID]; ok && home != r.ID() {
-			if moved++; r.ID() != "e" {
-				t.Errorf("session %s moved from %s to %s", p.SessionID, home, r.ID())
-			}
-		}
-		homes[p.SessionID] = r.ID()
-	})
-	got, err := Run(t.Context(), trace, policy, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if moved == 0 || got.SessionsMoved != moved {
-		t.Errorf("%d sessions moved; %d are reported", moved, got.SessionsMoved)
-	}
-}
-
 func TestAnEventForAReplicaThatIsNotThereIsAnError(t *testing.T) {
 	o := fleetOf(2)
 	o.Events = []Event{{Kind: Restart, Replica: "z"}}
