@@ -24,11 +24,12 @@ const secretVariable = "BERTH_SLOT_SECRET"
 
 // agentFlags are those of berth llmserver.
 type agentFlags struct {
-	engine, address, id string
-	simulated           bool
-	limit               int
-	maxBody             int64
-	drainTimeout        time.Duration
+	engine, address, id  string
+	simulated            bool
+	limit                int
+	maxBody, maxBuffered int64
+	bodyTimeout          time.Duration
+	drainTimeout         time.Duration
 }
 
 func llmserverCommand() *cobra.Command {
@@ -47,6 +48,8 @@ func llmserverCommand() *cobra.Command {
 	cmd.Flags().StringVar(&f.id, "id", "llmserver", "name in logs, and of a simulated engine")
 	cmd.Flags().IntVar(&f.limit, "max-ongoing-requests", 0, "slots: requests that the engine takes at once")
 	cmd.Flags().Int64Var(&f.maxBody, "max-body-bytes", 64<<20, "largest request body")
+	cmd.Flags().Int64Var(&f.maxBuffered, "max-buffered-bytes", 1<<30, "of all request bodies held at once; 0 is no bound")
+	cmd.Flags().DurationVar(&f.bodyTimeout, "body-timeout", 30*time.Second, "silence while a request is uploaded; 0 is no bound")
 	cmd.Flags().DurationVar(&f.drainTimeout, "drain-timeout", 600*time.Second, "how long requests may finish after SIGTERM")
 	cmd.MarkFlagRequired("max-ongoing-requests")
 	cmd.MarkFlagsOneRequired("engine", "simulated")
@@ -80,8 +83,10 @@ func (f agentFlags) run(out io.Writer, log *slog.Logger) error {
 		Limit:        f.limit,
 		Secret:       secret,
 		MaxBodyBytes: f.maxBody,
+		MaxBuffered:  f.maxBuffered,
+		BodyTimeout:  f.bodyTimeout,
 		WriteTimeout: 30 * time.Second,
-		ProbeTimeout: 5 * time.Second,
+		ProbeTimeout: 30 * time.Second, // of an ingress that probes; it gives up first
 		Log:          log.With("agent", f.id),
 	})
 	listener, err := llmserver.Listen(f.address)

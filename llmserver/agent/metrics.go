@@ -9,20 +9,24 @@ import (
 )
 
 // newMetrics makes the handler of the agent's own metrics. All of them are
-// readings of the table at the time of a scrape.
-func newMetrics(t *Table) http.Handler {
+// readings of the state at the time of a scrape.
+func newMetrics(t *Table, b *bodies) http.Handler {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(readings{t}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(readings{t, b}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 }
 
-type readings struct{ table *Table }
+type readings struct {
+	table  *Table
+	bodies *bodies
+}
 
 var (
 	descSlots        = prometheus.NewDesc("berth_agent_slots", "Slots held, by state.", []string{"state"}, nil)
 	descCapacity     = prometheus.NewDesc("berth_agent_slots_capacity", "Slots of the engine.", nil, nil)
 	descHighest      = prometheus.NewDesc("berth_agent_slots_highest", "Most slots held at once so far.", nil, nil)
 	descWaiting      = prometheus.NewDesc("berth_agent_waiting", "Reservations in line.", nil, nil)
+	descBuffered     = prometheus.NewDesc("berth_agent_buffered_bytes", "Bytes of request bodies held in memory.", nil, nil)
 	descDraining     = prometheus.NewDesc("berth_agent_draining", "1 while nothing new is let in.", nil, nil)
 	descReservations = prometheus.NewDesc("berth_agent_reservations_total", "Reservations asked for, by outcome.", []string{"outcome"}, nil)
 	descReleases     = prometheus.NewDesc("berth_agent_releases_total", "Reservations and requests that ended, by cause; expired is a lease that ran out.", []string{"cause"}, nil)
@@ -48,6 +52,7 @@ func (r readings) Collect(ch chan<- prometheus.Metric) {
 	gauge(descCapacity, t.Limit)
 	gauge(descHighest, t.Highest)
 	gauge(descWaiting, t.Waiting)
+	gauge(descBuffered, int(r.bodies.held.Load()))
 	gauge(descDraining, draining)
 	counter(descReservations, t.Totals.Reserved, "accepted")
 	counter(descReservations, t.RefusedFull, "full")

@@ -24,6 +24,8 @@ type Config struct {
 	Limit        int               // slots
 	Secret       string            // that control calls must bring; empty: none
 	MaxBodyBytes int64             // of one request
+	MaxBuffered  int64             // bytes of all request bodies held at once; 0: no bound
+	BodyTimeout  time.Duration     // the longest silence while an ingress uploads; 0: no bound
 	WriteTimeout time.Duration     // how long an ingress may read nothing of an answer
 	ProbeTimeout time.Duration     // for the engine's health
 	Log          *slog.Logger
@@ -34,12 +36,14 @@ type Config struct {
 type Server struct {
 	config Config
 	table  *Table
+	bodies bodies
 	mux    *http.ServeMux
 }
 
 // New makes an agent.
 func New(c Config) *Server {
 	s := &Server{config: c, table: NewTable(c.Limit), mux: http.NewServeMux()}
+	s.bodies.each, s.bodies.all, s.bodies.silence = c.MaxBodyBytes, c.MaxBuffered, c.BodyTimeout
 	s.mux.Handle("POST /internal/slots", s.control(s.reserve))
 	s.mux.Handle("DELETE /internal/slots/{token}", s.control(s.release))
 	s.mux.Handle("GET /internal/slots", s.control(s.read))
@@ -49,7 +53,7 @@ func New(c Config) *Server {
 	s.mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok\n") })
 	s.mux.HandleFunc("GET /readyz", s.health)
 	s.mux.HandleFunc("GET /health", s.health)
-	s.mux.Handle("GET /metrics", newMetrics(s.table))
+	s.mux.Handle("GET /metrics", newMetrics(s.table, &s.bodies))
 	s.mux.HandleFunc("/", s.engine)
 	return s
 }
@@ -163,14 +167,15 @@ func (s *Server) engine(w http.ResponseWriter, r *http.Request) {
 // is read first, so that a slow client does not hold a slot with its upload.
 func (s *Server) gate(w http.ResponseWriter, r *http.Request) {
 	var run *Run
-	var body []byte
+	var b *body
 	var err error
 	if token := r.Header.Get(headerToken); token != "" {
 		if run, err = s.consume(token); err == nil {
 			defer run.Finish()
-			body, err = s.body(w, r)
+			b, err = s.bodies.read(w, r)
 		}
-	} else if body, err = s.body(w, r); err == nil {
+	} else if b, err = s.bodies.read(w, r); err == nil {
+		defer b.release()
 		if run, err = s.table.Acquire(); err == nil {
 			defer run.Finish()
 		}
@@ -179,7 +184,7 @@ func (s *Server) gate(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, err)
 		return
 	}
-	s.forward(w, r, body, run.Finish)
+	s.forward(w, r, b, run.Finish)
 }
 
 func (s *Server) consume(token string) (*Run, error) {
@@ -190,30 +195,25 @@ func (s *Server) consume(token string) (*Run, error) {
 	return s.table.Consume(t)
 }
 
-// body reads a request's body, all of it: net/http cuts an answer short that begins
-// while the request is still being read.
-func (s *Server) body(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	return io.ReadAll(http.MaxBytesReader(w, r.Body, s.config.MaxBodyBytes))
-}
-
 // pass passes a request on that takes no slot.
 func (s *Server) pass(w http.ResponseWriter, r *http.Request) {
-	body, err := s.body(w, r)
+	b, err := s.bodies.read(w, r)
 	if err != nil {
 		s.refuse(w, err)
 		return
 	}
-	s.forward(w, r, body, nil)
+	s.forward(w, r, b, nil)
 }
 
 // forward sends a request to the engine and relays its answer. What breaks off at the engine breaks
 // off at the ingress in the same way, so that the ingress can act as if it spoke to the engine
 // itself; but a connection that the engine had closed while it was idle is none of the ingress's
 // business.
-func (s *Server) forward(w http.ResponseWriter, r *http.Request, body []byte, ending func()) {
-	resp, err := s.send(r, body)
+func (s *Server) forward(w http.ResponseWriter, r *http.Request, b *body, ending func()) {
+	defer b.release()
+	resp, err := s.send(r, b.data)
 	if errors.Is(err, llmserver.ErrStale) {
-		if resp, err = s.send(r, body); errors.Is(err, llmserver.ErrNoConnection) {
+		if resp, err = s.send(r, b.data); errors.Is(err, llmserver.ErrNoConnection) {
 			err = llmserver.ErrBroken // the engine may have had the request when it died
 		}
 	}
@@ -226,6 +226,7 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, body []byte, en
 		panic(http.ErrAbortHandler)
 	}
 	defer resp.Body.Close()
+	b.release() // nobody sends it again, and an answer may take long
 	setReport(w.Header(), s.table.Report())
 	relay := streaming.Relay{WriteTimeout: s.config.WriteTimeout, Ending: ending, Bare: true}
 	if _, err := relay.Copy(r.Context(), w, resp, nil); err != nil {
@@ -262,6 +263,12 @@ func (s *Server) refuse(w http.ResponseWriter, err error) {
 	switch tooLarge, _ := errors.AsType[*http.MaxBytesError](err); {
 	case tooLarge != nil:
 		writeError(w, http.StatusRequestEntityTooLarge, "invalid_request_error", "request_too_large", "The request body is too large.")
+	case errors.Is(err, errSilent):
+		writeError(w, http.StatusRequestTimeout, "invalid_request_error", "body_timeout", "The rest of the request body did not arrive in time.")
+	case errors.Is(err, errBudget):
+		mark(refusedFull) // another agent may have room
+		h.Set("Retry-After", "1")
+		writeError(w, http.StatusServiceUnavailable, "server_error", "too_many_bytes_held", "The agent holds too many request bytes at the moment.")
 	case errors.Is(err, llmserver.ErrToken):
 		mark(refusedToken)
 		writeError(w, http.StatusConflict, "invalid_request_error", "unknown_slot_token",
