@@ -130,7 +130,7 @@ func checkHeader(h http.Header) error {
 func isJSON(contentType string) bool {
 	mediaType, _, _ := strings.Cut(contentType, ";")
 	mediaType = strings.ToLower(strings.TrimSpace(mediaType))
-	return mediaType == "" || mediaType == "application/json" ||
+	return strings.TrimSpace(contentType) == "" || mediaType == "application/json" ||
 		strings.HasPrefix(mediaType, "application/") && strings.HasSuffix(mediaType, "+json")
 }
 

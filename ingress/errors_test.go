@@ -54,55 +54,6 @@ func wantError(t *testing.T, r reply, status int, code, param string) {
 	}
 }
 
-func TestABadRequestIsAnsweredInOpenAIsForm(t *testing.T) {
-	f := serve(t, modelOn("m", refusing(1)), modelOn("n", refusing(2)))
-	large := strings.Repeat("x", 2<<20)
-	deep := strings.Repeat("[", 20000)
-	for _, row := range []struct {
-		name, method, path, body string
-		headers                  []string
-		status                   int
-		code, param              string
-	}{
-		{"an empty body", "POST", "/v1/chat/completions", "", nil, 400, "empty_body", ""},
-		{"white space only", "POST", "/v1/chat/completions", " \n", nil, 400, "empty_body", ""},
-		{"no object", "POST", "/v1/chat/completions", `["model"]`, nil, 400, "invalid_json", ""},
-		{"cut JSON", "POST", "/v1/chat/completions", `{"model":"m"`, nil, 400, "invalid_json", ""},
-		{"more behind the object", "POST", "/v1/completions", `{"model":"m"}}`, nil, 400, "invalid_json", ""},
-		{"JSON nested too deep", "POST", "/v1/completions", `{"a":` + deep, nil, 400, "invalid_json", ""},
-		{"a model that is a number", "POST", "/v1/completions", `{"model":5}`, nil, 400, "invalid_model", "model"},
-		{"two models", "POST", "/v1/completions", `{"model":"m","model":"m"}`, nil, 400, "invalid_model", "model"},
-		{"no model", "POST", "/v1/completions", `{"prompt":"x"}`, nil, 400, "model_required", "model"},
-		{"a null model", "POST", "/v1/completions", `{"model":null}`, nil, 400, "model_required", "model"},
-		{"an unknown model", "POST", "/v1/completions", `{"model":"x"}`, nil, 404, "model_not_found", "model"},
-		{"an empty model", "POST", "/v1/completions", `{"model":""}`, nil, 404, "model_not_found", "model"},
-		{"an endless model", "POST", "/v1/completions", `{"model":"` + large[:1<<19] + `"}`, nil, 404, "model_not_found", "model"},
-		{"an unknown model to describe", "GET", "/v1/models/x", "", nil, 404, "model_not_found", "model"},
-		{"an unknown path", "GET", "/v2/models", "", nil, 404, "unknown_url", ""},
-		{"an unknown path to post to", "POST", "/chat", "{}", nil, 404, "unknown_url", ""},
-		{"operators' paths", "GET", "/internal/slots", "", nil, 404, "unknown_url", ""},
-		{"dots in the path", "POST", "/v1/../v1/completions", `{"model":"m"}`, nil, 404, "unknown_url", ""},
-		{"escaped dots in the path", "POST", "/v1/%2e%2e/internal/x", `{"model":"m"}`, nil, 404, "unknown_url", ""},
-		{"two slashes in the path", "POST", "/v1//completions", `{"model":"m"}`, nil, 404, "unknown_url", ""},
-		{"a wrong method", "GET", "/v1/chat/completions", "", nil, 405, "method_not_allowed", ""},
-		{"a wrong method without version", "PUT", "/chat/completions", "{}", nil, 405, "method_not_allowed", ""},
-		{"too large a body", "POST", "/v1/completions", large, nil, 413, "request_too_large", ""},
-		{"a form", "POST", "/v1/completions", "model=m", []string{"Content-Type", "application/x-www-form-urlencoded"}, 415, "unsupported_content_type", ""},
-		{"a compressed body", "POST", "/v1/completions", "x", []string{"Content-Encoding", "gzip"}, 415, "unsupported_content_encoding", ""},
-	} {
-		for _, client := range []*http.Client{f.h1, f.h2} {
-			r := f.do(t.Context(), client, row.method, row.path, strings.NewReader(row.body), row.headers...)
-			t.Run(row.name, func(t *testing.T) { wantError(t, r, row.status, row.code, row.param) })
-			if len(r.body) > 1000 || strings.Contains(r.body, "goroutine") {
-				t.Errorf("%s is answered with %.2000s", row.name, r.body)
-			}
-		}
-	}
-	if left := f.metric(`berth_requests_total{model="",route="/completions",status="404"}`); left != 6 {
-		t.Errorf("counted %v unknown models, want 6", left)
-	}
-}
-
 func TestEachErrorOfTheTableHasAnAnswer(t *testing.T) {
 	gin.SetMode(gin.ReleaseMode)
 	codes := make(map[string]bool)

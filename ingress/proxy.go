@@ -259,7 +259,11 @@ func (x *exchange) attempt(ctx context.Context) error {
 	if x.registry.table.Load().config.DecisionHeaders {
 		x.show(resp.Header, sel)
 	}
-	result, err := x.relay.Copy(x.c.Request.Context(), x.c.Writer, resp, &x.tap)
+	relay := &x.relay
+	if anthropic(x.c.Request.URL.Path) {
+		relay = &x.messages
+	}
+	result, err := relay.Copy(x.c.Request.Context(), x.c.Writer, resp, &x.tap)
 	x.told(result)
 	x.line.answered(x.began, result.FirstByte)
 	if err == nil {

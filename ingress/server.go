@@ -36,7 +36,8 @@ type Server struct {
 	budget         *budget
 	holders        holders
 	relay          streaming.Relay
-	decisionLog    *decisionLog // nil if there is none
+	messages       streaming.Relay // that of Anthropic's API
+	decisionLog    *decisionLog    // nil if there is none
 	access         accessLog
 	tracing        *tracing // nil: none
 
@@ -63,11 +64,12 @@ func New(c *config.Config, log *slog.Logger) (*Server, error) {
 // newServer is New with spans made by t, which is the server's if there is no error.
 func newServer(c *config.Config, log *slog.Logger, t *tracing) (*Server, error) {
 	s := &Server{
-		tracing: t,
-		log:     log,
-		metrics: newMetrics(),
-		budget:  newBudget(c.HTTP.MaxBufferedBytes),
-		relay:   streaming.Relay{WriteTimeout: writeTimeout},
+		tracing:  t,
+		log:      log,
+		metrics:  newMetrics(),
+		budget:   newBudget(c.HTTP.MaxBufferedBytes),
+		relay:    streaming.Relay{WriteTimeout: writeTimeout},
+		messages: streaming.Relay{WriteTimeout: writeTimeout, Anthropic: true},
 	}
 	s.registry = newRegistry(s.metrics, log)
 	if c.Admin.Address != "" {

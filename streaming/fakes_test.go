@@ -15,6 +15,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+var brokenEvent = errorEvent(broken.Code, broken.Message)
+
 var errReset = errors.New("connection reset by peer")
 
 // script is an upstream body that comes in the given pieces and then ends with end, or cleanly.

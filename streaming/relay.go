@@ -15,13 +15,18 @@ var (
 	ErrUpstreamBroken = errors.New("upstream broken")
 )
 
-// brokenEvent tells the reader of an event stream that there is no more to come.
-var brokenEvent = errorEvent("upstream_broken", "The model server broke off before the answer was complete.")
+// broken tells the reader of an event stream that there is no more to come.
+var broken = &Cut{"upstream_broken", "The model server broke off before the answer was complete."}
 
 // errorEvent has the one form that every client understands: no space behind the colon, error as the first key, all
 // four keys. The texts need no escapes.
 func errorEvent(code, message string) string {
 	return `data: {"error":{"message":"` + message + `","type":"server_error","param":null,"code":"` + code + `"}}` + "\n\n"
+}
+
+// anthropicEvent is the same in Anthropic's API.
+func anthropicEvent(message string) string {
+	return "event: error\n" + `data: {"type":"error","error":{"type":"api_error","message":"` + message + `"}}` + "\n\n"
 }
 
 // A Cut is the error of a body whose reading was ended on purpose. It says why, to clients too, in texts that JSON need
@@ -43,6 +48,9 @@ type Relay struct {
 
 	// Bare leaves the error event away, for a reader that passes the answer on and will see it break off itself.
 	Bare bool
+
+	// Anthropic gives the error event the form of Anthropic's API.
+	Anthropic bool
 }
 
 // Result is what became of an answer.
@@ -86,7 +94,7 @@ func (r *Relay) Copy(ctx context.Context, w http.ResponseWriter, resp *http.Resp
 	default:
 		err = fmt.Errorf("%w: %w", ErrUpstreamBroken, err)
 		if !r.Bare {
-			c.closeEvents(err)
+			c.closeEvents(err, r.Anthropic)
 		}
 	}
 	return c.Result, err
@@ -152,13 +160,17 @@ func (c *client) passEvents(tap *Tap) error {
 }
 
 // closeEvents tells the client of an event stream, in its own tongue, that the upstream broke or was cut off.
-func (c *client) closeEvents(err error) {
+func (c *client) closeEvents(err error, anthropic bool) {
 	if !c.betweenEvents {
 		return
 	}
-	event := brokenEvent
-	if cut, ok := errors.AsType[*Cut](err); ok {
-		event = errorEvent(cut.Code, cut.Message)
+	cut, ok := errors.AsType[*Cut](err)
+	if !ok {
+		cut = broken
+	}
+	event := errorEvent(cut.Code, cut.Message)
+	if anthropic {
+		event = anthropicEvent(cut.Message)
 	}
 	_, _ = c.write([]byte(event), true) // the stream is aborted either way
 }
