@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"slices"
+	"sync"
 	"unicode/utf16"
 	"unicode/utf8"
 
@@ -29,9 +30,11 @@ const (
 // instructions comes first, as a message. The body must have been scanned. Blocks are appended to into; bytes is the
 // length of the text, with what is left of it behind the last whole block.
 func promptBlocks(into []uint64, p payload, body []byte, model, adapter string, size int) (blocks []uint64, bytes int) {
-	var rest [1024]byte // a larger block gets memory of its own
 	text := p.text().of(body)
-	h := promptHasher{size: size, chain: xxhash.Sum64String(model), blocks: slices.Grow(into, len(text)/size), rest: rest[:0]}
+	h := hashers.Get().(*promptHasher)
+	defer hashers.Put(h)
+	h.size, h.chain, h.rest = size, xxhash.Sum64String(model), h.rest[:0]
+	h.blocks = slices.Grow(into, len(text)/size)
 	if adapter != "" {
 		h.seed([]byte(":" + adapter)) // as which no JSON value begins
 	}
@@ -50,7 +53,8 @@ func promptBlocks(into []uint64, p payload, body []byte, model, adapter string, 
 	default:
 		h.messages(&c)
 	}
-	return h.blocks, (len(h.blocks)-len(into))*size + len(h.rest)
+	blocks, h.blocks = h.blocks, nil
+	return blocks, (len(blocks)-len(into))*size + len(h.rest)
 }
 
 // promptHasher cuts text into blocks and chains their hashes.
@@ -60,6 +64,9 @@ type promptHasher struct {
 	blocks []uint64
 	rest   []byte // the block under way
 }
+
+// hashers are kept for the memory of their rest.
+var hashers = sync.Pool{New: func() any { return new(promptHasher) }}
 
 func (h *promptHasher) seed(raw []byte) {
 	if len(raw) > 0 {

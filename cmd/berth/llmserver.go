@@ -100,6 +100,7 @@ func (f agentFlags) run(out io.Writer, log *slog.Logger) error {
 // serve serves until the first signal, then drains: it lets nothing new in and ends
 // when all that it had is done, or the drain timeout is over. A second signal ends it at once.
 func (f agentFlags) serve(server *agent.Server, listener net.Listener, log *slog.Logger) error {
+	paceCollector()
 	h := &http.Server{
 		Handler:           server,
 		ReadHeaderTimeout: 10 * time.Second,

@@ -45,6 +45,7 @@ func serve(path, address string, out io.Writer, log *slog.Logger) error {
 	if address != "" {
 		first.HTTP.Address = address
 	}
+	paceCollector()
 	stop, reload := signals()
 	ctx, end := context.WithCancel(context.Background())
 	defer end()
