@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"berth/llmserver/http1"
 )
 
 // Why a request body was not read, in sentences for the client.
@@ -244,6 +246,24 @@ func (r *replay) Read(p []byte) (int, error) {
 	}
 	return n, nil
 }
+
+// SendTo writes what is left from where it lies. Close waits for it: see http1.Sender.
+func (r *replay) SendTo(w io.Writer) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.body == nil {
+		return http.ErrBodyReadAfterClose
+	}
+	for i, part := range r.rest {
+		n, err := w.Write(part)
+		if r.rest[i] = part[n:]; err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var _ http1.Sender = (*replay)(nil)
 
 func (r *replay) Close() error {
 	r.mu.Lock()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -48,6 +49,9 @@ var errBody = errors.New("the request's body could not be read to its end")
 
 // send writes the head and the body behind it. It stops without an error when
 // the replica answers, or hangs up, before it has all: what it says is still to be read.
+//
+// What fits the page with the head goes out in one write. The rest of a body that is a Sender is sent from where it
+// lies.
 func (x *exchange) send(b []byte) error {
 	body, left := x.response.Request.Body, x.response.Request.ContentLength
 	for {
@@ -58,19 +62,62 @@ func (x *exchange) send(b []byte) error {
 				return errBody
 			}
 		}
-		early, err := x.conn.send(b)
-		if err != nil || early {
+		if !x.sendAll(b, left == 0) {
 			return nil
 		}
 		if left == 0 {
 			x.keep = true
 			return nil
 		}
-		if !x.conn.silent() {
-			return nil
+		if s, ok := body.(Sender); ok {
+			return x.sendRest(s, left)
 		}
 		b = b[:0]
 	}
+}
+
+// sendAll writes p; false if what the replica says, or its end, is to be read now.
+func (x *exchange) sendAll(p []byte, last bool) bool {
+	early, err := x.conn.send(p)
+	return err == nil && !early && (last || x.conn.silent())
+}
+
+// Sender is a request body in memory. SendTo writes what has not been read of it, as an io.WriterTo would; but it may
+// hold a lock meanwhile that Close waits for, which net/http's transport could not bear.
+type Sender interface{ SendTo(w io.Writer) error }
+
+// sendRest has the body write what is left of it.
+func (x *exchange) sendRest(body Sender, left int64) error {
+	rest := upload{x: x, left: left}
+	if err := body.SendTo(&rest); err != nil && err != errStopped || err == nil && rest.left > 0 {
+		return errBody
+	}
+	x.keep = rest.left == 0 && !rest.stopped
+	return nil
+}
+
+// errStopped ends an upload that the replica does not want to its end.
+var errStopped = errors.New("the replica has answered or hung up")
+
+// An upload is where a body writes what is left of it. It takes no more than it is to have.
+type upload struct {
+	x       *exchange
+	left    int64
+	stopped bool
+}
+
+// stretch is how much is sent between two looks whether the replica has answered.
+const stretch = 256 << 10
+
+func (u *upload) Write(p []byte) (n int, err error) {
+	p = p[:min(int64(len(p)), u.left)]
+	for piece := range slices.Chunk(p, stretch) {
+		n, u.left = n+len(piece), u.left-int64(len(piece))
+		if u.stopped = !u.x.sendAll(piece, u.left == 0); u.stopped {
+			return n, errStopped
+		}
+	}
+	return n, nil
 }
 
 // answer reads up to the end of the answer's head. After an error nothing is left of the exchange.
