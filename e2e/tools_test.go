@@ -19,6 +19,7 @@ const installer = "uv==0.13.9"
 func TestTheClientsOfOthersCanBeInstalled(t *testing.T) {
 	virtualenv(t, "python/requirements.txt")
 	virtualenv(t, "aiperf/requirements.txt")
+	virtualenv(t, "llamacpp/requirements.txt")
 	nodeModules(t)
 }
 
