@@ -49,7 +49,7 @@ func TestBerthServesALlamaCppServer(t *testing.T) {
 
 	dying := open(t, t.Context(), client, b.url, forever)
 	engine.kill()
-	if got := read(dying); got.err == nil || !endsInErrorEvent(got.body) {
+	if got := read(dying); got.err == nil || lastErrorCode(got.body) != "upstream_broken" {
 		t.Errorf("a stream of a dead engine ended with %v", got)
 	}
 	eventually(t, "berth is unready", func() bool { return b.get(t, b.url+"/readyz").status == http.StatusServiceUnavailable })
