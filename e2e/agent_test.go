@@ -14,7 +14,7 @@ import (
 // lease is how long a reservation stands that nobody uses, and margin what a busy machine may add to it.
 const (
 	lease  = 10 * time.Second
-	margin = 5 * time.Second
+	margin = 20 * time.Second
 )
 
 // agentProcess is a running `berth llmserver`, whose own pages tell what those of an ingress do. One that was restarted is

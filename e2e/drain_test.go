@@ -44,7 +44,7 @@ func TestDuringTheDrainDelayBerthIsUnreadyAndServesOn(t *testing.T) {
 	t.Parallel()
 	engine := engines(t, 1, simulated.Config{})[0]
 	b := serve(t, `
-http: {address: "127.0.0.1:0", drain_delay_s: 4}
+http: {address: "127.0.0.1:0", drain_delay_s: 10}
 admin: {address: "127.0.0.1:0"}
 llm_configs:
 `+model("demo", "", engine))

@@ -17,7 +17,7 @@ import (
 )
 
 // patience bounds every wait. Only a broken product, or a machine that stands still, uses it up.
-const patience = 2 * time.Minute
+const patience = 3 * time.Minute
 
 // scratch is where the binary is.
 var scratch string

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"testing"
-	"time"
 
 	"berth/llmserver/simulated"
 )
@@ -54,7 +53,7 @@ var phases = []phase{
 	}, func(s *scene) { s.engine.Engine().SetFaults(simulated.Faults{}) }, counts{0, 1, 0}, counts{0, 1, 0}, counts{}, anyPort},
 
 	{"streaming", func(s *scene) {
-		s.begin(5000) // no faster than in five seconds
+		s.begin(20_000) // no faster than in twenty seconds
 		within(s.T, "the answer begins", s.first)
 		s.engine.Engine().SetFaults(simulated.Faults{Slow: 1e6})
 	}, func(s *scene) { s.engine.Engine().SetFaults(simulated.Faults{Slow: 1e-3}) }, counts{0, 1, 0}, counts{0, 1, 0}, counts{}, anyPort},
@@ -69,11 +68,12 @@ type event struct {
 }
 
 // short has a wait that nothing else ends be over soon: a replica that is down, or drains, may come back.
-const short = "queue_timeout_s: 3"
+// It is long enough for a busy machine to bring the request to its phase before.
+const short = "queue_timeout_s: 6"
 
 var events = []event{
 	{name: "client gone", happen: func(s *scene) { s.leave() }},
-	{name: "deadline", happen: func(*scene) {}, deployment: short, model: "  timeouts: {connect_s: 3, first_byte_s: 3, gap_s: 3}\n"},
+	{name: "deadline", happen: func(*scene) {}, deployment: short, model: "  timeouts: {connect_s: 6, first_byte_s: 6, gap_s: 6}\n"},
 	{name: "connection refused", happen: func(s *scene) { s.link.partition() }, deployment: short},
 	{name: "reset", happen: func(s *scene) { s.link.reset() }},
 	{name: "replica dead", happen: func(s *scene) {
@@ -226,14 +226,13 @@ func (c cell) play(s *scene, p phase, e event) {
 	if got := seen(expect(s.T, s.result)); got != c.client {
 		s.Errorf("the client saw %s, want %s", got, c.client)
 	}
-	over := time.Now()
 	eventually(s.T, "the ingress has its slot back", func() bool { return s.atIngress() == counts{} })
 	if c.when != later {
 		if c.when != withAgent {
 			eventually(s.T, "the agent has its slot back", func() bool { return s.atAgent() == p.others })
 		}
-		if took := time.Since(over); c.when != byLease && took > lease/2 {
-			s.Errorf("it took %v until the slot was back, as if by its lease", took)
+		if expired := s.agent.Read().Expired; c.when != byLease && expired > 0 {
+			s.Errorf("%d leases expired, where the slot was to be given back", expired)
 		}
 		p.release(s)
 	}

@@ -49,7 +49,7 @@ func TestAStormLeavesNoSlotBehind(t *testing.T) {
 		a := guard(t, w.url, slots)
 		agents, urls = append(agents, a), append(urls, between(t, anyPort(t), a.address(), sky.fate).url())
 	}
-	config := sharing("max_queued_requests: 64, queue_timeout_s: 2, health_check_period_s: 1, request_router_config: {request_router_class: PowerOfTwoChoicesRouter}", urls...)
+	config := sharing("max_queued_requests: 64, queue_timeout_s: 5, health_check_period_s: 1, request_router_config: {request_router_class: PowerOfTwoChoicesRouter}", urls...)
 	survivor, victim := serve(t, config), serve(t, config)
 	crowd := gather(t, clients, requests, seed, survivor.url, victim.url)
 

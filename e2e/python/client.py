@@ -22,7 +22,7 @@ TOOL = {
     },
 }
 
-client = openai.OpenAI(base_url=BASE_URL, api_key="none", max_retries=0, timeout=30)
+client = openai.OpenAI(base_url=BASE_URL, api_key="none", max_retries=0, timeout=150)
 
 
 def raises(kind, call, code=None):
@@ -125,7 +125,7 @@ def test_leaving_before_the_first_byte():
 
 
 async def many_at_once():
-    async with openai.AsyncOpenAI(base_url=BASE_URL, api_key="none", max_retries=0, timeout=30) as aclient:
+    async with openai.AsyncOpenAI(base_url=BASE_URL, api_key="none", max_retries=0, timeout=150) as aclient:
 
         async def one(number):
             prompt = [{"role": "user", "content": f"Number {number}"}]
