@@ -19,7 +19,7 @@ import (
 // BenchmarkStream is the whole way of an event stream through berth, each event in a write of its own. Client and replica
 // are in the same process, and cost far more than what berth does beside passing bytes on.
 func BenchmarkStream(b *testing.B) {
-	replica := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s := serveFor(b, func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
 		w.Header().Set("Content-Type", "text/event-stream")
 		for range b.N {
@@ -27,29 +27,65 @@ func BenchmarkStream(b *testing.B) {
 			w.(http.Flusher).Flush()
 		}
 		io.WriteString(w, doneChunk)
-	}))
-	defer replica.Close()
+	})
+	measure(b, func() {
+		if n := ask(b, s); n != int64(b.N*len(textChunk)+len(doneChunk)) {
+			b.Fatalf("%d bytes of %d events", n, b.N)
+		}
+	})
+}
+
+// BenchmarkRequest is the whole way of a short answer that tells its usage.
+func BenchmarkRequest(b *testing.B) {
+	answer := []byte(`{"choices":[{"message":{"content":"Hi"}}],"usage":{"prompt_tokens":4,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":2}}}`)
+	s := serveFor(b, func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		w.Header().Set("Content-Type", "application/json")
+		w.Write(answer)
+	})
+	ask(b, s)
+	measure(b, func() {
+		for range b.N {
+			ask(b, s)
+		}
+	})
+}
+
+// serveFor starts a server with one model on one replica.
+func serveFor(b *testing.B, h http.HandlerFunc) *Server {
+	replica := httptest.NewServer(h)
+	b.Cleanup(replica.Close)
 	c := configured(modelOn("m", replica.URL))
-	c.HTTP.DrainTimeout, c.Admin = time.Second, config.Admin{}
+	c.Admin = config.Admin{}
 	s, err := New(c, slog.New(slog.DiscardHandler))
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer s.Close()
+	b.Cleanup(s.Close)
 	s.public.serve(make(chan error, 1))
-	b.ReportAllocs()
-	b.ResetTimer()
-	began := cpu(b)
+	return s
+}
+
+// ask sends a request and returns the length of its answer.
+func ask(b *testing.B, s *Server) int64 {
 	resp, err := http.Post("http://"+s.Address()+"/v1/chat/completions", "application/json", strings.NewReader(chat("m")))
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer resp.Body.Close()
 	n, err := io.Copy(io.Discard, resp.Body)
-	b.ReportMetric(float64(cpu(b)-began)/float64(b.N), "cpu-ns/op")
-	if want := int64(b.N*len(textChunk) + len(doneChunk)); err != nil || n != want {
-		b.Fatalf("%d bytes of %d and %v", n, want, err)
+	if err != nil {
+		b.Fatal(err)
 	}
+	return n
+}
+
+func measure(b *testing.B, work func()) {
+	b.ReportAllocs()
+	b.ResetTimer()
+	began := cpu(b)
+	work()
+	b.ReportMetric(float64(cpu(b)-began)/float64(b.N), "cpu-ns/op")
 }
 
 // BenchmarkPlaceAPrompt is all that is done between a body and the choice of its replica: scan, hash, match and rank a prompt
