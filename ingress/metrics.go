@@ -15,26 +15,31 @@ import (
 	"berth/routers"
 )
 
+type (
+	counters   = series[prometheus.Counter]
+	histograms = series[prometheus.Observer]
+)
+
 // metrics are what berth tells about itself. Counters and histograms live
 // here; gauges are readings of the state at the time of a scrape.
 type metrics struct {
 	registry *prometheus.Registry
 
-	requests       *prometheus.CounterVec   // model, route, status
-	duration       *prometheus.HistogramVec // model
-	firstByte      *prometheus.HistogramVec // model
-	firstToken     *prometheus.HistogramVec // model
-	gaps           gapHistogram             // model
-	overhead       *prometheus.HistogramVec // model
-	wait           *prometheus.HistogramVec // model
-	reservations   *prometheus.CounterVec   // model, outcome
-	releases       *prometheus.CounterVec   // model, cause
-	retries        *prometheus.CounterVec   // model, reason
-	aborts         *prometheus.CounterVec   // model, phase
-	upstreamErrors *prometheus.CounterVec   // model, phase
-	noText         *prometheus.CounterVec   // model
-	tokens         *prometheus.CounterVec   // model, key, kind
-	matches        *prometheus.HistogramVec // model
+	requests       *counters    // model, route, status
+	duration       *histograms  // model
+	firstByte      *histograms  // model
+	firstToken     *histograms  // model
+	gaps           gapHistogram // model
+	overhead       *histograms  // model
+	wait           *histograms  // model
+	reservations   *counters    // model, outcome
+	releases       *counters    // model, cause
+	retries        *counters    // model, reason
+	aborts         *counters    // model, phase
+	upstreamErrors *counters    // model, phase
+	noText         *counters    // model
+	tokens         *counters    // model, key, kind
+	matches        *histograms  // model
 
 	unlogged     prometheus.Counter // of the decision log
 	droppedLines prometheus.Counter // of the access log
@@ -57,15 +62,15 @@ const (
 
 func newMetrics() *metrics {
 	m := &metrics{registry: prometheus.NewRegistry(), removed: make(map[string]bool)}
-	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+	counter := func(name, help string, labels ...string) *counters {
 		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 		m.registry.MustRegister(v)
-		return v
+		return &counters{vec: v}
 	}
-	histogram := func(name, help string, buckets []float64) *prometheus.HistogramVec {
+	histogram := func(name, help string, buckets []float64) *histograms {
 		v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{"model"})
 		m.registry.MustRegister(v)
-		return v
+		return &histograms{vec: v}
 	}
 	gauge := func(name, help string) prometheus.Gauge {
 		v := prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
@@ -140,10 +145,25 @@ func (m *metrics) sweep() {
 
 // observed counts a request that was answered, or left, with status.
 func (m *metrics) observed(model, route string, status int, took time.Duration) {
-	m.requests.WithLabelValues(model, route, strconv.Itoa(status)).Inc()
+	m.requests.WithLabelValues(model, route, statusLabel(status)).Inc()
 	if model != "" {
 		m.duration.WithLabelValues(model).Observe(took.Seconds())
 	}
+}
+
+// statusLabels are the texts of all statuses that make sense.
+var statusLabels = func() (texts [600]string) {
+	for status := range texts {
+		texts[status] = strconv.Itoa(status)
+	}
+	return texts
+}()
+
+func statusLabel(status int) string {
+	if status < 0 || status >= len(statusLabels) {
+		return strconv.Itoa(status)
+	}
+	return statusLabels[status]
 }
 
 // readings is the collector of what is read from the state at scrape time.
