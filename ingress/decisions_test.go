@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -189,9 +190,18 @@ func TestExplanationsTakeABoundedPartOfTheTime(t *testing.T) {
 	}
 }
 
-// replicasCalled is one replica by that name, never spoken to.
+// replicasCalled is one replica by that name, which has nothing to say.
 func replicasCalled(id string) []*llmserver.Replica {
-	return []*llmserver.Replica{llmserver.NewReplica(llmserver.Endpoint{ID: id, Limit: 9}, new(llmserver.HTTP))}
+	return []*llmserver.Replica{llmserver.NewReplica(llmserver.Endpoint{ID: id, Limit: 9}, new(silentBackend))}
+}
+
+// silentBackend answers without a word.
+type silentBackend struct{ llmserver.HTTP }
+
+var noWord = &http.Response{StatusCode: http.StatusNoContent, Body: http.NoBody}
+
+func (*silentBackend) Do(*http.Request, llmserver.Token) (*http.Response, llmserver.Report, error) {
+	return noWord, llmserver.Report{}, nil
 }
 
 func BenchmarkChooseAndNote(b *testing.B) {
@@ -221,13 +231,18 @@ func BenchmarkChooseAndNote(b *testing.B) {
 				}
 				r := routers.New(replicas, build, routers.Limits{MaxQueued: 1, QueueTimeout: time.Second}, c.hooks(new(decisions)))
 				p := &routers.Payload{Blocks: make([]uint64, 64)}
+				began := cpu(b)
 				for b.Loop() {
 					sel, err := r.Choose(b.Context(), p)
 					if err != nil {
 						b.Fatal(err)
 					}
+					if _, err := sel.Dispatch(nil); err != nil {
+						b.Fatal(err)
+					}
 					sel.Release()
 				}
+				b.ReportMetric(float64(cpu(b)-began)/float64(b.N), "cpu-ns/op")
 			})
 		}
 	}
