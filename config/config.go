@@ -145,7 +145,7 @@ type Checks struct {
 }
 
 // RestartKeys names the keys that differ between two configs and take effect at a restart only:
-// the addresses, which are bound once, and the file that is written to.
+// the addresses, which are bound once.
 func RestartKeys(running, next *Config) []string {
 	var keys []string
 	if running.HTTP.Address != next.HTTP.Address {
@@ -156,9 +156,6 @@ func RestartKeys(running, next *Config) []string {
 	}
 	if running.Admin.Address != next.Admin.Address {
 		keys = append(keys, "admin.address")
-	}
-	if running.DecisionLog != next.DecisionLog {
-		keys = append(keys, "decision_log")
 	}
 	return keys
 }

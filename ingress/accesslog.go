@@ -76,8 +76,13 @@ type trail struct {
 	attempts   int
 	replica    string    // the last one that was chosen
 	rank       int       // of its tier, from 1
+	matched    int       // blocks that it was held to know
 	dispatched time.Time // to it
 	result     streaming.Result
+
+	// The prompt, if its policy or the decision log want it; else there are no blockBytes.
+	blocks                  []uint64
+	blockBytes, promptBytes int
 }
 
 // record writes the line of a request that is over.

@@ -10,57 +10,86 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"math"
 	"os"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"berth/config"
-	"berth/routers"
 	"berth/streaming"
 )
 
-const (
-	// queuedLines and queuedBlocks bound what waits to be written.
-	queuedLines  = 4096
-	queuedBlocks = 1 << 20
-	// enoughToWrite is how many bytes are written at once while more come in.
-	enoughToWrite = 64 << 10
-)
-
-// decisionLog writes a JSON line for each request that is over. Who hands one in never waits: while the queue is full,
-// lines are dropped and counted. One goroutine writes.
+// decisionLog writes a line of JSON for each request that is over and was for a model: how it was placed and what came of it,
+// so that it can be replayed.
 //
 // No line tells what was said. Hashes of prompts and sessions are encrypted under a key that is not in the log, without
 // which nobody can try what a guess would come out as; with the same key the same text has the same hash in
 // every log.
+//
+// The zero value is off.
 type decisionLog struct {
-	hide    cipher.Block
-	secret  []byte
-	queue   chan *logLine
-	blocks  atomic.Int64 // in the queue
-	dropped prometheus.Counter
-	log     *slog.Logger
-	writing sync.WaitGroup
+	veil atomic.Pointer[veil] // nil while it is off
 
-	// The writer's own.
-	file    *os.File
-	lines   []byte // to be written
-	pending int    // how many they are
-	failing bool   // the last write did
+	mu     sync.Mutex // guards what follows
+	random *veil      // for want of a configured key; made once
+	spool  *spool     // nil until it is first on
 }
 
-// logLine is a line of the log.
-type logLine struct {
+// open opens what a configuration names, to append to, and makes what hides its hashes; nil for no log.
+func (l *decisionLog) open(c config.DecisionLog) (io.WriteCloser, *veil, error) {
+	if c.Path == "" {
+		return nil, nil, nil
+	}
+	key := os.Getenv(c.KeyEnv)
+	if c.KeyEnv != "" && key == "" {
+		return nil, nil, fmt.Errorf("the decision log: the environment variable %s, which should hold its key, is not set", c.KeyEnv)
+	}
+	out, err := os.OpenFile(c.Path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o640)
+	if err != nil {
+		return nil, nil, fmt.Errorf("the decision log: %w", err)
+	}
+	if key != "" {
+		return out, newVeil([]byte(key)), nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.random == nil {
+		l.random = newVeil([]byte(rand.Text()))
+	}
+	return out, l.random, nil
+}
+
+// use has lines written to out from now on; nil turns the log off.
+func (l *decisionLog) use(out io.WriteCloser, v *veil, m *metrics, log *slog.Logger) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.spool == nil && out != nil {
+		l.spool = newSpool("the decision log", func(lines int) { m.unlogged.Add(float64(lines)) }, log)
+	}
+	l.veil.Store(v)
+	if l.spool != nil {
+		l.spool.use(out)
+	}
+}
+
+// close writes what is left; no request may be under way any more.
+func (l *decisionLog) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.spool != nil {
+		l.spool.close()
+	}
+}
+
+// decisionLine is a line of the log. Its readers are in routers/replay.
+type decisionLine struct {
 	Version      int     `json:"v"`
 	TimeMS       float64 `json:"time_ms"` // of the request's head, in Unix time
 	Model        string  `json:"model"`
-	Session      string  `json:"session,omitempty"` // as the client named it until it is written
+	Session      string  `json:"session,omitempty"`
 	PromptBytes  int     `json:"prompt_bytes"`
 	BlockBytes   int     `json:"block_bytes"`
 	Blocks       hashes  `json:"blocks"`
@@ -76,171 +105,91 @@ type logLine struct {
 	Status       int     `json:"status"`
 }
 
-// hashes are written as 16 hexadecimal digits each.
-type hashes []uint64
-
-func (h hashes) MarshalJSON() ([]byte, error) {
-	text := append(make([]byte, 0, 2+19*len(h)), '[')
-	for i, hash := range h {
-		if i > 0 {
-			text = append(text, ',')
-		}
-		text = append(text, '"')
-		text = hex.AppendEncode(text, binary.BigEndian.AppendUint64(nil, hash))
-		text = append(text, '"')
+// record writes the line of a request that is over.
+func (l *decisionLog) record(x *exchange) {
+	v, p := l.veil.Load(), &x.payload
+	if v == nil || x.blockBytes == 0 { // it is off, or was when the request came, or no model was found
+		return
 	}
-	return append(text, ']'), nil
-}
-
-// openDecisionLog begins to append to the file. It must be closed.
-func openDecisionLog(c config.DecisionLog, dropped prometheus.Counter, log *slog.Logger) (*decisionLog, error) {
-	secret := make([]byte, sha256.Size)
-	rand.Read(secret)
-	if c.KeyEnv != "" {
-		key := os.Getenv(c.KeyEnv)
-		if key == "" {
-			return nil, fmt.Errorf("the environment variable %s, which should hold the key of the decision log, is not set", c.KeyEnv)
-		}
-		sum := sha256.Sum256([]byte(key))
-		secret = sum[:]
+	line := decisionLine{
+		Version: 1, TimeMS: float64(x.began.UnixMicro()) / 1000, Model: p.Model, Session: v.session(p.Adapter, p.SessionID),
+		PromptBytes: x.promptBytes, BlockBytes: x.blockBytes, Blocks: v.blocks(x.blocks),
+		Replica: x.replica, Policy: x.model.config.Router.Class, Rank: x.rank,
+		WaitedMS: inMS(p.Waited), DurationMS: inMS(time.Since(x.began)), Status: status(x.c),
 	}
-	hide, err := aes.NewCipher(secret)
-	if err != nil {
-		panic("BUG: " + err.Error())
+	if match := ratio(x.matched, len(x.blocks)); match != nil {
+		line.Match = thousandth(*match)
 	}
-	file, err := os.OpenFile(c.Path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o640)
-	if err != nil {
-		return nil, fmt.Errorf("the decision log cannot be written: %w", err)
+	if first := x.result.FirstByte; !first.IsZero() {
+		line.TTFTMS = inMS(first.Sub(x.began))
 	}
-	l := &decisionLog{
-		hide: hide, secret: secret, queue: make(chan *logLine, queuedLines), dropped: dropped, log: log,
-		file: file,
+	if u := x.tap.Usage(); u != (streaming.Usage{}) {
+		line.InputTokens, line.OutputTokens = &u.PromptTokens, &u.CompletionTokens
 	}
-	l.writing.Go(l.write)
-	return l, nil
-}
-
-// hand queues a line, which is the log's from then on.
-func (l *decisionLog) hand(r *logLine) {
-	n := int64(len(r.Blocks))
-	if l.blocks.Add(n) <= queuedBlocks+n { // one that is too long alone still goes in
-		select {
-		case l.queue <- r:
-			return
-		default:
-		}
-	}
-	l.blocks.Add(-n)
-	l.dropped.Inc()
-}
-
-// write writes until the queue is closed, whenever that is empty or there is enough.
-func (l *decisionLog) write() {
-	for r := range l.queue {
-		l.blocks.Add(-int64(len(r.Blocks)))
-		l.add(r)
-		if len(l.queue) == 0 || len(l.lines) >= enoughToWrite {
-			l.flush()
-		}
-	}
-}
-
-// add makes one line ready.
-func (l *decisionLog) add(r *logLine) {
-	if r.Session != "" {
-		mac := hmac.New(sha256.New, l.secret)
-		mac.Write([]byte(r.Session))
-		r.Session = hex.EncodeToString(mac.Sum(nil)[:8])
-	}
-	for i, block := range r.Blocks {
-		r.Blocks[i] = l.hidden(block)
-	}
-	text, err := json.Marshal(r)
+	text, err := json.Marshal(line)
 	if err != nil {
 		panic("BUG: a line does not encode: " + err.Error())
 	}
-	l.lines = append(append(l.lines, text...), '\n')
-	l.pending++
-}
-
-// hidden is the first half of a hash's cipher text: whoever does not have the key cannot tell it from chance.
-func (l *decisionLog) hidden(hash uint64) uint64 {
-	var block [aes.BlockSize]byte
-	binary.BigEndian.PutUint64(block[:], hash)
-	l.hide.Encrypt(block[:], block[:])
-	return binary.BigEndian.Uint64(block[:])
-}
-
-// flush writes what there is. Where that fails, it tells so once, and goes on trying with what comes next.
-func (l *decisionLog) flush() {
-	n, err := l.file.Write(l.lines)
-	if err != nil {
-		l.dropped.Add(float64(l.pending))
-		if !l.failing {
-			l.log.Error("the decision log cannot be written", "error", err)
-		}
-	}
-	torn := err != nil && n > 0 && l.lines[n-1] != '\n'
-	l.lines, l.pending, l.failing = l.lines[:0], 0, err != nil
-	if torn {
-		l.lines = append(l.lines, '\n')
-	}
-}
-
-// close writes what is queued. Nothing may be handed in any more.
-func (l *decisionLog) close() {
-	close(l.queue)
-	l.writing.Wait()
-	if err := l.file.Close(); err != nil {
-		l.log.Error("the decision log may have lost its end", "error", err)
-	}
-}
-
-// open begins the line of a request whose prompt is of so many bytes.
-func (x *exchange) open(blocks []uint64, blockBytes, promptBytes int) {
-	p := &x.payload
-	x.line = &logLine{
-		Version: 1, TimeMS: float64(x.began.UnixMicro()) / 1000, Model: p.Model, Session: p.SessionID,
-		PromptBytes: promptBytes, BlockBytes: blockBytes, Blocks: slices.Clone(blocks), Policy: x.model.config.Router.Class,
-	}
-	if p.SessionID != "" && p.Adapter != "" {
-		x.line.Session = p.Adapter + "\x00" + p.SessionID // another conversation than with the model itself
-	}
-}
-
-// placed notes where the request goes, the last place if there are several.
-func (r *logLine) placed(sel *routers.Selection) {
-	if r == nil {
-		return
-	}
-	r.Replica, r.Rank, r.Match = sel.Replica().ID(), sel.Rank(), 0
-	if len(r.Blocks) > 0 {
-		r.Match = thousandth(float64(sel.Matched()) / float64(len(r.Blocks)))
-	}
-}
-
-// answered notes when the answer began.
-func (r *logLine) answered(began time.Time, first time.Time) {
-	if r != nil && !first.IsZero() {
-		r.TTFTMS = inMS(first.Sub(began))
-	}
-}
-
-// handIn hands in the line of a request that is over.
-func (x *exchange) handIn() {
-	r := x.line
-	if r == nil {
-		return
-	}
-	r.Status = status(x.c)
-	r.WaitedMS, r.DurationMS = inMS(x.payload.Waited), inMS(time.Since(x.began))
-	if u := x.tap.Usage(); u != (streaming.Usage{}) {
-		r.InputTokens, r.OutputTokens = &u.PromptTokens, &u.CompletionTokens
-	}
-	x.decisionLog.hand(r)
+	l.spool.Write(append(text, '\n'))
 }
 
 // inMS is a duration in milliseconds, to the microsecond.
 func inMS(d time.Duration) float64 { return thousandth(milliseconds(d)) }
 
 func thousandth(f float64) float64 { return math.Round(f*1000) / 1000 }
+
+// veil hides hashes under a key.
+type veil struct {
+	cipher cipher.Block
+	secret [sha256.Size]byte
+}
+
+func newVeil(key []byte) *veil {
+	v := &veil{secret: sha256.Sum256(key)}
+	var err error
+	if v.cipher, err = aes.NewCipher(v.secret[:]); err != nil {
+		panic("BUG: " + err.Error())
+	}
+	return v
+}
+
+// blocks are the first halves of the hashes' cipher texts: whoever does not have the key cannot tell them from chance.
+func (v *veil) blocks(plain []uint64) hashes {
+	hidden, block := make(hashes, len(plain)), make([]byte, aes.BlockSize)
+	for i, hash := range plain {
+		binary.BigEndian.PutUint64(block, hash)
+		clear(block[8:])
+		v.cipher.Encrypt(block, block)
+		hidden[i] = binary.BigEndian.Uint64(block)
+	}
+	return hidden
+}
+
+// session is a keyed hash of what the client calls its conversation, which with an adapter is another one; empty if it
+// does not say.
+func (v *veil) session(adapter, id string) string {
+	if id == "" {
+		return ""
+	}
+	mac := hmac.New(sha256.New, v.secret[:])
+	if adapter != "" {
+		io.WriteString(mac, adapter+"\x00")
+	}
+	io.WriteString(mac, id)
+	return hex.EncodeToString(mac.Sum(nil)[:8])
+}
+
+// hashes are written as 16 hexadecimal digits each.
+type hashes []uint64
+
+func (h hashes) MarshalJSON() ([]byte, error) {
+	text, bytes := append(make([]byte, 0, 2+19*len(h)), '['), make([]byte, 8)
+	for i, hash := range h {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		binary.BigEndian.PutUint64(bytes, hash)
+		text = append(hex.AppendEncode(append(text, '"'), bytes), '"')
+	}
+	return append(text, ']'), nil
+}

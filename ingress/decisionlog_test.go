@@ -53,7 +53,6 @@ func serveLogged(t *testing.T, keyEnv string, models ...config.Model) (*front, f
 		f.drain()
 		receive(t, f.served)
 		f.Close()
-		f.decisionLog = nil // the second Close finds it closed
 		text, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
@@ -206,73 +205,52 @@ func TestAClientThatLeftIsLoggedAsThat(t *testing.T) {
 	}
 }
 
-// A log that cannot keep up costs lines, never time.
-func TestALogThatIsBehindDropsLinesAndCountsThem(t *testing.T) {
-	m := newMetrics()
-	stuck := &decisionLog{queue: make(chan *logLine, 2), dropped: m.unlogged} // and nobody who writes
-	for range 5 {
-		stuck.hand(&logLine{Blocks: make(hashes, 10)})
+// The log may be moved away, and the next reload begins a new one; a log that is turned off hears of nothing more.
+func TestAReloadOpensTheDecisionLogAnew(t *testing.T) {
+	dir := t.TempDir()
+	c := configured(modelOn("m", upstream(t, ok)))
+	c.Session = config.Default().Session
+	next := *c
+	next.DecisionLog = config.DecisionLog{Path: filepath.Join(dir, "log")}
+	f := serveConfig(t, c)
+	served := func(path string, lines int) (text string) {
+		t.Helper()
+		if r := f.post("/v1/completions", chat("m"), "X-Session-Id", "s"); r.body != "ok" {
+			t.Fatalf("got %d %s", r.StatusCode, r.body)
+		}
+		f.eventually(fmt.Sprintf("%s has %d lines", filepath.Base(path), lines), func() bool {
+			data, err := os.ReadFile(path)
+			text = string(data)
+			return strings.Count(text, "\n") == lines && (err == nil || lines == 0)
+		})
+		return text
 	}
-	if n := droppedLines(t, m); n != 3 || len(stuck.queue) != 2 || stuck.blocks.Load() != 20 {
-		t.Errorf("%v lines were dropped, %d queued with %d blocks", n, len(stuck.queue), stuck.blocks.Load())
-	}
-	<-stuck.queue
-	stuck.blocks.Store(queuedBlocks + 1)
-	stuck.hand(&logLine{})
-	if n := droppedLines(t, m); n != 4 {
-		t.Errorf("%v lines were dropped; with too many blocks queued, so must the next one", n)
-	}
-}
-
-func droppedLines(t *testing.T, m *metrics) float64 {
-	t.Helper()
-	families, err := m.registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, family := range families {
-		if family.GetName() == "berth_decision_log_dropped_total" {
-			return family.GetMetric()[0].GetCounter().GetValue()
+	apply := func(c *config.Config) {
+		t.Helper()
+		if err := f.Apply(c); err != nil {
+			t.Fatal(err)
 		}
 	}
-	t.Fatal("dropped lines are not counted")
-	return 0
-}
-
-// A full disk is told of once; when there is room again, lines are whole again.
-func TestAFileThatFailsIsToldOfOnce(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "log")
-	var told bytes.Buffer
-	m := newMetrics()
-	l, err := openDecisionLog(config.DecisionLog{Path: path}, m.unlogged, slog.New(slog.NewTextHandler(&told, nil)))
-	if err != nil {
+	path, moved := next.DecisionLog.Path, filepath.Join(dir, "moved")
+	served(path, 0)
+	apply(&next)
+	served(path, 1)
+	if err := os.Rename(path, moved); err != nil {
 		t.Fatal(err)
 	}
-	l.close()
-	good, bad := l.file, l.file
-	if good, err = os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0); err != nil {
-		t.Fatal(err)
+	served(moved, 2)
+	apply(&next)
+	first := served(path, 1)
+	session := regexp.MustCompile(`"session":"[0-9a-f]{16}"`)
+	if old, err := os.ReadFile(moved); err != nil || !strings.Contains(string(old), session.FindString(first)) || !session.MatchString(first) {
+		t.Errorf("%v, or after a reload the same session is another one", err)
 	}
-	for _, file := range []*os.File{bad, bad, good, bad} {
-		l.file = file
-		l.add(&logLine{Model: "x"})
-		l.add(&logLine{Model: "y"})
-		l.flush()
-	}
-	good.Close()
-	if n := strings.Count(told.String(), "cannot be written"); n != 2 {
-		t.Errorf("it was told %d times in\n%s", n, &told)
-	}
-	if n := droppedLines(t, m); n != 6 {
-		t.Errorf("%v lines are lost, want 6", n)
-	}
-	if text, err := os.ReadFile(path); err != nil || bytes.Count(text, []byte("\n")) != 2 {
-		t.Errorf("%v, and there is %s", err, text)
-	}
+	apply(c)
+	served(path, 1)
 }
 
 func TestALogThatCannotBeOpenedStopsTheStart(t *testing.T) {
-	for _, log := range []config.DecisionLog{{Path: t.TempDir()}, {Path: filepath.Join(t.TempDir(), "log"), KeyEnv: "NO_SUCH_VARIABLE"}} {
+	for _, log := range []config.DecisionLog{{Path: filepath.Join(t.TempDir(), "no", "such")}, {Path: t.TempDir()}, {Path: filepath.Join(t.TempDir(), "log"), KeyEnv: "NO_SUCH_VARIABLE"}} {
 		c := configured(modelOn("m", refusing(1)))
 		c.DecisionLog = log
 		if s, err := New(c, slog.New(slog.DiscardHandler)); err == nil {

@@ -42,7 +42,6 @@ type exchange struct {
 	refusal *http.Response       // the last one by which an engine said that it is busy
 
 	tap  streaming.Tap // on the answer
-	line *logLine      // for the decision log; nil if there is none
 	span trace.Span    // of the attempt under way
 	trail
 }
@@ -66,9 +65,9 @@ func (s *Server) proxy(c *gin.Context) {
 	}
 }
 
-// release gives back the body's memory and ends the line, also after a panic.
+// release logs the request and gives back the body's memory, also after a panic.
 func (x *exchange) release() {
-	x.handIn()
+	x.decisionLog.record(x)
 	if x.body != nil {
 		x.body.Release()
 	}
@@ -147,19 +146,17 @@ func (x *exchange) resolve(t *table, p payload) error {
 // hash hashes the prompt, if its policy or the decision log want that.
 func (x *exchange) hash(p payload) {
 	prefixed, byPrefix := x.model.router.Policy().(routers.Prefixed)
-	if !byPrefix && x.decisionLog == nil {
+	if !byPrefix && x.decisionLog.veil.Load() == nil {
 		return
 	}
 	size := routers.DefaultPrefixOptions.BlockBytes
 	if byPrefix {
 		size = prefixed.BlockSize()
 	}
-	blocks, bytes := promptBlocks(nil, p, x.body.Bytes(), x.payload.Model, x.payload.Adapter, size)
+	x.blocks, x.promptBytes = promptBlocks(nil, p, x.body.Bytes(), x.payload.Model, x.payload.Adapter, size)
+	x.blockBytes = size
 	if byPrefix {
-		x.payload.Blocks = blocks
-	}
-	if x.decisionLog != nil {
-		x.open(blocks, size, bytes)
+		x.payload.Blocks = x.blocks
 	}
 }
 
@@ -217,8 +214,7 @@ func (x *exchange) attempt(ctx context.Context) error {
 		return late(err)
 	}
 	defer sel.Release()
-	x.line.placed(sel)
-	x.attempts, x.replica, x.rank = x.attempts+1, sel.Replica().ID(), sel.Rank()
+	x.attempts, x.replica, x.rank, x.matched = x.attempts+1, sel.Replica().ID(), sel.Rank(), sel.Matched()
 	x.metrics.reservations.WithLabelValues(x.model.config.ID, "accepted").Inc()
 	ctx, x.span = x.tracing.begin(ctx, "attempt", trace.SpanKindClient)
 	defer x.attempted(x.span)
@@ -265,7 +261,6 @@ func (x *exchange) attempt(ctx context.Context) error {
 	}
 	result, err := relay.Copy(x.c.Request.Context(), x.c.Writer, resp, &x.tap)
 	x.told(result)
-	x.line.answered(x.began, result.FirstByte)
 	if err == nil {
 		return nil
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -37,7 +38,7 @@ type Server struct {
 	holders        holders
 	relay          streaming.Relay
 	messages       streaming.Relay // that of Anthropic's API
-	decisionLog    *decisionLog    // nil if there is none
+	decisionLog    decisionLog
 	access         accessLog
 	tracing        *tracing // nil: none
 
@@ -87,9 +88,6 @@ func newServer(c *config.Config, log *slog.Logger, t *tracing) (*Server, error) 
 	if c.Admin.Address != "" {
 		s.admin, err = listen(c.Admin.Address, s.adminRoutes(), log)
 	}
-	if err == nil && c.DecisionLog.Path != "" {
-		s.decisionLog, err = openDecisionLog(c.DecisionLog, s.metrics.unlogged, log)
-	}
 	if err == nil {
 		err = s.Apply(c)
 	}
@@ -115,17 +113,24 @@ func (s *Server) apply(c *config.Config) error {
 	if err != nil {
 		return err
 	}
-	out, err := openAccessLog(c.AccessLog)
+	access, err := openAccessLog(c.AccessLog)
 	if err != nil {
 		return fmt.Errorf("the access log: %w", err)
 	}
-	if err := s.registry.apply(c); err != nil {
-		if out != nil {
-			out.Close()
+	decisions, veil, err := s.decisionLog.open(c.DecisionLog)
+	if err == nil {
+		err = s.registry.apply(c)
+	}
+	if err != nil {
+		for _, out := range []io.Closer{access, decisions} {
+			if out != nil {
+				out.Close()
+			}
 		}
 		return err
 	}
-	s.access.use(out, s.metrics, s.log)
+	s.access.use(access, s.metrics, s.log)
+	s.decisionLog.use(decisions, veil, s.metrics, s.log)
 	s.budget.limit.Store(c.HTTP.MaxBufferedBytes)
 	s.show(cert)
 	s.metrics.reloaded.Set(1)
@@ -183,9 +188,7 @@ func (s *Server) Close() {
 		s.admin.close()
 	}
 	s.registry.close()
-	if s.decisionLog != nil {
-		s.decisionLog.close()
-	}
+	s.decisionLog.close()
 	s.access.close()
 	s.tracing.close(s.log)
 }
