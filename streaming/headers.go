@@ -63,10 +63,11 @@ func announceTrailer(dst, trailer http.Header) {
 	}
 }
 
-// copyTrailer sets trailer fields in dst, announced or not. It is called after the body.
+// copyTrailer sets trailer fields in dst, announced or not. It is called after the body. One that was announced and did
+// not come is left out: net/http would never end an HTTP/2 stream whose trailer has fields without values alone.
 func copyTrailer(dst, trailer http.Header) {
 	for name, values := range trailer {
-		if !hopByHop(name) && !internal(name) {
+		if len(values) > 0 && !hopByHop(name) && !internal(name) {
 			dst[http.TrailerPrefix+name] = slices.Clip(values)
 		}
 	}

@@ -69,6 +69,25 @@ func TestATruncatedAnswerDoesNotLookComplete(t *testing.T) {
 	})
 }
 
+func TestATrailerThatWasAnnouncedAndDidNotComeIsNotWaitedFor(t *testing.T) {
+	overBoth(t, func(t *testing.T, h2 bool) {
+		synctest.Test(t, func(t *testing.T) {
+			handler, ended := relaying(time.Minute, func(*http.Request) *http.Response {
+				resp := events(&script{pieces: []string{chunk}})
+				resp.Trailer = http.Header{"X-Sum": nil}
+				return resp
+			})
+			client, _ := serve(t, h2, handler)
+			if got, err := io.ReadAll(get(t, client, "GET").Body); err != nil || string(got) != chunk {
+				t.Errorf("the client read %q, %v", got, err)
+			}
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
+	})
+}
+
 func TestAClientThatStopsReadingIsGone(t *testing.T) {
 	overBoth(t, func(t *testing.T, h2 bool) {
 		synctest.Test(t, func(t *testing.T) {
