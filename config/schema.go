@@ -80,6 +80,7 @@ func (r *reader) modelConfig(m *Model) fields {
 		"aliases":              r.list(r.aliasOf(m)),
 		"deployment_config":    r.object(r.deployment(m), rayDeployment...),
 		"timeouts":             r.object(r.timeouts(m)),
+		"stream_keepalive_s":   r.timeout(&m.StreamKeepAlive),
 		"max_attempts":         whole(r, &m.MaxAttempts, 1, 100),
 		"slot_authority":       r.oneOf(&m.SlotAuthority, IngressCounts, ReplicaCounts),
 		"slot_secret_env":      r.variable(&m.SlotSecretEnv),

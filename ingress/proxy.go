@@ -255,11 +255,7 @@ func (x *exchange) attempt(ctx context.Context) error {
 	if x.registry.table.Load().config.DecisionHeaders {
 		x.show(resp.Header, sel)
 	}
-	relay := &x.relay
-	if anthropic(x.c.Request.URL.Path) {
-		relay = &x.messages
-	}
-	result, err := relay.Copy(x.c.Request.Context(), x.c.Writer, resp, &x.tap)
+	result, err := x.relaying().Copy(x.c.Request.Context(), x.c.Writer, resp, &x.tap)
 	x.told(result)
 	if err == nil {
 		return nil
@@ -270,6 +266,20 @@ func (x *exchange) attempt(ctx context.Context) error {
 		x.abort(err)
 	}
 	return err
+}
+
+// relaying is how the answer is to be passed on.
+func (x *exchange) relaying() *streaming.Relay {
+	relay := &x.relay
+	if anthropic(x.c.Request.URL.Path) {
+		relay = &x.messages
+	}
+	if x.model.config.StreamKeepAlive == 0 {
+		return relay
+	}
+	with := *relay
+	with.KeepAlive = x.model.config.StreamKeepAlive
+	return &with
 }
 
 // sent gives the body's memory back as soon as nobody needs it: an answer has begun, so there will be no

@@ -328,3 +328,29 @@ func TestAClientThatReadsSlowlyIsNotTheReplicasSilence(t *testing.T) {
 		}
 	})
 }
+
+func TestCommentsKeepAStreamAliveIfTheModelSaysSo(t *testing.T) {
+	for _, first := range []string{"", "data: 1\n\n"} {
+		next := make(chan string)
+		m := modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
+			io.Copy(io.Discard, r.Body)
+			writes(first)(w)
+			io.WriteString(w, <-next)
+		}))
+		m.StreamKeepAlive = 5 * time.Millisecond
+		f := serve(t, m)
+		for _, client := range []*http.Client{f.h1, f.h2} {
+			s := f.stream(t.Context(), client)
+			const comment = ": keep-alive\n\n"
+			got := s.read(len(first + comment + comment))
+			if strings.Count(got, comment) == 0 {
+				t.Fatalf("read %q", got)
+			}
+			next <- "data: 2\n\n"
+			rest, err := io.ReadAll(s)
+			if err != nil || strings.ReplaceAll(got+string(rest), comment, "") != first+"data: 2\n\n" {
+				t.Errorf("read %q, %q and %v", got, rest, err)
+			}
+		}
+	}
+}

@@ -16,12 +16,14 @@ type client struct {
 	resp  *http.Response
 	watch watch
 
+	trailer http.Header // what was announced of it
+
 	ending        func() // called before the write that completes the answer; nil after that
 	betweenEvents bool   // the body has ended, and what the client has of it ends where an event does
 }
 
 func newClient(w http.ResponseWriter, resp *http.Response, timeout time.Duration) *client {
-	c := &client{w: w, rc: *http.NewResponseController(w), resp: resp}
+	c := &client{w: w, rc: *http.NewResponseController(w), resp: resp, trailer: resp.Trailer}
 	c.watch.rc, c.watch.timeout = &c.rc, timeout
 	return c
 }
@@ -33,7 +35,7 @@ func (c *client) start() {
 	}
 	c.Started = true
 	CopyResponseHeader(c.w.Header(), c.resp.Header)
-	announceTrailer(c.w.Header(), c.resp.Trailer)
+	announceTrailer(c.w.Header(), c.trailer)
 	c.w.WriteHeader(c.resp.StatusCode)
 }
 

@@ -41,6 +41,10 @@ type Relay struct {
 	// it may take up to twice as long. 0 waits for ever.
 	WriteTimeout time.Duration
 
+	// KeepAlive, if above 0, is the silence of an event stream after which a comment is written, time and again, where the
+	// client stands between events. The first may come before the first event, and commits to the upstream's status then.
+	KeepAlive time.Duration
+
 	// Ending, unless nil, is called once for an answer that ends well, just before the write that completes it: with
 	// an event stream's [DONE], with the last byte of a known length, else with the end of the body. Such a Relay
 	// serves one answer.
@@ -69,7 +73,7 @@ type Result struct {
 // panic(http.ErrAbortHandler) keeps it from looking complete; Copy never panics, its caller must.
 //
 // Status and header go out with the first bytes of the body, even if those take long: until then a broken upstream can
-// still be answered with an honest status, and an early one is worth nothing to a client, whose silence limit for headers
+// still be answered with an honest status (unless KeepAlive ends that), and an early one is worth nothing to a client, whose silence limit for headers
 // is no shorter than that for the body.
 //
 // Of an event stream of unknown length each read becomes one write and one flush, cut after the last whole event. An
@@ -84,7 +88,7 @@ func (r *Relay) Copy(ctx context.Context, w http.ResponseWriter, resp *http.Resp
 	c := newClient(w, resp, r.WriteTimeout)
 	c.ending = r.Ending
 	defer c.close()
-	err := c.pass(tap)
+	err := c.pass(tap, r.KeepAlive)
 	switch {
 	case err == nil:
 		c.finish()
@@ -101,14 +105,16 @@ func (r *Relay) Copy(ctx context.Context, w http.ResponseWriter, resp *http.Resp
 }
 
 // pass chooses how to pass the body on.
-func (c *client) pass(tap *Tap) error {
+func (c *client) pass(tap *Tap, silence time.Duration) error {
 	kind := mediaType(c.resp.Header)
 	if c.resp.Header.Get("Content-Encoding") != "" {
 		kind = "" // compressed: events and usage cannot be told
 	}
 	known := c.resp.ContentLength >= 0
 	if kind == eventStream && !known {
-		return c.passEvents(tap)
+		alive := c.keepAlive(silence)
+		defer alive.stop()
+		return c.passEvents(tap, alive)
 	}
 	return c.passBody(tap, kind, !known)
 }
@@ -118,7 +124,7 @@ func (c *client) pass(tap *Tap) error {
 var errNoDone = errors.New("the connection ended before [DONE]")
 
 // passEvents passes an event stream on in whole events.
-func (c *client) passEvents(tap *Tap) error {
+func (c *client) passEvents(tap *Tap, alive *keepAlive) error {
 	done := c.resp.ProtoMajor != 1 || len(c.resp.TransferEncoding) > 0 // or its end can be told from a break
 	buf := borrow(smallBuffer)
 	ends := newEventEnds()
@@ -142,7 +148,7 @@ func (c *client) passEvents(tap *Tap) error {
 			if err == io.EOF || c.ending != nil && !inEvent && hasDone(buf[:cut]) {
 				c.end()
 			}
-			if err := c.send(buf[:cut], true); err != nil {
+			if err := alive.send(c, buf[:cut], !inEvent); err != nil {
 				return err
 			}
 			tap.see(eventStream, buf[:cut], err == nil)
@@ -150,6 +156,7 @@ func (c *client) passEvents(tap *Tap) error {
 		}
 		if err != nil {
 			giveBack(buf)
+			alive.stop()
 			c.betweenEvents = c.Started && !inEvent
 			return unlessEOF(err)
 		}
