@@ -22,13 +22,15 @@ import (
 
 // replayFlags are what the command line of a replay says.
 type replayFlags struct {
-	trace, format, plot string
-	policies            []string
-	options             replay.Options
-	limit, seeds        int
-	sessionGap          time.Duration
-	added               []time.Duration
-	removed, restarted  []string
+	trace, model       string
+	format, plot       string
+	policies           []string
+	options            replay.Options
+	limit, seeds       int
+	textBlock          int
+	sessionGap         time.Duration
+	added              []time.Duration
+	removed, restarted []string
 }
 
 func replayCommand() *cobra.Command {
@@ -63,6 +65,9 @@ A replica that is removed or restarted finishes what it has; the new process sta
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.trace, "trace", "", "the recorded traffic")
+	flags.StringVar(&f.model, "model", "", "which model's requests, where a decision log has those of several")
+	flags.IntVar(&f.textBlock, "text-block-bytes", replay.TextBlock, "bytes of a block by which engines know prompts, where the trace has their text")
+	flags.IntVar(&f.options.Coarse, "policy-block", 1, "of how many of the trace's blocks each is made by which policies know prompts")
 	flags.StringSliceVar(&f.policies, "policy", []string{"all"}, "the policies to compare, by name")
 	flags.IntVar(&f.options.Replicas, "replicas", 8, "how many replicas there are")
 	flags.IntVar(&f.options.MaxOngoing, "max-ongoing-requests", 64, "requests that a replica takes at once")
@@ -91,6 +96,10 @@ func (f *replayFlags) check() error {
 		return errors.New("--max-ongoing-requests must be at least 1")
 	case !(o.Speed > 0):
 		return errors.New("--speed must be above 0")
+	case f.textBlock < 4:
+		return errors.New("--text-block-bytes must be at least 4")
+	case o.Coarse < 1:
+		return errors.New("--policy-block must be at least 1")
 	case f.seeds < 1 || f.seeds%2 == 0:
 		return errors.New("--seeds must be an odd number")
 	case f.format != "table" && f.format != "json":
@@ -124,24 +133,33 @@ func (f *replayFlags) run(ctx context.Context, out, progress io.Writer) error {
 		return err
 	}
 	debug.SetGCPercent(400) // the trace is most of the heap, and stays
-	trace, err := replay.Open(f.trace)
+	trace, err := replay.Open(f.trace, f.textBlock)
 	if err != nil {
 		return err
 	}
-	var results []*replay.Result
-	for _, policy := range policies {
-		var bySeed []*replay.Result
-		for seed := range uint64(f.seeds) {
-			o := f.options
-			o.Seed += seed
-			result, err := replay.Run(ctx, trace.Arrange(o.Seed, f.sessionGap).Limit(f.limit), policy, o)
+	if trace, err = trace.Of(f.model); err != nil {
+		return err
+	}
+	bySeed := make([][]*replay.Result, len(policies))
+	for seed := range uint64(f.seeds) {
+		o := f.options
+		o.Seed += seed
+		arranged := trace.Arrange(o.Seed, f.sessionGap).Limit(f.limit)
+		for i, policy := range policies {
+			o.Progress = func(over, all int) {
+				fmt.Fprintf(progress, "\r\x1b[K%s, seed %d: %d %%", policy.Name, o.Seed, 100*over/all)
+			}
+			result, err := replay.Run(ctx, arranged, policy, o)
+			fmt.Fprint(progress, "\r\x1b[K")
 			if err != nil {
 				return err
 			}
-			bySeed = append(bySeed, result)
-			fmt.Fprintf(progress, "%s, seed %d: done\n", policy.Name, o.Seed)
+			bySeed[i] = append(bySeed[i], result)
 		}
-		results = append(results, replay.Median(bySeed))
+	}
+	var results []*replay.Result
+	for _, each := range bySeed {
+		results = append(results, replay.Median(each))
 	}
 	return f.report(out, results)
 }

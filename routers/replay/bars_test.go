@@ -37,7 +37,7 @@ func recorded(t testing.TB, name string) *Trace {
 	if trace, ok := opened.Load(name); ok {
 		return trace.(*Trace)
 	}
-	trace, err := Open(filepath.Join(traces, name))
+	trace, err := Open(filepath.Join(traces, name), TextBlock)
 	if errors.Is(err, fs.ErrNotExist) {
 		t.Skip("the recorded traces are not here")
 	}

@@ -11,6 +11,7 @@ import (
 type decision struct {
 	Version      *int     `json:"v"`
 	Time         float64  `json:"time_ms"` // when the request came, since 1970
+	Model        string   `json:"model"`
 	Session      string   `json:"session"` // a keyed hash
 	PromptBytes  int      `json:"prompt_bytes"`
 	BlockBytes   int      `json:"block_bytes"`
@@ -29,9 +30,9 @@ const tokenTime = 10 * time.Millisecond
 // logReader makes requests of decisions. It is known of each session how the
 // request ended that ended last, for lines are written when requests end.
 type logReader struct {
-	last          map[string]answered
-	tokens, bytes float64 // of prompts whose tokens were counted
-	uncounted     []int   // the others
+	last          map[[2]string]answered // by model and session
+	tokens, bytes float64                // of prompts whose tokens were counted
+	uncounted     []int                  // the others
 }
 
 // answered is a request and when it was over.
@@ -55,7 +56,7 @@ func (x *logReader) add(t *Trace, d *decision) error {
 	}
 	bytes := max(d.PromptBytes, len(d.Blocks)*d.BlockBytes)
 	r := Request{
-		At: seconds(d.Time / 1e3), Session: d.Session, Prompt: tokensOf(bytes), Follows: -1,
+		At: seconds(d.Time / 1e3), Session: d.Session, model: d.Model, Prompt: tokensOf(bytes), Follows: -1,
 		Output: int(max(0, min(milli(d.Duration-d.FirstToken)/tokenTime, math.MaxInt32))),
 	}
 	for _, block := range d.Blocks {
@@ -74,10 +75,11 @@ func (x *logReader) add(t *Trace, d *decision) error {
 	if d.Answer != nil {
 		r.Output = *d.Answer
 	}
-	if before, ok := x.last[d.Session]; ok && d.Session != "" && before.at <= r.At {
+	key := [2]string{d.Model, d.Session}
+	if before, ok := x.last[key]; ok && d.Session != "" && before.at <= r.At {
 		r.Follows, r.Gap = before.index, r.At-before.at
 	}
-	x.last[d.Session] = answered{len(t.Requests), r.At + milli(d.Duration)}
+	x.last[key] = answered{len(t.Requests), r.At + milli(max(0, d.Duration))}
 	return t.add(d.BlockBytes/bytesPerToken, r)
 }
 

@@ -16,10 +16,12 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
+// TextBlock is the bytes of a block of text, by default.
+const TextBlock = 256
+
 const (
-	textBlock     = 256 // bytes of text in a block
-	bytesPerToken = 4   // about how many make a token
-	tokensBlock   = 16  // token ids in a block
+	bytesPerToken = 4  // about how many make a token
+	tokensBlock   = 16 // token ids in a block
 	// farthest is the latest time that a trace may name; the earliest is 0.
 	farthest = 250 * 365 * 24 * time.Hour
 )
@@ -29,17 +31,17 @@ const (
 //
 //   - Mooncake: JSON lines with hash_ids of 512 tokens;
 //   - sessions of WEKA's kv-cache-tester: a JSON line per session, with hash_runs;
-//   - LMCache: JSON lines with the text of input and output;
+//   - LMCache: JSON lines with the text of input and output, which is cut into blocks of textBlock bytes;
 //   - token ids: JSON lines with input_tok_ids;
 //   - berth's own decision log: JSON lines with v, see addDecision;
 //   - arrivals, as Azure's: CSV of times and sizes, with nothing about content, see readCSV.
-func Open(path string) (*Trace, error) {
+func Open(path string, textBlock int) (*Trace, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	t, err := Read(f)
+	t, err := Read(f, textBlock)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
@@ -47,7 +49,7 @@ func Open(path string) (*Trace, error) {
 }
 
 // Read is Open for what is not a file.
-func Read(r io.Reader) (*Trace, error) {
+func Read(r io.Reader, textBlock int) (*Trace, error) {
 	in := bufio.NewReaderSize(r, 1<<20)
 	if magic, _ := in.Peek(2); bytes.Equal(magic, []byte{0x1f, 0x8b}) {
 		zip, err := gzip.NewReader(in)
@@ -65,7 +67,7 @@ func Read(r io.Reader) (*Trace, error) {
 	}
 	t := new(Trace)
 	if first == '{' {
-		err = t.readLines(in)
+		err = t.readLines(in, textBlock)
 	} else {
 		err = t.readCSV(in)
 	}
@@ -139,10 +141,10 @@ type turn struct {
 	Turns []turn      `json:"requests"`
 }
 
-func (t *Trace) readLines(in io.Reader) error {
+func (t *Trace) readLines(in io.Reader, textBlock int) error {
 	decoder := json.NewDecoder(in)
-	texts := textReader{last: make(map[string]int)}
-	log := logReader{last: make(map[string]answered)}
+	texts := textReader{block: textBlock, last: make(map[string]int)}
+	log := logReader{last: make(map[[2]string]answered)}
 	for n := 1; ; n++ {
 		var l line
 		err := decoder.Decode(&l)
@@ -238,7 +240,7 @@ func (t *Trace) addTurns(l *line, turns []turn, start float64, follows int, done
 			}
 			r.runs = append(r.runs, run{pair[0], int(pair[1])})
 		}
-		follows, done = len(t.Requests), at+turn.API
+		follows, done = len(t.Requests), at+max(0, turn.API)
 		if err := t.add(l.BlockSize, r); err != nil {
 			return err
 		}
@@ -247,15 +249,18 @@ func (t *Trace) addTurns(l *line, turns []turn, start float64, follows int, done
 }
 
 // textReader cuts text into blocks. What follows what it knows by the session.
-type textReader struct{ last map[string]int }
+type textReader struct {
+	block int // bytes
+	last  map[string]int
+}
 
 func (x *textReader) request(l *line, index int) Request {
 	r := Request{
 		At: seconds(l.Timestamp / 1e6), Session: l.SessionID,
 		Prompt: tokensOf(len(*l.Input)), Output: tokensOf(len(l.Output)), Follows: -1,
 	}
-	for text := *l.Input; len(text) >= textBlock; text = text[textBlock:] {
-		r.runs = append(r.runs, run{xxhash.Sum64String(text[:textBlock]), 1})
+	for text := *l.Input; len(text) >= x.block; text = text[x.block:] {
+		r.runs = append(r.runs, run{xxhash.Sum64String(text[:x.block]), 1})
 	}
 	if l.SessionID == "" {
 		return r

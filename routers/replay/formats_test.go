@@ -78,7 +78,7 @@ func TestEachFormatIsRead(t *testing.T) {
 			w.Write([]byte(c.text))
 			w.Close()
 			for _, in := range []string{c.text, zipped.String()} {
-				trace, err := Read(strings.NewReader(in))
+				trace, err := Read(strings.NewReader(in), TextBlock)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -106,6 +106,31 @@ func described(t *Trace) string {
 		fmt.Fprintf(&b, "%d blocks; ", len(r.chain(t.BlockTokens)))
 	}
 	return b.String()
+}
+
+func TestALogOfSeveralModelsIsReplayedForOne(t *testing.T) {
+	one := decided(`"time_ms":1,"session":"s","prompt_bytes":512,"blocks":["1"],"duration_ms":1`)
+	other := strings.Replace(one, `"model":"m"`, `"model":"other"`, 1)
+	later := strings.Replace(one, `"time_ms":1`, `"time_ms":9`, 1)
+	trace, err := Read(strings.NewReader(one+other+later), TextBlock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for model, want := range map[string]string{"m": "128: 0s 128+0 <-1 1 blocks; 8ms 128+0 <0 gap 7ms 1 blocks; ", "other": "128: 0s 128+0 <-1 1 blocks; "} {
+		of, err := trace.Of(model)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := described(of); got != want {
+			t.Errorf("of %s there is\n%s; want\n%s", model, got, want)
+		}
+		if again, err := of.Of(""); err != nil || again != of {
+			t.Errorf("a trace of one model needs its name: %v", err)
+		}
+	}
+	if _, err := trace.Of(""); err == nil || !strings.Contains(err.Error(), `["m" "other"]`) {
+		t.Errorf("without a name it says %v", err)
+	}
 }
 
 func TestEqualBeginningsHaveEqualChains(t *testing.T) {
@@ -150,7 +175,7 @@ func TestATraceThatIsNoneSaysWhy(t *testing.T) {
 		"TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,2": "row 2",
 		"TIMESTAMP,ContextTokens,GeneratedTokens\n":              "no requests",
 	} {
-		_, err := Read(strings.NewReader(text))
+		_, err := Read(strings.NewReader(text), TextBlock)
 		if err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("Read(%q) says %v; want %q", text, err, says)
 		}
@@ -166,7 +191,7 @@ func FuzzRead(f *testing.F) {
 	f.Add([]byte("Timestamp,Model,Request tokens,Response tokens\n5,ChatGPT,472,18\n"))
 	f.Add([]byte("2023-11-16 18:15:46.6805900,374,44\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		trace, err := Read(bytes.NewReader(text))
+		trace, err := Read(bytes.NewReader(text), TextBlock)
 		if err != nil {
 			return
 		}

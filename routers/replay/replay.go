@@ -22,6 +22,11 @@ type Options struct {
 	Speed      float64        // the trace's times are divided by it
 	Seed       uint64         // of what policies draw
 	Events     []Event        // in order of time
+	// Coarse > 1 has policies know prompts by every so many blocks of the trace only. Engines
+	// know them by each.
+	Coarse int
+	// Progress, where there is one, hears now and then how many requests of how many are over.
+	Progress func(over, all int)
 }
 
 // Event is a change of membership. Requests on a replica that leaves are finished there.
@@ -71,7 +76,7 @@ type player struct {
 func Run(ctx context.Context, t *Trace, policy Policy, o Options) (*Result, error) {
 	random := rand.New(rand.NewPCG(o.Seed, 2))
 	p := &player{
-		options: &o, trace: t, build: policy.build(random, &o, t.BlockTokens),
+		options: &o, trace: t, build: policy.build(random, &o, t.BlockTokens*max(1, o.Coarse)),
 		fleet: newFleet(&o, t.BlockTokens), followers: make([][]int, len(t.Requests)),
 		tally: newTally(),
 	}
@@ -89,8 +94,13 @@ func Run(ctx context.Context, t *Trace, policy Policy, o Options) (*Result, erro
 	}
 	defer p.fleet.pool.Close()
 	for steps := 0; len(p.agenda.events) > 0; steps++ {
-		if steps%4096 == 0 && ctx.Err() != nil {
-			return nil, context.Cause(ctx)
+		if steps%4096 == 0 {
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+			if o.Progress != nil {
+				o.Progress(len(p.tally.ttft)+p.tally.refused, len(t.Requests))
+			}
 		}
 		if err := p.play(ctx, p.agenda.next()); err != nil {
 			return nil, err
@@ -133,7 +143,7 @@ func (p *player) arrive(ctx context.Context, i int) {
 	r := &p.trace.Requests[i]
 	c := &call{index: i, came: p.now}
 	chain := r.chain(p.trace.BlockTokens)
-	c.payload = routers.Payload{RequestID: strconv.Itoa(i), SessionID: r.Session, Blocks: chain}
+	c.payload = routers.Payload{RequestID: strconv.Itoa(i), SessionID: r.Session, Blocks: coarse(chain, p.options.Coarse)}
 	c.sequence = simulated.Sequence{Prompt: r.Prompt, Answers: 1, Limit: r.Output, Chain: chain}
 	sel, ticket, err := p.router.Try(ctx, &c.payload)
 	switch {
@@ -145,6 +155,19 @@ func (p *player) arrive(ctx context.Context, i int) {
 	default:
 		p.dispatch(c, sel)
 	}
+}
+
+// coarse is the chain by blocks that are n times as long. A hash stands for all blocks
+// before it, so every n-th will do.
+func coarse(chain []uint64, n int) []uint64 {
+	if n <= 1 {
+		return chain
+	}
+	thin := make([]uint64, len(chain)/n)
+	for i := range thin {
+		thin[i] = chain[(i+1)*n-1]
+	}
+	return thin
 }
 
 // refuse ends a call that nobody serves.

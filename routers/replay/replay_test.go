@@ -197,6 +197,27 @@ func spied(t *testing.T, name string, placed func(p *routers.Payload, r *llmserv
 	}}
 }
 
+func TestPoliciesMayKnowPromptsByLongerBlocks(t *testing.T) {
+	o := fleetOf(2)
+	o.Coarse = 4
+	var seen []int
+	policy := spied(t, "PrefixCacheAffinityRouter", func(p *routers.Payload, _ *llmserver.Replica) { seen = append(seen, len(p.Blocks)) })
+	over := -1
+	o.Progress = func(n, all int) { over = n * 100 / all }
+	trace := promptsAt([]time.Duration{0, 5 * time.Second, 10 * time.Second}, ids(1, 11), ids(1, 12), append(ids(1, 8), 99, 98, 97))
+	got, err := Run(t.Context(), trace, policy, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The engine knows each block, the last but where it ends a prompt: 11 of 12 in the second, 8 of 11 in the third.
+	if want := (11.0 + 8.0) / 34; !slices.Equal(seen, []int{2, 3, 2}) || got.HitRate != want {
+		t.Errorf("they see %d blocks; the hit rate is %.3f, want %.3f", seen, got.HitRate, want)
+	}
+	if over < 0 {
+		t.Error("nobody heard of progress")
+	}
+}
+
 func TestAnEventForAReplicaThatIsNotThereIsAnError(t *testing.T) {
 	o := fleetOf(2)
 	o.Events = []Event{{Kind: Restart, Replica: "z"}}

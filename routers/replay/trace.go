@@ -2,6 +2,7 @@ package replay
 
 import (
 	"cmp"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sort"
@@ -32,6 +33,7 @@ type Request struct {
 	Follows int // index of a request before it; -1: none
 	Gap     time.Duration
 
+	model   string // where the trace has more than one
 	session int    // from 0, where the trace has sessions
 	seed    uint64 // of the chain: equal ids mean equal content only under the same seed
 	runs    []run
@@ -102,6 +104,36 @@ func (t *Trace) Limit(n int) *Trace {
 		return t
 	}
 	return &Trace{BlockTokens: t.BlockTokens, Requests: t.Requests[:n], Sessions: t.Sessions}
+}
+
+// Of is the part of the trace that is of one model, which need not be named where there is
+// but one: replicas serve one model.
+func (t *Trace) Of(model string) (*Trace, error) {
+	var models []string
+	for i := range t.Requests {
+		if m := t.Requests[i].model; !slices.Contains(models, m) {
+			models = append(models, m)
+		}
+	}
+	slices.Sort(models)
+	switch {
+	case model == "" && len(models) == 1:
+		return t, nil
+	case !slices.Contains(models, model):
+		return nil, fmt.Errorf("there is no model %q in the trace; it has %q", model, models)
+	}
+	of := &Trace{BlockTokens: t.BlockTokens}
+	place := make(map[int]int)
+	for i, r := range t.Requests {
+		if r.model == model {
+			if r.Follows >= 0 {
+				r.Follows = place[r.Follows] // of the same model, and not after it
+			}
+			place[i] = len(of.Requests)
+			of.Requests = append(of.Requests, r)
+		}
+	}
+	return of, nil
 }
 
 // sorted orders requests by time, and keeps who follows whom. Nobody comes
