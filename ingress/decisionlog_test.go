@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"berth/config"
+	"berth/routers"
 )
 
 // logged is a line as its readers know it.
@@ -107,8 +108,8 @@ func TestTheDecisionLogHasALineForEachRequest(t *testing.T) {
 		{Model: "refused", Policy: "RoundRobinRouter", Status: 418, PromptBytes: len(prompt)},
 	} {
 		got := lines[i]
-		if got.V != 1 || got.BlockBytes != 512 || got.Replica != "a" || got.Rank != 1 || got.Model != want.Model || got.Policy != want.Policy ||
-			got.Status != want.Status || got.PromptBytes != want.PromptBytes || got.Match != want.Match || len(got.Blocks) != want.PromptBytes/512 {
+		if got.V != 1 || got.BlockBytes != routers.DefaultPrefixOptions.BlockBytes || got.Replica != "a" || got.Rank != 1 || got.Model != want.Model || got.Policy != want.Policy ||
+			got.Status != want.Status || got.PromptBytes != want.PromptBytes || got.Match != want.Match || len(got.Blocks) != want.PromptBytes/routers.DefaultPrefixOptions.BlockBytes {
 			t.Errorf("line %d is %+v", i, got)
 		}
 		if at := time.UnixMicro(int64(got.TimeMS * 1000)); at.Before(began.Add(-time.Millisecond)) || at.After(time.Now()) {
@@ -144,7 +145,7 @@ func TestHashesInTheDecisionLogHangOnTheKey(t *testing.T) {
 		f.post("/v1/completions", body, "X-Session-Id", "mine")
 		line := read()[0]
 		text := fmt.Sprint(line.Blocks, *line.Session)
-		for _, plain := range blocksOf(t, body, "m", 512) {
+		for _, plain := range blocksOf(t, body, "m", routers.DefaultPrefixOptions.BlockBytes) {
 			if strings.Contains(text, fmt.Sprintf("%016x", plain)) {
 				t.Errorf("a block stands in the log by its plain hash")
 			}

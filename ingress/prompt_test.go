@@ -11,6 +11,8 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 	"pgregory.net/rapid"
+
+	"berth/routers"
 )
 
 func blocksOf(t testing.TB, body, model string, size int) []uint64 {
@@ -215,7 +217,7 @@ func BenchmarkPromptBlocks(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				blocks, _ = promptBlocks(blocks[:0], p, body, "m", "", 512)
+				blocks, _ = promptBlocks(blocks[:0], p, body, "m", "", routers.DefaultPrefixOptions.BlockBytes)
 			}
 			b.ReportMetric(float64(len(body)*b.N)/float64((cpu(b)-began).Microseconds()), "cpu-MB/s") // where others are at work, too
 		})

@@ -43,9 +43,19 @@ type PrefixOptions struct {
 	IndexBytes int     // memory for what is known, above minIndexBytes
 }
 
-// DefaultPrefixOptions are those of Ray Serve, and sizes.
+// DefaultPrefixOptions are those of Ray Serve, and sizes. The block is the longest with which replays of
+// text find at least 0.97 of what is possible, the engines knowing it by 16 tokens:
+//
+//	                            64     128    256    512   1024   2048 bytes
+//	agents, short prompts, 4   1.00   1.00   0.97   0.94   0.85   0.74 of what is possible, on 4 replicas
+//	                       8   1.00   1.00   0.96   0.91   0.77   0.57 on 8
+//	agents, long prompts,  8   1.00   1.00   1.00   1.00   1.00   1.00
+//	single questions,      8   1.00   1.00   1.00   1.00   1.00   0.81
+//	index per long prompt      143    111     79     47     23     11 marks of 80 bytes, see chain
+//	scan and hash                     2.4    2.7    3.0 GB/s
+//	place a prompt of 100 kB           49     43     36 µs
 var DefaultPrefixOptions = PrefixOptions{
-	MatchRate: 0.1, Imbalance: math.Inf(1), BlockBytes: 512, IndexBytes: 64 << 20,
+	MatchRate: 0.1, Imbalance: math.Inf(1), BlockBytes: 128, IndexBytes: 64 << 20,
 }
 
 const (
