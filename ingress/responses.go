@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -37,13 +38,17 @@ func storedResponse(p string) (id string, ok bool) {
 func (s *Server) response(c *gin.Context) {
 	leaveUnread(c)
 	x := &exchange{Server: s, c: c, began: time.Now(), phase: phaseConnect}
+	if s.access.on.Load() {
+		c.Set(keyExchange, x)
+	}
 	id, ok := storedResponse(c.Request.URL.Path)
 	if !ok {
 		x.fail(errUnknownPath)
 		return
 	}
 	t := s.registry.table.Load()
-	holder, err := x.holder(id, t.models)
+	mine := slices.DeleteFunc(slices.Clone(t.models), func(m *model) bool { return !keyOf(c).allows(m) })
+	holder, err := x.holder(id, mine)
 	if err == nil && holder == nil {
 		err = fmt.Errorf("%w: %s", errNoResponse, id)
 	}
@@ -64,9 +69,10 @@ func (x *exchange) call(replica *llmserver.Replica) error {
 	send := func() (*http.Response, error) {
 		req := outgoing(ctx, x.c.Request)
 		req.Header.Del("Content-Type")
-		x.phase = phaseFirstByte
+		x.phase, x.dispatched = phaseFirstByte, time.Now()
 		return replica.Call(req)
 	}
+	x.replica, x.rank, x.attempts = replica.ID(), 1, 1
 	resp, err := send()
 	if errors.Is(err, llmserver.ErrStale) {
 		resp, err = send()
@@ -78,10 +84,9 @@ func (x *exchange) call(replica *llmserver.Replica) error {
 	defer resp.Body.Close()
 	x.phase = phaseStreaming
 	resp.Header.Del(requestIDHeader)
-	result, err := x.relay.Copy(ctx, x.c.Writer, resp, nil)
-	if err != nil {
+	if x.result, err = x.relay.Copy(ctx, x.c.Writer, resp, nil); err != nil {
 		x.upstreamFailed(err)
-		if result.Started {
+		if x.result.Started {
 			x.abort(err)
 		}
 	}

@@ -247,3 +247,34 @@ func TestTheHoldersOfOldResponsesAreForgotten(t *testing.T) {
 		t.Error("not the oldest were forgotten")
 	}
 }
+
+func TestAKeyFindsTheResponsesOfItsModelsOnly(t *testing.T) {
+	all, urls := stores(t, "a", "b")
+	f := serveConfig(t, withKeys(configured(modelOn("m", urls[0]), modelOn("n", urls[1])), 0, map[string][]string{"sk-m": {"m"}, "sk-n": {"n"}}))
+	made := f.post("/v1/responses", `{"model":"m","input":"1"}`, "Authorization", "Bearer sk-m")
+	if made.StatusCode != 200 {
+		t.Fatalf("got %d %s", made.StatusCode, made.body)
+	}
+	all[1].held["resp_b"] = true
+	for _, id := range []string{"resp_a1", "resp_b"} {
+		for _, key := range []string{"sk-m", "sk-n"} {
+			r := f.do(t.Context(), f.h1, "GET", "/v1/responses/"+id, nil, "Authorization", "Bearer "+key)
+			if mine := (id == "resp_a1") == (key == "sk-m"); mine && r.StatusCode != 200 {
+				t.Errorf("%s by %s got %d %s", id, key, r.StatusCode, r.body)
+			} else if !mine {
+				wantError(t, r, 404, "response_not_found", "response_id")
+			}
+		}
+	}
+}
+
+func TestARequestForAStoredResponseIsALineInTheAccessLog(t *testing.T) {
+	all, urls := stores(t, "a", "b")
+	f, path := logging(t, modelOn("m", urls...))
+	all[1].held["resp_1"] = true
+	f.get("/v1/responses/resp_1")
+	f.get("/v1/responses/resp_2")
+	lines := f.logged(path, 2)
+	wantFields(t, lines[0], map[string]any{"path": "/v1/responses/resp_1", "model": "m", "replica": "b", "status": 200.0, "outcome": "finished"})
+	wantFields(t, lines[1], map[string]any{"path": "/v1/responses/resp_2", "model": nil, "status": 404.0, "code": "response_not_found", "outcome": "refused"})
+}
