@@ -15,6 +15,8 @@ type Report struct {
 	Draining bool   // it takes nothing new
 	Instance string // the process; another one knows nothing of the slots of this one
 	Seq      uint64 // of the last change; a report with a lower one is older
+	Own      int    // of Ongoing, that of the ingress it is told to
+	OwnKnown bool   // Own is told
 }
 
 // freshness is how long a report that leaves no room keeps requests from being
@@ -22,7 +24,8 @@ type Report struct {
 const freshness = time.Second
 
 // view is what is known of a replica that counts its own slots. Its capacity and the requests of
-// other ingresses are as it reported last; this process's own are counted by the gate.
+// other ingresses are as it reported last; this process's own are counted by the gate, so that its own
+// edges since the report count at once, in whatever order reports come.
 type view struct {
 	others    atomic.Int64 // ongoing for other ingresses
 	at        atomic.Int64 // when that was reported, Unix nanoseconds
@@ -55,9 +58,12 @@ func (r *Replica) learn(report Report) {
 	if report.Limit == 0 {
 		report.Limit = v.last.Limit // not every report tells it
 	}
+	if own, known := r.own(report); known {
+		v.others.Store(int64(max(0, report.Ongoing-own)))
+		v.at.Store(time.Now().UnixNano())
+	}
+	report.OwnKnown = report.OwnKnown || v.last.OwnKnown
 	v.last = report
-	v.others.Store(int64(max(0, report.Ongoing-r.gate.read().ongoing())))
-	v.at.Store(time.Now().UnixNano())
 	if told {
 		r.gate.setLimit(report.Limit)
 	}
@@ -69,6 +75,16 @@ func (r *Replica) learn(report Report) {
 		r.events.CapacityDiffers(e.ID, e.Limit, report.Limit)
 	}
 	r.health.tell() // who waits may be served now
+}
+
+// own is how much of what is ongoing there was this process's own when the report was made. That only
+// the agent can know: what was claimed or released here since may be in the report or not. Of one
+// that does not tell it is guessed; false where that would undo what was told before. The view's mutex is held.
+func (r *Replica) own(report Report) (own int, known bool) {
+	if report.OwnKnown {
+		return report.Own, true
+	}
+	return r.gate.read().ongoing(), !r.view.last.OwnKnown
 }
 
 // recap takes over a configured capacity, unless the replica has reported its own.

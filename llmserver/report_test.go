@@ -3,11 +3,14 @@ package llmserver
 import (
 	"errors"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"pgregory.net/rapid"
 )
 
 func TestEveryAnswerOfAnAgentIsListenedTo(t *testing.T) {
@@ -253,4 +256,92 @@ func TestARestartedReplicaIsReplacedAndTheOthersStay(t *testing.T) {
 	otherSlot.Release()
 	wantUsage(t, old, 0, 0)
 	wantUsage(t, after[0], 0, 0)
+}
+
+// agentModel is what an agent counts, and the reports that are on their way from it.
+type agentModel struct {
+	others, own int
+	seq         uint64
+	reports     []Report
+}
+
+// changed counts, and has the agent report it.
+func (m *agentModel) changed(others, own int) {
+	m.others, m.own, m.seq = m.others+others, m.own+own, m.seq+1
+	m.report()
+}
+
+func (m *agentModel) report() {
+	m.reports = append(m.reports, Report{
+		Ongoing: m.others + m.own, Limit: 100, Instance: "i", Seq: m.seq, Own: m.own, OwnKnown: true,
+	})
+}
+
+// Reports may be late and overtake each other and the edges here: what the others have is always as the newest
+// report says, and what is this ingress's own is always as it is now.
+func TestTheLoadIsRightInWhateverOrderReportsCome(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r, _, _ := newReporting(100)
+		var m agentModel
+		var claimed, counted []*Slot // before and after the agent knows of them
+		var over int                 // requests whose end the agent has counted and the ingress not
+		newest, others := uint64(0), 0
+		r.learn(Report{Limit: 100, Instance: "i", OwnKnown: true})
+		t.Repeat(map[string]func(*rapid.T){
+			"": func(t *rapid.T) {
+				if want := len(claimed) + len(counted) + others; r.Load() != want {
+					t.Fatalf("load %d; want %d claimed, %d counted and %d of others", r.Load(), len(claimed), len(counted), others)
+				}
+			},
+			"another comes": func(*rapid.T) { m.changed(+1, 0) },
+			"another goes": func(*rapid.T) {
+				if m.others > 0 {
+					m.changed(-1, 0)
+				}
+			},
+			"claim": func(t *rapid.T) {
+				if s, err := r.Claim("holder", 0); err == nil {
+					claimed = append(claimed, s)
+				}
+			},
+			"reserve at the agent": func(*rapid.T) {
+				if len(claimed) > 0 {
+					counted, claimed = append(counted, claimed[0]), claimed[1:]
+					m.changed(0, +1)
+				}
+			},
+			"finish at the agent": func(*rapid.T) {
+				if over < len(counted) {
+					over++
+					m.changed(0, -1)
+				}
+			},
+			"release": func(*rapid.T) {
+				if over > 0 {
+					counted[0].state.Store(slotRunning) // it costs no cancel
+					r.gate.start()
+					counted[0].Release()
+					counted, over = counted[1:], over-1
+				}
+			},
+			"probe": func(*rapid.T) { m.report() },
+			"deliver": func(t *rapid.T) {
+				if len(m.reports) == 0 {
+					return
+				}
+				i := rapid.IntRange(0, len(m.reports)-1).Draw(t, "which")
+				report := m.reports[i]
+				m.reports = slices.Delete(m.reports, i, i+1)
+				if rapid.IntRange(0, 3).Draw(t, "kind") == 0 { // one that does not tell whose they are
+					newest = max(newest, report.Seq)
+					r.learn(Report{Ongoing: report.Ongoing, Instance: "i", Seq: report.Seq})
+					return
+				}
+				if report.Seq >= newest {
+					newest, others = report.Seq, report.Ongoing-report.Own
+				}
+				r.learn(report)
+			},
+		})
+	})
 }

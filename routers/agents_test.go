@@ -3,6 +3,7 @@ package routers
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"strconv"
 	"sync/atomic"
@@ -45,9 +46,10 @@ func (b *tableBackend) Reserve(ctx context.Context, t llmserver.Token, wait time
 		return llmserver.Report{}, err
 	}
 	if err := b.refusal.Load(); err != nil {
-		return b.table.Report(), *err
+		return b.table.ReportTo(b.name()), *err
 	}
-	report, err := b.table.Reserve(ctx, t, agent.DefaultLease, wait)
+	_, err := b.table.ReserveFor(ctx, b.name(), t, agent.DefaultLease, wait)
+	report := b.table.ReportTo(b.name())
 	if ctx.Err() != nil {
 		time.Sleep(b.dying)
 	}
@@ -57,10 +59,14 @@ func (b *tableBackend) Reserve(ctx context.Context, t llmserver.Token, wait time
 	return report, err
 }
 
+// name is this ingress's towards the agent.
+func (b *tableBackend) name() string { return fmt.Sprintf("%p", b) }
+
 // Cancel arrives in any weather.
 func (b *tableBackend) Cancel(_ context.Context, t llmserver.Token) (llmserver.Report, error) {
 	time.Sleep(b.latency)
-	return b.table.Release(t), nil
+	b.table.Release(t)
+	return b.table.ReportTo(b.name()), nil
 }
 
 // Do holds the slot until the answer's body is closed.
@@ -70,13 +76,13 @@ func (b *tableBackend) Do(req *http.Request, t llmserver.Token) (*http.Response,
 	}
 	run, err := b.table.Consume(t)
 	if err != nil {
-		return nil, b.table.Report(), err
+		return nil, b.table.ReportTo(b.name()), err
 	}
-	return &http.Response{StatusCode: http.StatusOK, Body: runBody{run}}, b.table.Report(), nil
+	return &http.Response{StatusCode: http.StatusOK, Body: runBody{run}}, b.table.ReportTo(b.name()), nil
 }
 
 func (b *tableBackend) Probe(ctx context.Context) (llmserver.Report, error) {
-	return b.table.Report(), b.travel(ctx)
+	return b.table.ReportTo(b.name()), b.travel(ctx)
 }
 
 func (*tableBackend) Describe(llmserver.Endpoint) {}

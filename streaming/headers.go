@@ -34,7 +34,7 @@ func TrimRequestHeader(h http.Header) {
 // ownRequestField tells the request fields that go no further than berth, or that each connection has anew.
 func ownRequestField(name string) bool {
 	switch name {
-	case "Content-Length", "Expect", "X-Reserved-Slot-Token":
+	case "Content-Length", "Expect", "X-Reserved-Slot-Token", "X-Slot-Holder":
 		return true
 	}
 	return false
@@ -97,7 +97,7 @@ func hopByHop(name string) bool {
 // internal tells the answer fields of the slot protocol, which never reach a client.
 func internal(name string) bool {
 	switch name {
-	case "X-Reserved-Slot-Token", "X-Num-Ongoing-Requests", "X-Slot-Instance", "X-Slot-Seq", "X-Slot-Refused":
+	case "X-Reserved-Slot-Token", "X-Num-Ongoing-Requests", "X-Slot-Instance", "X-Slot-Seq", "X-Slot-Refused", "X-Slot-Own":
 		return true
 	}
 	return false

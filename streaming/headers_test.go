@@ -39,7 +39,7 @@ func TestARequestLeavesBehindWhatIsNotForTheUpstream(t *testing.T) {
 	for name, copyHeader := range map[string]func(dst, src http.Header){"copied": CopyRequestHeader, "trimmed": copyTrimmed} {
 		dst := http.Header{}
 		copyHeader(dst, http.Header{
-			"X-Reserved-Slot-Token": {"mine"}, "Expect": {"100-continue"}, "Content-Length": {"7"},
+			"X-Reserved-Slot-Token": {"mine"}, "X-Slot-Holder": {"me"}, "Expect": {"100-continue"}, "Content-Length": {"7"},
 			"Authorization": {"Bearer k"}, "Traceparent": {"00-1-2-01"},
 		})
 		want := http.Header{"Authorization": {"Bearer k"}, "Traceparent": {"00-1-2-01"}, "User-Agent": nil}
@@ -60,7 +60,7 @@ func TestTheSlotProtocolDoesNotReachTheClient(t *testing.T) {
 	dst := http.Header{}
 	CopyResponseHeader(dst, http.Header{
 		"X-Reserved-Slot-Token": {"t"}, "X-Num-Ongoing-Requests": {"3"}, "X-Slot-Instance": {"i"}, "X-Slot-Seq": {"9"},
-		"X-Slot-Refused": {"full"}, "X-Request-Id": {"r"}, "Content-Type": {"application/json"},
+		"X-Slot-Refused": {"full"}, "X-Slot-Own": {"2"}, "X-Request-Id": {"r"}, "Content-Type": {"application/json"},
 	})
 	want := http.Header{"X-Request-Id": {"r"}, "Content-Type": {"application/json"}}
 	if !maps.EqualFunc(dst, want, slices.Equal) {

@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
+
 	"berth/llmserver"
 )
 
@@ -24,6 +26,7 @@ const controlTimeout = 2 * time.Second
 type client struct {
 	*llmserver.HTTP
 	control *llmserver.HTTP
+	holder  string // its name towards the agent
 	secret  atomic.Pointer[string]
 }
 
@@ -38,7 +41,7 @@ func Dial(e llmserver.Endpoint) (llmserver.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &client{HTTP: requests, control: control}
+	c := &client{HTTP: requests, control: control, holder: uuid.NewString()}
 	c.Describe(e)
 	return c, nil
 }
@@ -91,6 +94,7 @@ func (c *client) Do(req *http.Request, t llmserver.Token) (*http.Response, llmse
 		req = req.WithContext(req.Context()) // the caller's header may go to another replica next
 		req.Header = maps.Clone(req.Header)
 		req.Header.Set(headerToken, t.String())
+		req.Header.Set(headerHolder, c.holder)
 	}
 	resp, _, err := c.HTTP.Do(req, t)
 	if err != nil {
@@ -159,7 +163,7 @@ func (c *client) callOnce(ctx context.Context, method, path, body string) (answe
 	req := (&http.Request{
 		Method: method,
 		URL:    &url.URL{Path: path},
-		Header: http.Header{"Content-Type": {"application/json"}},
+		Header: http.Header{"Content-Type": {"application/json"}, headerHolder: {c.holder}},
 		Body:   http.NoBody,
 	}).WithContext(ctx)
 	if body != "" {

@@ -282,3 +282,42 @@ func TestAProbeHearsOfTheEngineAndOfTheDrain(t *testing.T) {
 		t.Errorf("a draining agent reports %+v", report)
 	}
 }
+
+// Every answer says what of the count is the asker's own, and says it to nobody who does not say who it is.
+func TestAnIngressIsToldHowMuchIsItsOwn(t *testing.T) {
+	s := newStand(t, 8, nil)
+	first, second := dial(t, s.url, ""), dial(t, s.url, "")
+	want := func(what string, report llmserver.Report, own, ongoing int) {
+		t.Helper()
+		if !report.OwnKnown || report.Own != own || report.Ongoing != ongoing {
+			t.Errorf("%s says %+v; want %d of %d", what, report, own, ongoing)
+		}
+	}
+	token, other := uuid.New(), uuid.New()
+	report, err := first.Reserve(t.Context(), token, 0)
+	if want("a reservation", report, 1, 1); err != nil {
+		t.Fatal(err)
+	}
+	report, _ = second.Reserve(t.Context(), other, 0)
+	want("that of another", report, 1, 2)
+	report, _ = first.Probe(t.Context())
+	want("a probe", report, 1, 2)
+	report, _ = first.Cancel(t.Context(), uuid.New())
+	want("a cancel", report, 1, 2)
+	_, report, err = first.Do(chatRequest(t.Context()), uuid.New())
+	if want("a refusal", report, 1, 2); !errors.Is(err, llmserver.ErrToken) {
+		t.Fatal(err)
+	}
+	resp, report, err := first.Do(chatRequest(t.Context()), token)
+	if want("an answer", report, 1, 2); err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	report, _ = second.Cancel(t.Context(), other)
+	if report.Own != 0 {
+		t.Errorf("after its cancel another is told of %d", report.Own)
+	}
+	if a := s.call(http.MethodGet, "/internal/slots", ""); strings.Contains(a.text, "own") || a.Header.Get(headerOwn) != "" {
+		t.Errorf("a stranger is told %s", a.text)
+	}
+}

@@ -23,10 +23,17 @@ type machine struct {
 	runs   []*Run
 }
 
+// mint makes a token that is of the same holder whenever the draws are the same.
+func mint(i int) llmserver.Token {
+	token := uuid.New()
+	token[15] = byte(i)
+	return token
+}
+
 func (m *machine) token(t *rapid.T) llmserver.Token {
 	i := rapid.IntRange(0, len(m.tokens)-1).Draw(t, "token")
 	if at, spent := m.model.spent[m.tokens[i]]; spent && time.Since(at) >= MaxLease {
-		m.tokens[i] = uuid.New() // the old one may be remembered or not
+		m.tokens[i] = mint(i) // the old one may be remembered or not
 	}
 	return m.tokens[i]
 }
@@ -68,6 +75,9 @@ func (m *machine) consume(t *rapid.T) {
 	}
 	if err != nil {
 		return
+	}
+	if r.holder != holderOf(token) {
+		t.Fatalf("the request is of %q; want %q", r.holder, holderOf(token))
 	}
 	m.runs = append(m.runs, r)
 	m.model.running++
@@ -142,6 +152,22 @@ func (m *machine) check(t *rapid.T) {
 		t.Fatalf("reserved %d, running %d, waiting %d; want %d, %d, %d",
 			got.Reserved, got.Running, got.Waiting, reserved, m.model.running, len(m.model.line))
 	}
+	for _, holder := range []string{"x", "y"} {
+		own := 0
+		for token, c := range m.model.claims {
+			if holderOf(token) == holder && !c.expires.IsZero() {
+				own++
+			}
+		}
+		for _, r := range m.runs {
+			if r.holder == holder {
+				own++
+			}
+		}
+		if report := m.table.ReportTo(holder); report.Own != own || !report.OwnKnown {
+			t.Fatalf("%s is told of %d of its own; want %d", holder, report.Own, own)
+		}
+	}
 	for _, call := range m.calls {
 		select {
 		case <-call.done:
@@ -172,7 +198,7 @@ func play(t *testing.T, rt *rapid.T) {
 	limit := rapid.IntRange(1, 4).Draw(rt, "limit")
 	m := &machine{t: t, table: NewTable(limit), tokens: make([]llmserver.Token, 6)}
 	for i := range m.tokens {
-		m.tokens[i] = uuid.New()
+		m.tokens[i] = mint(i)
 	}
 	m.model = &model{limit: limit, claims: make(map[llmserver.Token]*modelClaim), spent: make(map[llmserver.Token]time.Time)}
 	step := func(f func(*rapid.T)) func(*rapid.T) {
@@ -199,8 +225,12 @@ func play(t *testing.T, rt *rapid.T) {
 		m.model.running--
 		m.model.grant(time.Now())
 	}
+	m.runs = nil
 	m.sleep(2 * MaxLease)
 	m.check(rt)
+	if len(m.table.held) != 0 {
+		rt.Fatalf("in the end %v hold something", m.table.held)
+	}
 	if got := m.table.Read(); got.Ongoing != 0 || got.Waiting != 0 || got.Highest > limit {
 		rt.Fatalf("in the end %+v", got)
 	}

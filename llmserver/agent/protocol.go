@@ -17,6 +17,8 @@ const (
 	headerInstance = "X-Slot-Instance"
 	headerSeq      = "X-Slot-Seq"
 	headerSecret   = "X-Slot-Secret"
+	headerHolder   = "X-Slot-Holder" // of a call: names the ingress, which is told in turn
+	headerOwn      = "X-Slot-Own"    // how much of what is ongoing it holds itself
 )
 
 // Why a request was not let in. The engine has seen nothing of it.
@@ -50,16 +52,25 @@ type slotReport struct {
 	Draining bool   `json:"draining"`
 	Instance string `json:"instance"`
 	Seq      uint64 `json:"seq"`
-	Reserved *int   `json:"reserved,omitempty"` // of a reading
+	Own      *int   `json:"num_own_requests,omitempty"` // to one who says who it is
+	Reserved *int   `json:"reserved,omitempty"`         // of a reading
 	Running  *int   `json:"running,omitempty"`
 }
 
 func encodeReport(r llmserver.Report) slotReport {
-	return slotReport{Ongoing: r.Ongoing, Limit: r.Limit, Draining: r.Draining, Instance: r.Instance, Seq: r.Seq}
+	s := slotReport{Ongoing: r.Ongoing, Limit: r.Limit, Draining: r.Draining, Instance: r.Instance, Seq: r.Seq}
+	if r.OwnKnown {
+		s.Own = &r.Own
+	}
+	return s
 }
 
 func (s slotReport) decode() llmserver.Report {
-	return llmserver.Report{Ongoing: s.Ongoing, Limit: s.Limit, Draining: s.Draining, Instance: s.Instance, Seq: s.Seq}
+	r := llmserver.Report{Ongoing: s.Ongoing, Limit: s.Limit, Draining: s.Draining, Instance: s.Instance, Seq: s.Seq}
+	if s.Own != nil {
+		r.Own, r.OwnKnown = *s.Own, true
+	}
+	return r
 }
 
 // setReport puts a report in the header of an answer.
@@ -67,6 +78,9 @@ func setReport(h http.Header, r llmserver.Report) {
 	h.Set(headerOngoing, strconv.Itoa(r.Ongoing))
 	h.Set(headerInstance, r.Instance)
 	h.Set(headerSeq, strconv.FormatUint(r.Seq, 10))
+	if r.OwnKnown {
+		h.Set(headerOwn, strconv.Itoa(r.Own))
+	}
 }
 
 // readReport takes a report from the header of an answer; false if it has
@@ -78,7 +92,8 @@ func readReport(h http.Header) (llmserver.Report, bool) {
 	if err != nil || err2 != nil || instance == "" || ongoing < 0 {
 		return llmserver.Report{}, false
 	}
-	return llmserver.Report{Ongoing: ongoing, Instance: instance, Seq: seq}, true
+	own, err := strconv.Atoi(h.Get(headerOwn))
+	return llmserver.Report{Ongoing: ongoing, Instance: instance, Seq: seq, Own: max(0, own), OwnKnown: err == nil}, true
 }
 
 // writeError answers with OpenAI's error object, all four keys, error first.

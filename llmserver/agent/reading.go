@@ -19,17 +19,29 @@ type Reading struct {
 }
 
 // Read reads the table.
-func (t *Table) Read() Reading {
+func (t *Table) Read() Reading { return t.ReadFor("") }
+
+// ReadFor reads the table for a holder.
+func (t *Table) ReadFor(holder string) Reading {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return Reading{t.report(), t.reserved, t.running, t.line.Len(), t.totals}
+	return Reading{t.reportTo(holder), t.reserved, t.running, t.line.Len(), t.totals}
 }
 
 // Report says how full the engine is.
-func (t *Table) Report() llmserver.Report {
+func (t *Table) Report() llmserver.Report { return t.ReportTo("") }
+
+// ReportTo says to a holder how full the engine is, and how much of that is the holder's.
+func (t *Table) ReportTo(holder string) llmserver.Report {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.report()
+	return t.reportTo(holder)
+}
+
+func (t *Table) reportTo(holder string) llmserver.Report {
+	r := t.report()
+	r.Own, r.OwnKnown = t.held[holder], holder != ""
+	return r
 }
 
 func (t *Table) report() llmserver.Report {

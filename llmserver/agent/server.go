@@ -60,7 +60,7 @@ func New(c Config) *Server {
 
 // ServeHTTP puts a report on every answer; who changes the counts, or waits, renews it.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	setReport(w.Header(), s.table.Report())
+	setReport(w.Header(), s.table.ReportTo(holder(r)))
 	s.mux.ServeHTTP(w, r)
 }
 
@@ -83,6 +83,17 @@ func (s *Server) control(next http.HandlerFunc) http.Handler {
 	})
 }
 
+// holder is who makes a call, by its own word; empty if it does not say.
+func holder(r *http.Request) string {
+	if name := r.Header.Get(headerHolder); len(name) <= maxHolder {
+		return name
+	}
+	return ""
+}
+
+// maxHolder bounds the name of a holder.
+const maxHolder = 64
+
 // reserve answers POST /internal/slots.
 func (s *Server) reserve(w http.ResponseWriter, r *http.Request) {
 	var call reserveRequest
@@ -96,13 +107,14 @@ func (s *Server) reserve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	wait := time.Duration(min(call.WaitMS, maxWait.Milliseconds())) * time.Millisecond
-	report, err := s.table.Reserve(r.Context(), call.Token, call.lease(), wait)
+	_, err = s.table.ReserveFor(r.Context(), holder(r), call.Token, call.lease(), wait)
+	report := s.table.ReportTo(holder(r))
 	setReport(w.Header(), report)
 	answer, accepted := encodeReport(report), err == nil
 	answer.Accepted = &accepted
 	switch {
 	case errors.Is(err, llmserver.ErrToken):
-		s.refuse(w, err)
+		s.refuse(w, r, err)
 		return
 	case errors.Is(err, llmserver.ErrFull):
 		w.Header().Set(headerRefused, refusedFull)
@@ -124,14 +136,15 @@ func (s *Server) release(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusBadRequest, "invalid_request_error", "invalid_token", "The token is not a UUID.")
 		return
 	}
-	report := s.table.Release(token)
+	s.table.Release(token)
+	report := s.table.ReportTo(holder(r))
 	setReport(w.Header(), report)
 	writeJSON(w, http.StatusOK, encodeReport(report))
 }
 
 // read answers GET /internal/slots.
-func (s *Server) read(w http.ResponseWriter, _ *http.Request) {
-	reading := s.table.Read()
+func (s *Server) read(w http.ResponseWriter, r *http.Request) {
+	reading := s.table.ReadFor(holder(r))
 	answer := encodeReport(reading.Report)
 	answer.Reserved, answer.Running = &reading.Reserved, &reading.Running
 	setReport(w.Header(), reading.Report)
@@ -181,7 +194,7 @@ func (s *Server) gate(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if err != nil {
-		s.refuse(w, err)
+		s.refuse(w, r, err)
 		return
 	}
 	s.forward(w, r, b, run.Finish)
@@ -199,7 +212,7 @@ func (s *Server) consume(token string) (*Run, error) {
 func (s *Server) pass(w http.ResponseWriter, r *http.Request) {
 	b, err := s.bodies.read(w, r)
 	if err != nil {
-		s.refuse(w, err)
+		s.refuse(w, r, err)
 		return
 	}
 	s.forward(w, r, b, nil)
@@ -219,7 +232,7 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, b *body, ending
 	}
 	if errors.Is(err, llmserver.ErrNoConnection) {
 		s.config.Log.Warn("the engine cannot be reached", "error", err)
-		s.refuse(w, err)
+		s.refuse(w, r, err)
 		return
 	}
 	if err != nil {
@@ -227,7 +240,7 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, b *body, ending
 	}
 	defer resp.Body.Close()
 	b.release() // nobody sends it again, and an answer may take long
-	setReport(w.Header(), s.table.Report())
+	setReport(w.Header(), s.table.ReportTo(holder(r)))
 	relay := streaming.Relay{WriteTimeout: s.config.WriteTimeout, Ending: ending, Bare: true}
 	if _, err := relay.Copy(r.Context(), w, resp, nil); err != nil {
 		panic(http.ErrAbortHandler)
@@ -256,9 +269,9 @@ func (s *Server) send(r *http.Request, body []byte) (*http.Response, error) {
 }
 
 // refuse answers a request that the engine has seen nothing of.
-func (s *Server) refuse(w http.ResponseWriter, err error) {
+func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	h := w.Header()
-	setReport(h, s.table.Report())
+	setReport(h, s.table.ReportTo(holder(r)))
 	mark := func(reason string) { h.Set(headerRefused, reason) }
 	switch tooLarge, _ := errors.AsType[*http.MaxBytesError](err); {
 	case tooLarge != nil:

@@ -44,7 +44,8 @@ type Table struct {
 	running  int
 	draining bool
 	claims   map[llmserver.Token]*claim
-	line     list.List // of *claim that wait, the oldest first; empty while a slot is free
+	held     map[string]int // of what is ongoing, by holder; none is zero
+	line     list.List      // of *claim that wait, the oldest first; empty while a slot is free
 	spent    spent
 	drained  chan struct{} // closed when draining and nothing is ongoing
 	totals   Totals
@@ -53,6 +54,7 @@ type Table struct {
 // claim is a token that waits or is reserved.
 type claim struct {
 	token  llmserver.Token
+	holder string // who asked; empty if it did not say
 	lease  time.Duration
 	place  *list.Element // in line; nil once reserved
 	ended  chan struct{} // closed when it waits no longer
@@ -66,6 +68,7 @@ func NewTable(limit int) *Table {
 		instance: uuid.NewString(),
 		limit:    limit,
 		claims:   make(map[llmserver.Token]*claim),
+		held:     make(map[string]int),
 		drained:  make(chan struct{}),
 	}
 }
@@ -78,8 +81,14 @@ func NewTable(limit int) *Table {
 // llmserver.ErrToken for a spent token, or that of ctx, and then the token is
 // spent. The report is true at the time of the answer.
 func (t *Table) Reserve(ctx context.Context, token llmserver.Token, lease, wait time.Duration) (llmserver.Report, error) {
+	return t.ReserveFor(ctx, "", token, lease, wait)
+}
+
+// ReserveFor is Reserve for a holder that is told how much of what is ongoing is its own. A token
+// stays with the holder that asked for it first.
+func (t *Table) ReserveFor(ctx context.Context, holder string, token llmserver.Token, lease, wait time.Duration) (llmserver.Report, error) {
 	t.mu.Lock()
-	c, err := t.claim(token, min(lease, MaxLease), wait > 0)
+	c, err := t.claim(holder, token, min(lease, MaxLease), wait > 0)
 	if err != nil || c.place == nil {
 		defer t.mu.Unlock()
 		return t.report(), err
@@ -110,11 +119,11 @@ func (t *Table) Reserve(ctx context.Context, token llmserver.Token, lease, wait 
 
 // claim finds or makes the claim of a token. A new one is reserved if a slot
 // is free, else put in line if it is to wait.
-func (t *Table) claim(token llmserver.Token, lease time.Duration, wait bool) (*claim, error) {
+func (t *Table) claim(holder string, token llmserver.Token, lease time.Duration, wait bool) (*claim, error) {
 	if c := t.claims[token]; c != nil {
 		return c, nil
 	}
-	c := &claim{token: token, lease: lease}
+	c := &claim{token: token, holder: holder, lease: lease}
 	switch {
 	case t.spent.has(token):
 		t.totals.RefusedToken++
@@ -123,6 +132,7 @@ func (t *Table) claim(token llmserver.Token, lease time.Duration, wait bool) (*c
 		t.totals.RefusedDraining++
 		return nil, llmserver.ErrDraining
 	case t.reserved+t.running < t.limit:
+		t.hold(holder, +1)
 		t.count(+1, 0)
 		t.grant(c)
 	case wait && t.line.Len() < maxWaits:
@@ -145,7 +155,7 @@ func (t *Table) grant(c *claim) {
 		if t.claims[c.token] == c {
 			t.totals.Expired++
 			t.spend(c)
-			t.free(-1, 0)
+			t.free(c.holder, -1, 0)
 		}
 	})
 }
@@ -187,7 +197,7 @@ func (t *Table) release(token llmserver.Token) {
 		t.totals.Released++
 		c.err = llmserver.ErrToken // who asked may not have heard of the slot yet
 		t.spend(c)
-		t.free(-1, 0)
+		t.free(c.holder, -1, 0)
 	}
 }
 
@@ -204,7 +214,7 @@ func (t *Table) Consume(token llmserver.Token) (*Run, error) {
 	t.totals.Consumed++
 	t.spend(c)
 	t.count(-1, +1)
-	return &Run{table: t}, nil
+	return &Run{table: t, holder: c.holder}, nil
 }
 
 // Acquire lets a request run that has no reservation, if a slot is free:
@@ -228,6 +238,7 @@ func (t *Table) Acquire() (*Run, error) {
 // Run is a running request.
 type Run struct {
 	table    *Table
+	holder   string
 	finished atomic.Bool
 }
 
@@ -239,21 +250,33 @@ func (r *Run) Finish() {
 	r.table.mu.Lock()
 	defer r.table.mu.Unlock()
 	r.table.totals.Finished++
-	r.table.free(0, -1)
+	r.table.free(r.holder, 0, -1)
 }
 
-// free gives one unit back: to the oldest in line, and then it is free at no
+// free gives one unit of a holder back: to the oldest in line, and then it is free at no
 // moment, or else to everybody.
-func (t *Table) free(reserved, running int) {
+func (t *Table) free(holder string, reserved, running int) {
+	t.hold(holder, -1)
 	if oldest := t.line.Front(); oldest != nil {
 		c := oldest.Value.(*claim)
 		t.endWait(c, nil)
+		t.hold(c.holder, +1)
 		t.grant(c)
 		reserved++
 	}
 	t.count(reserved, running)
 	if t.draining && t.reserved+t.running == 0 {
 		close(t.drained)
+	}
+}
+
+// hold counts a unit for its holder, or not any more.
+func (t *Table) hold(holder string, units int) {
+	if holder == "" {
+		return
+	}
+	if t.held[holder] += units; t.held[holder] == 0 {
+		delete(t.held, holder)
 	}
 }
 
