@@ -4,11 +4,17 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
 
 	"berth/config"
 )
@@ -112,6 +118,11 @@ func TestTheAccessLogTellsHowRequestsEnd(t *testing.T) {
 		modelOn("down", refusing(1)),
 		modelOn("broken", upstream(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })),
 	)
+	slow := modelOn("slow", chunkThen(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	slow.GapTimeout = 10 * time.Millisecond
+	if err := f.Apply(f.with(slow)); err != nil {
+		t.Fatal(err)
+	}
 	leaving := func() {
 		ctx, leave := context.WithCancel(t.Context())
 		f.stream(ctx, f.h1).read(len(textChunk))
@@ -124,6 +135,8 @@ func TestTheAccessLogTellsHowRequestsEnd(t *testing.T) {
 		{func() { f.chat("teapot") }, map[string]any{"status": 418.0, "outcome": "finished", "model": "teapot", "replica": "a"}},
 		{func() { f.chat("erring") }, map[string]any{"status": 200.0, "outcome": "finished", "error_event": true}},
 		{func() { f.chat("dying") }, map[string]any{"status": 200.0, "outcome": "upstream_broken", "code": "upstream_broken", "events": 1.0}},
+		{func() { f.post("/v1/completions", `{"model":"slow","stream":true}`) },
+			map[string]any{"status": 200.0, "outcome": "upstream_broken", "code": "upstream_gap_timeout"}},
 		{func() { f.chat("down") }, map[string]any{"status": 503.0, "outcome": "refused", "code": "no_replica_available"}},
 		{func() { f.chat("broken") }, map[string]any{"status": 502.0, "outcome": "failed", "code": "upstream_broken", "first_byte_ms": nil}},
 		{func() { f.chat("other") }, map[string]any{"status": 404.0, "outcome": "refused", "code": "model_not_found", "model": nil, "replica": nil}},
@@ -134,6 +147,43 @@ func TestTheAccessLogTellsHowRequestsEnd(t *testing.T) {
 	} {
 		test.request()
 		wantFields(t, f.logged(path, i+1)[i], test.want)
+	}
+}
+
+// with is the configuration that the server goes by, and one more model.
+func (f *front) with(m config.Model) *config.Config {
+	c := *f.registry.table.Load().config
+	c.Models = append(slices.Clone(c.Models), m)
+	return &c
+}
+
+func TestTheNameOfTheKeyIsCountedAndLogged(t *testing.T) {
+	c := withKeys(configured(modelOn("m", playing(t, "text/event-stream", textChunk+usageChunk+doneChunk))), 9, map[string][]string{"alice": nil})
+	c.AccessLog = filepath.Join(t.TempDir(), "access.jsonl")
+	f := serveConfig(t, c)
+	f.chatBy("alice", "m")
+	f.chatBy("mallory", "m")
+	lines := f.logged(c.AccessLog, 2)
+	wantFields(t, lines[0], map[string]any{"key": "alice", "outcome": "finished"})
+	wantFields(t, lines[1], map[string]any{"key": nil, "outcome": "refused", "status": 401.0})
+	if n := f.metric(`berth_tokens_total{key="alice",kind="prompt",model="m"}`); n != 40 {
+		t.Errorf("%v tokens are counted", n)
+	}
+	if text, err := os.ReadFile(c.AccessLog); err != nil || strings.Contains(string(text), "mallory") {
+		t.Errorf("a key that nobody has is in the log (%v):\n%s", err, text)
+	}
+}
+
+func TestStandardOutputStaysOpen(t *testing.T) {
+	out, err := openAccessLog(config.ToStdout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := out.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stdout.Stat(); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -196,4 +246,27 @@ func TestTheAccessLogIsWholeWhenTheServerEnds(t *testing.T) {
 	receive(t, f.served)
 	f.Close()
 	f.logged(path, n)
+}
+
+// BenchmarkAccessLog is what a line costs the request that it is about.
+func BenchmarkAccessLog(b *testing.B) {
+	var l accessLog
+	out, err := openAccessLog(os.DevNull)
+	if err != nil {
+		b.Fatal(err)
+	}
+	l.use(out, newMetrics(), slog.New(slog.DiscardHandler))
+	defer l.close()
+	gin.SetMode(gin.ReleaseMode)
+	c, _ := gin.CreateTestContext(httptest.NewRecorder())
+	c.Request = httptest.NewRequest("POST", "/v1/chat/completions", nil)
+	c.Request.Header.Set(requestIDHeader, "b5b9ae0c-3d31-4b5f-9a83-5d2cbe2f5d8c")
+	x := &exchange{c: c, model: &model{config: modelOn("m")}, began: time.Now()}
+	x.trail = trail{attempts: 1, replica: "a", rank: 1, uploaded: x.began, dispatched: x.began}
+	x.result.FirstByte = x.began
+	c.Set(keyExchange, x)
+	b.ReportAllocs()
+	for b.Loop() {
+		l.record(c, time.Second)
+	}
 }

@@ -206,12 +206,20 @@ func TestOperatorsGetMetricsAndProfiles(t *testing.T) {
 		"/debug/pprof/":                  "goroutine",
 		"/debug/pprof/goroutine?debug=1": "goroutine profile",
 		"/debug/pprof/cmdline":           "ingress",
+		"/debug/pprof/symbol":            "num_symbols",
+		"/internal/slots":                `"slots"`,
+		"/internal/decisions":            `"decisions"`,
 	} {
 		if r := f.admin(path); r.StatusCode != 200 || !strings.Contains(r.body, want) {
 			t.Errorf("%s: %d %.100s", path, r.StatusCode, r.body)
 		}
-		if r := f.get(path); path != "/metrics" && r.StatusCode != 404 {
-			t.Errorf("clients get %s: %d", path, r.StatusCode)
+		if path == "/metrics" {
+			continue
+		}
+		for _, r := range []reply{f.get(path), f.get("/v1" + path), f.post(path, chat("m"))} {
+			if r.StatusCode != 404 {
+				t.Errorf("clients get %s: %d", r.Request.URL, r.StatusCode)
+			}
 		}
 	}
 }

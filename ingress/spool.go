@@ -11,6 +11,8 @@ import (
 const (
 	// maxSpooled is how many bytes may wait to be written. A disk that takes no more for long costs lines, not requests.
 	maxSpooled = 8 << 20
+	// keptSpool is how much memory is kept for what is yet to come.
+	keptSpool = 256 << 10
 	// spoolPatience is how long the end waits for what has yet to be written.
 	spoolPatience = 5 * time.Second
 )
@@ -30,8 +32,9 @@ type spool struct {
 	pending []byte     // whole lines
 	closed  bool
 
-	writing sync.Mutex // guards out, during writes too
+	writing sync.Mutex // guards what follows, during writes too
 	out     io.WriteCloser
+	torn    bool // the last write ended within a line
 }
 
 func newSpool(name string, dropped func(lines int), log *slog.Logger) *spool {
@@ -65,7 +68,7 @@ func (s *spool) use(out io.WriteCloser) {
 	if s.out != nil {
 		s.out.Close() // every write was looked at
 	}
-	s.out = out
+	s.out, s.torn = out, false
 }
 
 // run writes what is pending, all of it at once, until the end.
@@ -78,7 +81,11 @@ func (s *spool) run() {
 		s.mu.Lock()
 		batch, s.pending = s.pending, batch[:0]
 		s.mu.Unlock()
-		if err := s.write(batch); (err != nil) != failing {
+		err := s.write(batch)
+		if cap(batch) > keptSpool {
+			batch = nil // a burst is over
+		}
+		if (err != nil) != failing {
 			if failing = err != nil; failing {
 				s.log.Error("lines are lost: "+s.name+" cannot be written", "error", err)
 			}
@@ -92,9 +99,16 @@ func (s *spool) write(batch []byte) error {
 	if len(batch) == 0 || s.out == nil {
 		return nil
 	}
+	mend := 0
+	if s.torn {
+		batch, mend = append([]byte("\n"), batch...), 1
+	}
 	n, err := s.out.Write(batch)
 	if err != nil {
-		s.drop(batch[n:])
+		s.drop(batch[max(n, mend):])
+	}
+	if n > 0 {
+		s.torn = batch[n-1] != '\n'
 	}
 	return err
 }

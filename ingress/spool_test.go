@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 )
 
-// disk is a file that takes nothing while it is held, and half of each write while it is full.
+// disk is a file that takes nothing while it is held, and only the first bytes of a write while it is full.
 type disk struct {
 	bytes.Buffer
 	hold   chan struct{} // nil: it takes all
@@ -24,7 +24,8 @@ func (d *disk) Write(p []byte) (int, error) {
 		<-d.hold
 	}
 	if d.full {
-		return len(p) / 2, errors.New("no space left on device")
+		n, _ := d.Buffer.Write(p[:min(3, len(p))])
+		return n, errors.New("no space left on device")
 	}
 	return d.Buffer.Write(p)
 }
@@ -86,12 +87,19 @@ func TestLinesThatAFileDoesNotTakeAreCounted(t *testing.T) {
 		d := &disk{full: true}
 		s, dropped, log := spooled(t, d)
 		for range 3 {
-			s.Write([]byte("1\n2\n3\n4\n"))
+			s.Write([]byte("1\n23\n4\n"))
 			synctest.Wait()
 		}
 		if n := dropped.Load(); n != 6 {
 			t.Errorf("%v lines are counted, want 6", n)
 		}
+		d.full = false
+		s.Write([]byte("5\n"))
+		synctest.Wait()
+		if got := d.String(); got != "1\n2\n1\n1\n2\n5\n" {
+			t.Errorf("the file is %q", got)
+		}
+		d.full = true
 		if text := log.take(); strings.Count(text, "no space left") != 1 {
 			t.Errorf("not told once:\n%s", text)
 		}
