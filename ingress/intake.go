@@ -1,0 +1,115 @@
+package ingress
+
+import (
+	"cmp"
+	"errors"
+	"strconv"
+	"time"
+
+	"berth/routers"
+)
+
+// read takes in the body and finds the model that it is for.
+func (x *exchange) read() error {
+	t := x.registry.table.Load()
+	reader := bodyReader{maxBytes: t.config.HTTP.MaxBodyBytes, timeout: t.config.HTTP.BodyTimeout, budget: x.budget}
+	b, err := reader.read(x.c.Writer, x.c.Request)
+	stray := !known(x.c.Request.URL.Path)
+	if stray && errors.Is(err, errContentType) {
+		return errUnknownPath
+	}
+	if err != nil {
+		return err
+	}
+	x.body, x.ready = b, time.Now()
+	x.uploaded, x.size = x.ready, len(b.Bytes())
+	p, err := scanBody(x.c.Request.Header, b.Bytes())
+	if stray && p.model == nil {
+		return errUnknownPath // whatever else is wrong with it
+	}
+	if err != nil {
+		return err
+	}
+	if err := x.resolve(t, p); err != nil || p.previous.absent() {
+		return err
+	}
+	return x.bind(text(p.previous.of(b.Bytes())))
+}
+
+// resolve finds the model and makes the payload.
+func (x *exchange) resolve(t *table, p payload) error {
+	adapter, err := x.find(t, p)
+	if err != nil {
+		return err
+	}
+	if !keyOf(x.c).allows(x.model) {
+		return &keyError{errKeyModel, "This API key may not use the model " + strconv.Quote(x.model.config.ID) + "; GET /v1/models lists those that it may."}
+	}
+	x.c.Set(keyModel, x.model.config.ID)
+	x.stream = p.stream
+	x.payload = routers.Payload{
+		RequestID: requestID(x.c),
+		Model:     x.model.config.ID,
+		Adapter:   adapter,
+		Text:      p.text().of(x.body.Bytes()),
+		SessionID: sessionID(t.config.Session, x.c.Request.Header, p, x.body.Bytes()),
+	}
+	x.hash(p)
+	if len(x.payload.Text) == 0 {
+		x.withoutText()
+	}
+	return nil
+}
+
+// find finds the model, and the adapter of it if one is asked for. Where the replica calls what is asked for otherwise than
+// the client does, that one value is replaced in the body.
+func (x *exchange) find(t *table, p payload) (adapter string, err error) {
+	switch {
+	case p.model != nil:
+		name := string(p.model)
+		if x.model = t.find(name); x.model == nil {
+			x.model, adapter = t.adapted(name)
+		}
+		if x.model == nil {
+			return "", unknownModel(name)
+		}
+		if served := cmp.Or(adapter, x.model.config.ServedName); name != served {
+			x.body.replaceModel(p, served)
+		}
+	case len(t.models) == 1:
+		x.model = t.models[0]
+		if !p.modelAt.absent() {
+			x.body.replaceModel(p, x.model.config.ServedName) // a null
+		}
+	default:
+		return "", errModelRequired
+	}
+	return adapter, nil
+}
+
+// hash hashes the prompt, if its policy or the decision log want that.
+func (x *exchange) hash(p payload) {
+	prefixed, byPrefix := x.model.router.Policy().(routers.Prefixed)
+	if !byPrefix && x.decisionLog.veil.Load() == nil {
+		return
+	}
+	size := routers.DefaultPrefixOptions.BlockBytes
+	if byPrefix {
+		size = prefixed.BlockSize()
+	}
+	x.blocks, x.promptBytes = promptBlocks(nil, p, x.body.Bytes(), x.payload.Model, x.payload.Adapter, size)
+	x.blockBytes = size
+	if byPrefix {
+		x.payload.Blocks = x.blocks
+	}
+}
+
+// withoutText counts a request that leaves the policy nothing to go by but
+// load, and warns of the first one.
+func (x *exchange) withoutText() {
+	x.metrics.noText.WithLabelValues(x.model.config.ID).Inc()
+	x.model.warnText.Do(func() {
+		x.log.Warn("a request has no messages, prompt or input to route by; such requests are ranked by load",
+			"model", x.model.config.ID, "path", x.c.Request.URL.Path, "request_id", x.payload.RequestID)
+	})
+}
