@@ -26,6 +26,7 @@ var mayImport = map[string][]string{
 	"ingress": {"routers", "streaming", "config", "llmserver", "llmserver/http1", "llmserver/discovery", "llmserver/agent",
 		"llmserver/simulated"},
 	"cmd/berth": {"*"},
+	"e2e/bench": {},
 	"e2e":       {"config", "ingress", "llmserver", "llmserver/agent", "llmserver/simulated"},
 }
 

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestAnswersAreComparedByteForByte(t *testing.T) {
+	for _, altered := range []bool{false, true} {
+		e := new(engine)
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if altered {
+				w.Write([]byte("data: "))
+			}
+			e.complete(w, r)
+		}))
+		for _, a := range []ask{{MaxTokens: 16}, {Stream: true, MaxTokens: 3}, {Stream: true, MaxTokens: 3, GapMS: 1}} {
+			c := newClient(server.Listener.Addr().String(), a, 1000)
+			c.measuring.Store(true)
+			conn, err := c.dial()
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = c.exchange(conn, time.Now(), -1)
+			if altered != (err != nil) || !altered && (c.requests.Load() != 1 || a.Stream && c.events.Load() < 3) {
+				t.Errorf("%+v, altered %t: %v, %d requests, %d events", a, altered, err, c.requests.Load(), c.events.Load())
+			}
+			conn.Close()
+		}
+		server.Close()
+	}
+}
+
+func TestTheReportStandsInItsPlace(t *testing.T) {
+	r := &result{work: works[1], rounds: 3, targets: []string{"direct", "berth", "haproxy"}, figures: map[string]figures{
+		"berth": median([]figures{{CPU: 3}, {CPU: 20}, {CPU: 18, Failures: 1}}), "haproxy": {CPU: 12},
+	}}
+	file := filepath.Join(t.TempDir(), "README.md")
+	os.WriteFile(file, []byte("before\n"+begin+"\nold\n"+end+"\nafter\n"), 0o644)
+	if err := rewrite(file, section([]*result{r}, "x.svg")); err != nil {
+		t.Fatal(err)
+	}
+	got, _ := os.ReadFile(file)
+	text := string(got)
+	if !strings.HasPrefix(text, "before\n"+begin) || !strings.HasSuffix(text, end+"\nafter\n") || strings.Contains(text, "old") {
+		t.Errorf("the file became\n%s", text)
+	}
+	if !strings.Contains(text, "| berth | 18.0 | 1.50 |") || !strings.Contains(string(picture([]*result{r})), "berth 18.0 µs/event") {
+		t.Errorf("the figures are missing in\n%s", text)
+	}
+	columns := 0
+	for line := range strings.Lines(r.table()) {
+		if strings.HasPrefix(line, "|") {
+			if n := strings.Count(line, "|"); columns != 0 && n != columns {
+				t.Errorf("%q has %d columns, want %d", line, n, columns)
+			} else {
+				columns = n
+			}
+		}
+	}
+}
