@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -171,7 +172,7 @@ func (f *replayFlags) report(out io.Writer, results []*replay.Result) error {
 		if err != nil {
 			return err
 		}
-		if err := errors.Join(replay.Plot(file, results), file.Close()); err != nil {
+		if err := errors.Join(replay.Plot(file, f.title(), results), file.Close()); err != nil {
 			return err
 		}
 	}
@@ -181,4 +182,17 @@ func (f *replayFlags) report(out io.Writer, results []*replay.Result) error {
 	encoder := json.NewEncoder(out)
 	encoder.SetIndent("", "  ")
 	return encoder.Encode(results)
+}
+
+// title says what a picture is of.
+func (f *replayFlags) title() string {
+	name, _, _ := strings.Cut(filepath.Base(f.trace), ".")
+	title := fmt.Sprintf("%s on %d replicas", name, f.options.Replicas)
+	if f.options.Speed != 1 {
+		title += fmt.Sprintf(", %g times as fast", f.options.Speed)
+	}
+	if f.options.KVTokens > 0 {
+		title += fmt.Sprintf(", %d tokens of KV cache each", f.options.KVTokens)
+	}
+	return title
 }

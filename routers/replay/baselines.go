@@ -198,16 +198,20 @@ func (r *random) Rank(*routers.Payload) iter.Seq[routers.Tier] {
 	}
 }
 
-// chwbl is KubeAI's rule: a ring with bounded load, the key the beginning of the prompt.
-type chwbl struct{ routers.Policy }
+// chwbl is KubeAI's rule: a ring with bounded load, the key the beginning of the prompt. Who is at the bound is
+// passed by; where all are, the walk starts anew without it.
+type chwbl struct {
+	routers.Policy // the ring
+	members        []*llmserver.Replica
+}
 
 func newCHWBL(numbers *rand.Rand) routers.Builder {
-	build := routers.ConsistentHash(routers.HashOptions{VirtualNodes: 256, MaxLoadFactor: 1.25}, numbers.Uint64)
+	build := routers.ConsistentHash(routers.HashOptions{VirtualNodes: 256, Fallbacks: math.MaxInt32}, numbers.Uint64)
 	return func(members []*llmserver.Replica, prev routers.Policy) routers.Policy {
 		if prev, ok := prev.(chwbl); ok {
-			return chwbl{build(members, prev.Policy)}
+			return chwbl{build(members, prev.Policy), members}
 		}
-		return chwbl{build(members, nil)}
+		return chwbl{build(members, nil), members}
 	}
 }
 
@@ -216,5 +220,18 @@ func (c chwbl) Rank(p *routers.Payload) iter.Seq[routers.Tier] {
 	if len(p.Blocks) > 0 {
 		key.SessionID = strconv.FormatUint(p.Blocks[0], 16)
 	}
-	return c.Policy.Rank(&key)
+	total := 1
+	for _, r := range c.members {
+		total += r.Load()
+	}
+	bound := 1.25 * float64(total) / float64(len(c.members))
+	var under, over []routers.Tier
+	for tier := range c.Policy.Rank(&key) {
+		if float64(tier.Replicas[0].Load()) <= bound {
+			under = append(under, tier)
+		} else {
+			over = append(over, tier)
+		}
+	}
+	return slices.Values(append(under, over...))
 }

@@ -1,105 +1,247 @@
 package replay
 
 import (
+	"cmp"
 	"fmt"
 	"html"
 	"io"
 	"math"
+	"slices"
 	"strings"
 	"time"
 )
 
-// A plot is two panels: hit rate against balance, and how many requests had
-// their first token within a time.
+// A plot has three parts: hit rate against balance, how many requests had their
+// first token within a time, and the legend, which has the mean of that time.
 const (
-	plotWidth, plotHeight = 1100, 490
-	panelTop, panelHeight = 50, 340
-	panelWidth            = 420
-	leftPanel, rightPanel = 60, 560
+	plotWidth, plotHeight = 1180, 440
+	panelTop, panelHeight = 84, 290
+	panelWidth            = 370
+	leftPanel, midPanel   = 64, 500
+	legend, legendWidth   = 912, 240
+	ownRadius, radius     = 6.5, 4.5
 )
 
-var colours = []string{"#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#b07aa1", "#76b7b2", "#9c755f", "#edc948", "#ff9da7", "#79706e"}
+// look is how a policy is drawn.
+type look struct {
+	label, colour, dashes string
+	own                   bool // one of the router's, not a baseline
+}
 
-// Plot writes results as an SVG picture.
-func Plot(w io.Writer, results []*Result) error {
-	var b strings.Builder
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">`+"\n", plotWidth, plotHeight)
-	fmt.Fprintf(&b, `<rect width="%d" height="%d" fill="white"/>`+"\n", plotWidth, plotHeight)
-	plotBalance(&b, results)
-	plotTimes(&b, results)
-	for i, r := range results {
-		x, y := leftPanel+(i%5)*205, plotHeight-26+i/5*16
-		fmt.Fprintf(&b, `<rect x="%d" y="%d" width="10" height="10" fill="%s"/><text x="%d" y="%d">%s</text>`+"\n",
-			x, y-9, colours[i%len(colours)], x+15, y, html.EscapeString(r.Policy))
+var looks = map[string]look{
+	"PrefixCacheAffinityRouter": {"prefix affinity", "#d1382c", "", true},
+	"ConsistentHashRouter":      {"consistent hash", "#1f6fb4", "", true},
+	"PowerOfTwoChoicesRouter":   {"power of two", "#e39b16", "", true},
+	"RoundRobinRouter":          {"round robin", "#3a9150", "", true},
+	"random":                    {"random", "#9aa0a6", "1 3", false},
+	"least-requests":            {"least requests", "#7b6d8d", "6 3", false},
+	"chwbl":                     {"CHWBL (KubeAI)", "#8c6d46", "2 2", false},
+	"tree":                      {"tree (SGLang)", "#5f6b75", "8 3 2 3", false},
+	"scored-blocks":             {"scored blocks (llm-d)", "#a0627e", "4 2", false},
+	"longest-match":             {"longest match", "#4d8287", "10 4", false},
+}
+
+// lookOf is the look of a policy, or of one that nobody knows.
+func lookOf(r *Result) look {
+	if l, ok := looks[r.Policy]; ok {
+		return l
 	}
-	b.WriteString("</svg>\n")
-	_, err := io.WriteString(w, b.String())
+	return look{r.Policy, "#444444", "", false}
+}
+
+// picture is an SVG document in the making.
+type picture struct{ strings.Builder }
+
+func (p *picture) add(format string, args ...any) { fmt.Fprintf(p, format+"\n", args...) }
+
+// text writes a text with attributes.
+func (p *picture) text(x, y float64, attributes, text string) {
+	p.add(`<text x="%.1f" y="%.1f" %s>%s</text>`, x, y, attributes, html.EscapeString(text))
+}
+
+// Plot draws results as an SVG picture.
+func Plot(w io.Writer, title string, results []*Result) error {
+	drawn := slices.Clone(results) // the router's own on top
+	slices.SortStableFunc(drawn, func(a, b *Result) int {
+		return cmp.Or(boolean(lookOf(a).own)-boolean(lookOf(b).own), cmp.Compare(b.TTFTMean, a.TTFTMean))
+	})
+	p := new(picture)
+	p.add(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="Helvetica, Arial, sans-serif" font-size="12" fill="#222">`, plotWidth, plotHeight)
+	p.add(`<rect width="%d" height="%d" fill="white"/>`, plotWidth, plotHeight)
+	p.text(leftPanel, 34, `font-size="17" font-weight="bold"`, title)
+	p.balance(drawn)
+	p.times(drawn)
+	p.legend(results)
+	p.add("</svg>")
+	_, err := io.WriteString(w, p.String())
 	return err
 }
 
-// frame draws a panel's axes and titles.
-func frame(b *strings.Builder, left int, title, axis string) {
-	fmt.Fprintf(b, `<text x="%d" y="%d" font-size="15">%s</text>`+"\n", left, panelTop-16, title)
-	fmt.Fprintf(b, `<rect x="%d" y="%d" width="%d" height="%d" fill="none" stroke="#999"/>`+"\n", left, panelTop, panelWidth, panelHeight)
-	fmt.Fprintf(b, `<text x="%d" y="%d" text-anchor="middle">%s</text>`+"\n", left+panelWidth/2, panelTop+panelHeight+34, axis)
-}
-
-// below labels a place on the axis at the bottom, beside labels one on the axis at the left; places are parts
-// of the axis's length.
-func below(b *strings.Builder, left int, x float64, label string) {
-	fmt.Fprintf(b, `<text x="%.1f" y="%d" text-anchor="middle" fill="#666">%s</text>`+"\n", at(left, x), panelTop+panelHeight+16, label)
-}
-
-func beside(b *strings.Builder, left int, y float64, label string) {
-	fmt.Fprintf(b, `<text x="%d" y="%.1f" text-anchor="end" fill="#666">%s</text>`+"\n", left-6, height(y)+4, label)
-}
-
-func at(left int, x float64) float64 { return float64(left) + x*panelWidth }
-func height(y float64) float64       { return panelTop + (1-y)*panelHeight }
-
-func plotBalance(b *strings.Builder, results []*Result) {
-	frame(b, leftPanel, "hit rate, of what is possible", "prefill work of the busiest replica over the mean")
-	most := 1.5
-	for _, r := range results {
-		most = max(most, math.Ceil(r.MaxOverMean*4)/4)
+func boolean(b bool) int {
+	if b {
+		return 1
 	}
+	return 0
+}
+
+// axis is a logarithmic one from left to right.
+type axis struct {
+	left        int
+	first, last float64
+}
+
+func (a axis) at(v float64) float64 {
+	part := math.Log(max(v, a.first)/a.first) / math.Log(a.last/a.first)
+	return float64(a.left) + min(part, 1)*panelWidth
+}
+
+func height(part float64) float64 { return panelTop + (1-part)*panelHeight }
+
+// panel draws a panel's frame, titles, and the grid of its axes.
+func (p *picture) panel(a axis, ticks []float64, label func(float64) string, title, below string) {
+	p.text(float64(a.left), panelTop-18, `font-size="14" font-weight="bold"`, title)
+	p.text(float64(a.left+panelWidth), panelTop-18, `text-anchor="end" fill="#777"`, "↖ better")
+	p.text(float64(a.left+panelWidth/2), panelTop+panelHeight+40, `text-anchor="middle" fill="#555"`, below)
 	for i := range 5 {
 		part := float64(i) / 4
-		below(b, leftPanel, part, fmt.Sprintf("%.2f", 1+part*(most-1)))
-		beside(b, leftPanel, part, fmt.Sprintf("%.2f", part))
+		p.add(`<path d="M%d %.1fh%d" stroke="#e6e6e6"/>`, a.left, height(part), panelWidth)
+		p.text(float64(a.left)-8, height(part)+4, `text-anchor="end" fill="#555"`, fmt.Sprintf("%d %%", 25*i))
 	}
-	for i, r := range results {
-		x, y := (r.MaxOverMean-1)/(most-1), min(ratio(r.HitRate, r.Ceiling), 1)
-		fmt.Fprintf(b, `<circle cx="%.1f" cy="%.1f" r="6" fill="%s" fill-opacity="0.85"/>`+"\n", at(leftPanel, x), height(y), colours[i%len(colours)])
+	free := math.Inf(-1)
+	for _, tick := range ticks {
+		x := a.at(tick)
+		if tick < a.first || tick > a.last || x < free {
+			continue
+		}
+		free = x + 52
+		p.add(`<path d="M%.1f %dv%d" stroke="#e6e6e6"/>`, x, panelTop, panelHeight)
+		p.text(x, panelTop+panelHeight+18, `text-anchor="middle" fill="#555"`, label(tick))
 	}
 }
 
-func plotTimes(b *strings.Builder, results []*Result) {
-	frame(b, rightPanel, "requests with their first token", "time to first token")
-	first, last := 10*time.Millisecond, time.Second
+// balance draws what each policy found over how even it kept the fleet.
+func (p *picture) balance(results []*Result) {
+	a := axis{leftPanel, 1, 1.5}
 	for _, r := range results {
-		for last < 1000*time.Second && len(r.ttft) > 0 && r.ttft[len(r.ttft)-1] > last {
-			last *= 10
+		a.last = max(a.last, 1.06*r.MaxOverMean)
+	}
+	p.panel(a, []float64{1, 1.1, 1.2, 1.3, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128},
+		func(v float64) string { return fmt.Sprintf("%.3g×", v) },
+		"Hit rate, of what is possible", "prefill work of the busiest replica over the mean")
+	var taken []box
+	for _, r := range results {
+		x, y := a.at(r.MaxOverMean), height(min(1, ratio(r.HitRate, r.Ceiling)))
+		taken = append(taken, box{x - radius, y - radius, x + radius, y + radius})
+	}
+	for i, r := range slices.Backward(results) {
+		l, x, y := lookOf(r), (taken[i].left+taken[i].right)/2, (taken[i].top+taken[i].bottom)/2
+		size, weight := radius, "normal"
+		if l.own {
+			size, weight = ownRadius, "bold"
 		}
+		name := placed(x, y, size, 6.6*float64(len([]rune(l.label))), taken)
+		taken = append(taken, name)
+		if middle := (name.top + name.bottom) / 2; math.Abs(middle-y) > 14 {
+			p.add(`<path d="M%.1f %.1fL%.1f %.1f" stroke="%s" stroke-width="0.7"/>`, x, y, max(name.left-2, min(x, name.right)), middle, l.colour)
+		}
+		p.text(name.left, name.bottom-4, fmt.Sprintf(`fill="%s" font-weight="%s"`, l.colour, weight), l.label)
+		p.add(`<circle cx="%.1f" cy="%.1f" r="%.1f" fill="%s" stroke="white"/>`, x, y, size, l.colour)
 	}
-	decades := math.Log10(float64(last) / float64(first))
-	for t := first; t <= last; t *= 10 {
-		below(b, rightPanel, math.Log10(float64(t)/float64(first))/decades, t.String())
-	}
-	for i := range 5 {
-		beside(b, rightPanel, float64(i)/4, fmt.Sprintf("%d %%", 25*i))
-	}
-	for i, r := range results {
-		fmt.Fprintf(b, `<polyline fill="none" stroke="%s" stroke-width="2" points="`, colours[i%len(colours)])
-		for step := range 201 {
-			if len(r.ttft) == 0 {
-				break
+}
+
+// box is where something is drawn.
+type box struct{ left, top, right, bottom float64 }
+
+// placed is a place for a name beside a point that overlaps nothing that is taken and stays in the
+// left panel, as near as there is one.
+func placed(x, y, size, width float64, taken []box) (name box) {
+	const line = 16
+	for away := 0.0; away < panelHeight; away += line / 2 {
+		for _, down := range []float64{away, -away} {
+			for _, left := range []float64{x + size + 4, x - size - 4 - width} {
+				name = box{left, y + down - line/2, left + width, y + down + line/2}
+				inside := name.left > leftPanel && name.right < leftPanel+panelWidth+50 && name.top > panelTop-2 && name.bottom < panelTop+panelHeight
+				if inside && !slices.ContainsFunc(taken, func(b box) bool {
+					return b.left < name.right && name.left < b.right && b.top < name.bottom && name.top < b.bottom
+				}) {
+					return name
+				}
 			}
-			part := float64(step) / 200
-			t := r.ttft[int(part*float64(len(r.ttft)-1))]
-			x := math.Log10(max(float64(t)/float64(first), 1)) / decades
-			fmt.Fprintf(b, "%.1f,%.1f ", at(rightPanel, min(x, 1)), height(part))
 		}
-		b.WriteString(`"/>` + "\n")
+	}
+	return name
+}
+
+// times draws how many requests had their first token within a time.
+func (p *picture) times(results []*Result) {
+	a := axis{midPanel, math.Inf(1), 0}
+	for _, r := range results {
+		if len(r.ttft) > 0 {
+			a.first, a.last = min(a.first, r.quantile(0.02)), max(a.last, r.quantile(0.995))
+		}
+	}
+	if a.last <= a.first {
+		a.first, a.last = 1, 1000
+	}
+	var ticks []float64
+	for decade := 0.01; decade < 1e8; decade *= 10 {
+		ticks = append(ticks, decade, 2*decade, 5*decade)
+	}
+	p.panel(a, ticks, func(ms float64) string { return time.Duration(ms * float64(time.Millisecond)).String() }, "Requests with their first token", "time since they came")
+	for _, r := range results {
+		l, width := lookOf(r), 1.4
+		if l.own {
+			width = 2.6
+		}
+		p.add(`<polyline fill="none" stroke="%s" stroke-width="%.1f" stroke-dasharray="%s" stroke-linejoin="round" points="%s"/>`, l.colour, width, l.dashes, r.curve(a))
+	}
+}
+
+// curve is the points of the part of requests over their time, as far as they are on the axis.
+func (r *Result) curve(a axis) string {
+	var b strings.Builder
+	for step := range 200 {
+		if len(r.ttft) == 0 {
+			break
+		}
+		part := float64(step+1) / 200
+		if t := r.quantile(part); t >= a.first && t <= a.last {
+			fmt.Fprintf(&b, "%.1f,%.1f ", a.at(t), height(part))
+		}
+	}
+	return strings.TrimSpace(b.String())
+}
+
+// legend names the policies, from the fastest on, each with its mean time.
+func (p *picture) legend(results []*Result) {
+	sorted := slices.Clone(results)
+	slices.SortStableFunc(sorted, func(a, b *Result) int { return cmp.Compare(a.TTFTMean, b.TTFTMean) })
+	p.text(legend, panelTop-18, `font-size="14" font-weight="bold"`, "Mean time to the first token")
+	row := min(panelHeight/float64(max(1, len(sorted))), 34)
+	for i, r := range sorted {
+		l, y, weight, width := lookOf(r), panelTop+row*float64(i), "normal", 1.4
+		if l.own {
+			weight, width = "bold", 2.6
+		}
+		p.add(`<path d="M%d %.1fh26" stroke="%s" stroke-width="%.1f" stroke-dasharray="%s"/>`, legend, y+7, l.colour, width, l.dashes)
+		p.text(legend+34, y+11, fmt.Sprintf(`font-weight="%s"`, weight), l.label)
+		p.text(legend+legendWidth, y+11, fmt.Sprintf(`text-anchor="end" font-weight="%s"`, weight), inWords(r.TTFTMean))
+		p.add(`<rect x="%d" y="%.1f" width="%.1f" height="5" rx="2" fill="%s" fill-opacity="0.75"/>`,
+			legend+34, y+16, (legendWidth-34)*ratio(r.TTFTMean, sorted[len(sorted)-1].TTFTMean), l.colour)
+	}
+	p.text(legend, panelTop+panelHeight+40, `fill="#777"`, "bold: berth's; others for comparison")
+}
+
+// inWords is a time in milliseconds as people say it.
+func inWords(ms float64) string {
+	switch d := time.Duration(ms * float64(time.Millisecond)); {
+	case d >= 100*time.Second:
+		return fmt.Sprintf("%.0f s", d.Seconds())
+	case d >= 10*time.Second:
+		return fmt.Sprintf("%.1f s", d.Seconds())
+	case d >= time.Second:
+		return fmt.Sprintf("%.2f s", d.Seconds())
+	default:
+		return fmt.Sprintf("%.0f ms", ms)
 	}
 }

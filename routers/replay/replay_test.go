@@ -292,7 +292,7 @@ func TestATableAndAPictureCanBeMadeOfAnyResult(t *testing.T) {
 	if err := Table(&table, results); err != nil || bytes.Count(table.Bytes(), []byte("\n")) != 3 {
 		t.Errorf("%v\n%s", err, table.String())
 	}
-	if err := Plot(&picture, results); err != nil {
+	if err := Plot(&picture, "a <title>", results); err != nil {
 		t.Fatal(err)
 	}
 	if bytes.Contains(picture.Bytes(), []byte("NaN")) {
