@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -125,6 +126,14 @@ func (k *apiKey) leave() { k.ongoing.Add(-1) }
 
 // allows tells whether a request with the key may use the model. No key at all is one without auth.
 func (k *apiKey) allows(m *model) bool { return k == nil || k.models == nil || k.models[m.config.ID] }
+
+// among are those of the models that a request with the key may use.
+func (k *apiKey) among(models []*model) []*model {
+	if k == nil || k.models == nil {
+		return models
+	}
+	return slices.DeleteFunc(slices.Clone(models), func(m *model) bool { return !k.allows(m) })
+}
 
 // keyError is one of the errors above with a text of its own.
 type keyError struct {

@@ -220,3 +220,25 @@ func TestAClientsKeyGoesToReplicasOnlyIfNobodyElseHasOne(t *testing.T) {
 	want("with auth", "plain", "", "")
 	want("with auth", "keyed", "Bearer theirs", "")
 }
+
+func TestAKeyReachesStoredResponsesOfItsModelsOnly(t *testing.T) {
+	a, b := &store{name: "a", held: map[string]bool{"resp_a": true}}, &store{name: "b", held: map[string]bool{"resp_b": true}}
+	f := serveConfig(t, withKeys(configured(modelOn("a", upstream(t, a.ServeHTTP)), modelOn("b", upstream(t, b.ServeHTTP))), 0,
+		map[string][]string{"all": nil, "some": {"a"}}))
+	get := func(key, id string) reply {
+		return f.do(t.Context(), f.h1, "GET", "/v1/responses/"+id, nil, "X-Api-Key", key)
+	}
+	for _, id := range []string{"resp_a", "resp_b"} { // which also has the holder remembered
+		if r := get("all", id); r.StatusCode != 200 {
+			t.Errorf("%s: %d %s", id, r.StatusCode, r.body)
+		}
+	}
+	if r := get("some", "resp_a"); r.StatusCode != 200 {
+		t.Errorf("got %d %s", r.StatusCode, r.body)
+	}
+	b.took()
+	wantError(t, get("some", "resp_b"), 404, "response_not_found", "response_id")
+	if calls := b.took(); calls != "" {
+		t.Errorf("a replica of another model was asked %q", calls)
+	}
+}

@@ -75,10 +75,7 @@ func (s *Server) listModels(c *gin.Context) {
 		Object string        `json:"object"`
 		Data   []modelObject `json:"data"`
 	}{Object: "list", Data: []modelObject{}}
-	for _, m := range s.registry.table.Load().models {
-		if !keyOf(c).allows(m) {
-			continue
-		}
+	for _, m := range keyOf(c).among(s.registry.table.Load().models) {
 		list.Data = append(list.Data, describe(m.config.ID, m))
 		for _, alias := range m.config.Aliases {
 			list.Data = append(list.Data, describe(alias, m))

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -47,8 +46,11 @@ func (s *Server) response(c *gin.Context) {
 		return
 	}
 	t := s.registry.table.Load()
-	mine := slices.DeleteFunc(slices.Clone(t.models), func(m *model) bool { return !keyOf(c).allows(m) })
-	holder, err := x.holder(id, mine)
+	var holder *llmserver.Replica
+	var err error
+	if x.allowed, err = requestTimeout(c.Request.Header); err == nil {
+		holder, err = x.holder(id, keyOf(c).among(t.models))
+	}
 	if err == nil && holder == nil {
 		err = fmt.Errorf("%w: %s", errNoResponse, id)
 	}
@@ -65,7 +67,8 @@ func (s *Server) response(c *gin.Context) {
 // call passes a request without body and slot on to one replica. One that met a closing connection is sent once more: it
 // changes nothing more than the first would have.
 func (x *exchange) call(replica *llmserver.Replica) error {
-	ctx := x.c.Request.Context()
+	ctx, stop := x.within(x.c.Request.Context())
+	defer stop()
 	send := func() (*http.Response, error) {
 		req := outgoing(ctx, x.c.Request)
 		req.Header.Del("Content-Type")
@@ -84,7 +87,7 @@ func (x *exchange) call(replica *llmserver.Replica) error {
 	defer resp.Body.Close()
 	x.phase = phaseStreaming
 	resp.Header.Del(requestIDHeader)
-	if x.result, err = x.relay.Copy(ctx, x.c.Writer, resp, nil); err != nil {
+	if x.result, err = x.relay.Copy(x.c.Request.Context(), x.c.Writer, resp, nil); err != nil {
 		x.upstreamFailed(err)
 		if x.result.Started {
 			x.abort(err)

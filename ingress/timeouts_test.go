@@ -354,3 +354,26 @@ func TestCommentsKeepAStreamAliveIfTheModelSaysSo(t *testing.T) {
 		}
 	}
 }
+
+func TestACallForAStoredResponseHasABoundToo(t *testing.T) {
+	for name, set := range map[string]func(m *config.Model) string{
+		"by the client": func(*config.Model) string { return "0.04" },
+		"by the model":  func(m *config.Model) string { m.TotalTimeout = short; return "3600" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var calls atomic.Int32
+			m := modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
+				if calls.Add(1) == 1 { // whether it holds the response
+					ok(w, r)
+					return
+				}
+				<-r.Context().Done()
+			}))
+			header := set(&m)
+			f := serve(t, m)
+			r := f.do(t.Context(), f.h1, "GET", "/v1/responses/resp_1", nil, timeoutHeader, header)
+			wantError(t, r, 504, "upstream_total_timeout", "")
+			wantError(t, f.do(t.Context(), f.h1, "GET", "/v1/responses/resp_1", nil, timeoutHeader, "x"), 400, "invalid_timeout", "x-request-timeout-seconds")
+		})
+	}
+}
