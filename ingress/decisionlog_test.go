@@ -2,6 +2,7 @@ package ingress
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -67,6 +68,7 @@ func serveLogged(t *testing.T, keyEnv string, models ...config.Model) (*front, f
 			}
 			lines = append(lines, l)
 		}
+		slices.SortFunc(lines, func(a, b logged) int { return cmp.Compare(a.TimeMS, b.TimeMS) }) // they are in the order of their ends
 		return lines
 	}
 }
