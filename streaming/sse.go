@@ -51,12 +51,16 @@ func lineEnd(c byte) bool { return c == '\n' || c == '\r' }
 // lines yields the lines of p without their ends; the last one may lack its end, then ended is false.
 func lines(p []byte) iter.Seq2[[]byte, bool] {
 	return func(yield func(line []byte, ended bool) bool) {
-		lf := -1 // the next LF not before start, searched once for all CRs before it
+		cr := bytes.IndexByte(p, '\r') >= 0 // in most streams there is none
+		lf := -1                            // the next LF not before start, searched once for all CRs before it
 		for start := 0; start < len(p); {
 			if lf < start {
 				lf = indexFrom(p, start, '\n')
 			}
-			end := start + indexFrom(p[start:lf], 0, '\r')
+			end := lf
+			if cr {
+				end = start + indexFrom(p[start:lf], 0, '\r')
+			}
 			if !yield(p[start:end], end < len(p)) {
 				return
 			}

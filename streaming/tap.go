@@ -125,8 +125,10 @@ func (t *Tap) passed(events int) {
 
 // seeLine takes in a line, or the start of one that is too long to be held.
 func (t *Tap) seeLine(line []byte) {
-	if data, ok := bytes.CutPrefix(line, []byte("data:")); ok {
-		if data = trimSpace(data); bytes.HasPrefix(data, []byte("[DONE]")) && len(trimSpace(data[len("[DONE]"):])) == 0 {
+	const field = "data:"
+	if len(line) >= len(field) && string(line[:len(field)]) == field {
+		data := trimSpace(line[len(field):])
+		if len(data) > 0 && data[0] == '[' && string(bytes.TrimSpace(data)) == "[DONE]" {
 			t.Done = true
 			return
 		}
@@ -143,11 +145,14 @@ func (t *Tap) seeLine(line []byte) {
 // isError tells an error object from a chunk by its first member, which all servers name or mark so. Some write
 // "error":null into every chunk.
 func isError(data []byte) bool {
-	object, ok := bytes.CutPrefix(data, []byte("{"))
-	object, quoted := bytes.CutPrefix(trimSpace(object), []byte(`"`))
-	if !ok || !quoted {
+	if len(data) == 0 || data[0] != '{' {
 		return false
 	}
+	object := trimSpace(data[1:])
+	if len(object) < 2 || object[0] != '"' || object[1] != 'e' && object[1] != 'o' && object[1] != 't' {
+		return false // most chunks begin with their id
+	}
+	object = object[1:]
 	name := stringAt(object)
 	value, ok := valueOf(object[min(len(name)+1, len(object)):])
 	switch string(name) {
