@@ -37,16 +37,9 @@ func TestLangChainCannotTellBerthFromItsUpstream(t *testing.T) {
 	matrix(t, "langchain", script(t, "langchain.mjs"))
 }
 
-// script is a client in a script for Node.js, which finds the modules it imports beside itself.
+// script is a client in a script for Node.js.
 func script(t *testing.T, name string) client {
-	node, modules := nodeModules(t)
-	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS("node")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(modules, filepath.Join(dir, "node_modules")); err != nil {
-		t.Fatal(err)
-	}
+	node, dir := nodeScripts(t)
 	return program(node, filepath.Join(dir, name))
 }
 

@@ -1,0 +1,33 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestTheSDKsForNodeAreServed(t *testing.T) {
+	t.Parallel()
+	node, dir := nodeScripts(t)
+	s := everyKind(t)
+	c := run(t, "", node, filepath.Join(dir, "client.mjs"), s.url+"/v1")
+	if status := c.status(t); status != 0 {
+		t.Fatalf("client.mjs ended with status %d", status)
+	}
+	over(t, s.engines["demo"], 1)
+	over(t, s.engines["silent"], 1)
+}
+
+// nodeScripts returns Node.js, and a directory with the scripts for it and beside them the modules that they import.
+func nodeScripts(t *testing.T) (node, dir string) {
+	t.Helper()
+	node, modules := nodeModules(t)
+	dir = t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS("node")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(modules, filepath.Join(dir, "node_modules")); err != nil {
+		t.Fatal(err)
+	}
+	return node, dir
+}
