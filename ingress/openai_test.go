@@ -139,3 +139,24 @@ func TestAnHTTP10ClientIsServed(t *testing.T) {
 		t.Errorf("got %d %q %v", r.StatusCode, r.body, r.err)
 	}
 }
+
+// A replica's URL may end in /v1, as those that clients are given do.
+func TestAReplicasURLMayHaveTheVersion(t *testing.T) {
+	url := upstream(t, func(w http.ResponseWriter, r *http.Request) { w.Write([]byte(r.RequestURI)) })
+	for _, given := range []string{url, url + "/", url + "/v1", url + "/v1/"} {
+		c, _, err := config.Parse([]byte("http: {address: 127.0.0.1:0}\nadmin: {address: 127.0.0.1:0}\nllm_configs:\n"+
+			"- model_loading_config: {model_id: m}\n  replicas: [{url: \""+given+"\"}]\n"), "a file", config.Checks{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := serveConfig(t, c)
+		for _, path := range []string{"/v1/completions", "/completions"} {
+			if r := f.post(path, chat("m")); r.body != "/v1/completions" {
+				t.Errorf("%s came to %s as %d %s", path, given, r.StatusCode, r.body)
+			}
+		}
+		if r := f.post("/tokenize", chat("m")); r.body != "/tokenize" {
+			t.Errorf("/tokenize came to %s as %d %s", given, r.StatusCode, r.body)
+		}
+	}
+}

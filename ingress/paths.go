@@ -45,6 +45,8 @@ func prefixOf(p string) string {
 // post passes a POST on, unless it manages engines: that is not for clients.
 func (s *Server) post(c *gin.Context) {
 	switch p := c.Request.URL.Path; {
+	case known(p):
+		s.proxy(c)
 	case !clean(p):
 		refuse(c, errUnknownPath)
 	case llmserver.Manages(p):

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/gin-gonic/gin"
+	"go.opentelemetry.io/otel/trace"
 
 	"berth/llmserver"
 	"berth/routers"
@@ -40,28 +42,32 @@ func (s *Server) response(c *gin.Context) {
 	if s.access.on.Load() {
 		c.Set(keyExchange, x)
 	}
-	id, ok := storedResponse(c.Request.URL.Path)
-	if !ok {
-		x.fail(errUnknownPath)
-		return
-	}
-	t := s.registry.table.Load()
-	var holder *llmserver.Replica
 	var err error
 	if x.allowed, err = requestTimeout(c.Request.Header); err == nil {
-		holder, err = x.holder(id, keyOf(c).among(t.models))
-	}
-	if err == nil && holder == nil {
-		err = fmt.Errorf("%w: %s", errNoResponse, id)
-	}
-	if err == nil {
-		x.model = t.find(holder.Endpoint().Model)
-		c.Set(keyModel, x.model.config.ID)
-		err = x.call(holder)
+		err = x.reach()
 	}
 	if err != nil {
 		x.fail(err)
 	}
+}
+
+// reach finds the replica that holds the response, and has it answer.
+func (x *exchange) reach() error {
+	c := x.c
+	id, ok := storedResponse(c.Request.URL.Path)
+	if !ok {
+		return errUnknownPath
+	}
+	m, holder, err := x.holder(id, keyOf(c).among(x.registry.table.Load().models))
+	switch {
+	case err != nil:
+		return err
+	case holder == nil:
+		return fmt.Errorf("%w: %s", errNoResponse, id)
+	}
+	x.model = m
+	c.Set(keyModel, m.config.ID)
+	return x.call(holder)
 }
 
 // call passes a request without body and slot on to one replica. One that met a closing connection is sent once more: it
@@ -69,13 +75,16 @@ func (s *Server) response(c *gin.Context) {
 func (x *exchange) call(replica *llmserver.Replica) error {
 	ctx, stop := x.within(x.c.Request.Context())
 	defer stop()
+	x.replica, x.rank, x.attempts = replica.ID(), 1, 1
+	ctx, x.span = x.tracing.begin(ctx, "attempt", trace.SpanKindClient)
+	defer x.attempted(x.span)
 	send := func() (*http.Response, error) {
 		req := outgoing(ctx, x.c.Request)
+		req.Header = x.tracing.inject(ctx, req.Header)
 		req.Header.Del("Content-Type")
 		x.phase, x.dispatched = phaseFirstByte, time.Now()
 		return replica.Call(req)
 	}
-	x.replica, x.rank, x.attempts = replica.ID(), 1, 1
 	resp, err := send()
 	if errors.Is(err, llmserver.ErrStale) {
 		resp, err = send()
@@ -102,46 +111,44 @@ func (x *exchange) bind(id string) error {
 	if !saneResponseID(id) || len(x.model.replicas) == 1 {
 		return nil
 	}
-	holder, err := x.holder(id, []*model{x.model})
+	_, holder, err := x.holder(id, []*model{x.model})
 	x.payload.Only = holder
 	return err
 }
 
 // holder finds the replica of these models that holds a response, by what was learned or else by asking all of them. It is nil
 // if none does, and errResponseAstray if that is not certain.
-func (x *exchange) holder(id string, models []*model) (*llmserver.Replica, error) {
+func (x *exchange) holder(id string, models []*model) (of *model, holder *llmserver.Replica, err error) {
 	if known := x.holders.find(id); known != nil {
 		for _, m := range models {
-			for _, member := range m.router.Members() {
-				if member == known {
-					return known, nil
-				}
+			if slices.Contains(m.router.Members(), known) {
+				return m, known, nil
 			}
 		}
 	}
-	var holder *llmserver.Replica
-	var astray error
-	for _, reply := range x.askAll(id, models) {
-		switch {
-		case reply.Err != nil || reply.Response.StatusCode >= 500:
-			astray = errResponseAstray
-		case reply.Response.StatusCode/100 == 2:
-			holder = reply.Replica
+	for i, replies := range x.askAll(id, models) {
+		for _, reply := range replies {
+			switch {
+			case reply.Err != nil || reply.Response.StatusCode >= 500:
+				err = errResponseAstray
+			case reply.Response.StatusCode/100 == 2:
+				of, holder = models[i], reply.Replica
+			}
 		}
 	}
 	switch ctx := x.c.Request.Context(); {
 	case holder != nil:
 		x.holders.put(id, holder)
-		return holder, nil
+		return of, holder, nil
 	case ctx.Err() != nil:
-		return nil, fmt.Errorf("%w: %w", streaming.ErrClientGone, context.Cause(ctx))
+		return nil, nil, fmt.Errorf("%w: %w", streaming.ErrClientGone, context.Cause(ctx))
 	default:
-		return nil, astray
+		return nil, nil, err
 	}
 }
 
-// askAll asks every replica of these models for a response. The bodies of the replies are closed.
-func (x *exchange) askAll(id string, models []*model) (all []routers.Reply) {
+// askAll asks every replica of these models for a response, and returns the replies by model, their bodies closed.
+func (x *exchange) askAll(id string, models []*model) [][]routers.Reply {
 	ctx, stop := context.WithTimeout(x.c.Request.Context(), askTimeout)
 	defer stop()
 	ask := func(ctx context.Context) *http.Request {
@@ -155,19 +162,18 @@ func (x *exchange) askAll(id string, models []*model) (all []routers.Reply) {
 		req.Header.Del("Content-Type")
 		return req.WithContext(ctx)
 	}
-	replies := make([][]routers.Reply, len(models))
+	all := make([][]routers.Reply, len(models))
 	var asked sync.WaitGroup
 	for i, m := range models {
-		asked.Go(func() { replies[i] = m.router.Broadcast(ctx, ask) })
+		asked.Go(func() {
+			all[i] = m.router.Broadcast(ctx, ask)
+			for _, reply := range all[i] {
+				if reply.Err == nil {
+					reply.Response.Body.Close()
+				}
+			}
+		})
 	}
 	asked.Wait()
-	for _, of := range replies {
-		for _, reply := range of {
-			if reply.Err == nil {
-				reply.Response.Body.Close()
-			}
-			all = append(all, reply)
-		}
-	}
 	return all
 }

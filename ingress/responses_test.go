@@ -1,6 +1,7 @@
 package ingress
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -248,26 +249,6 @@ func TestTheHoldersOfOldResponsesAreForgotten(t *testing.T) {
 	}
 }
 
-func TestAKeyFindsTheResponsesOfItsModelsOnly(t *testing.T) {
-	all, urls := stores(t, "a", "b")
-	f := serveConfig(t, withKeys(configured(modelOn("m", urls[0]), modelOn("n", urls[1])), 0, map[string][]string{"sk-m": {"m"}, "sk-n": {"n"}}))
-	made := f.post("/v1/responses", `{"model":"m","input":"1"}`, "Authorization", "Bearer sk-m")
-	if made.StatusCode != 200 {
-		t.Fatalf("got %d %s", made.StatusCode, made.body)
-	}
-	all[1].held["resp_b"] = true
-	for _, id := range []string{"resp_a1", "resp_b"} {
-		for _, key := range []string{"sk-m", "sk-n"} {
-			r := f.do(t.Context(), f.h1, "GET", "/v1/responses/"+id, nil, "Authorization", "Bearer "+key)
-			if mine := (id == "resp_a1") == (key == "sk-m"); mine && r.StatusCode != 200 {
-				t.Errorf("%s by %s got %d %s", id, key, r.StatusCode, r.body)
-			} else if !mine {
-				wantError(t, r, 404, "response_not_found", "response_id")
-			}
-		}
-	}
-}
-
 func TestARequestForAStoredResponseIsALineInTheAccessLog(t *testing.T) {
 	all, urls := stores(t, "a", "b")
 	f, path := logging(t, modelOn("m", urls...))
@@ -277,4 +258,32 @@ func TestARequestForAStoredResponseIsALineInTheAccessLog(t *testing.T) {
 	lines := f.logged(path, 2)
 	wantFields(t, lines[0], map[string]any{"path": "/v1/responses/resp_1", "model": "m", "replica": "b", "status": 200.0, "outcome": "finished"})
 	wantFields(t, lines[1], map[string]any{"path": "/v1/responses/resp_2", "model": nil, "status": 404.0, "code": "response_not_found", "outcome": "refused"})
+}
+
+// Who asks for a stored response and leaves is not waited for, neither by the replica that is asked nor by those that are asked
+// where it is.
+func TestAClientMayLeaveWhileAStoredResponseIsAskedFor(t *testing.T) {
+	g := gated(t)
+	f := serve(t, modelOn("m", g.url))
+	f.holders.put("resp_1", f.registry.table.Load().models[0].replicas[0])
+	for id, path := range map[string]string{"resp_1": "/v1/responses/resp_1/cancel", "resp_2": "/v1/responses/resp_2"} {
+		for _, client := range []*http.Client{f.h1, f.h2} {
+			ctx, leave := context.WithCancel(t.Context())
+			method := http.MethodGet
+			if id == "resp_1" {
+				method = http.MethodPost
+			}
+			done := f.background(func() reply { return f.do(ctx, client, method, path, nil) })
+			if r := receive(t, g.arrived); r.URL.Path != path {
+				t.Errorf("the replica is asked for %s", r.URL.Path)
+			}
+			leave()
+			receive(t, done)
+			receive(t, g.left)
+		}
+	}
+	f.eventually("both aborts at the replica are counted", func() bool {
+		n, _ := f.series(`berth_aborts_total{model="m",phase="first_byte"}`)
+		return n == 2
+	})
 }
