@@ -246,7 +246,7 @@ func (x *exchange) upstreamFailed(err error) {
 		phase = phaseConnect
 	}
 	x.metrics.upstreamErrors.WithLabelValues(x.model.config.ID, phase).Inc()
-	if x.span != nil && x.span.IsRecording() { // a call without a slot has none
+	if x.span.IsRecording() {
 		x.span.SetStatus(codes.Error, phase+": "+answerFor(err).code)
 	}
 }

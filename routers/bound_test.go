@@ -123,3 +123,22 @@ func TestABoundWaitEndsWhenItsReplicaLeaves(t *testing.T) {
 		f.wantIdle(t)
 	})
 }
+
+func TestABoundRequestHasLostNobody(t *testing.T) {
+	onEveryPolicy(t, func(t *testing.T, fleet *fleet, build Builder, _ int) {
+		r := New(fleet.replicas, build, roomy, Hooks{Decided: func(d Decision) {
+			if _, preferred, lost := d.Explain(nil, 10); preferred != nil || lost != "" || d.Rank != 1 {
+				t.Errorf("rank %d, and %s was lost: %s", d.Rank, preferred.ID(), lost)
+			}
+		}})
+		for _, only := range fleet.replicas {
+			for range 3 {
+				sel, err := r.Choose(t.Context(), &Payload{Only: only, SessionID: "s", Blocks: []uint64{1, 2, 3}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer sel.Release()
+			}
+		}
+	})
+}

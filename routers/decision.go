@@ -52,7 +52,7 @@ func (d Decision) Members() int { return len(d.choice.generation.members) }
 
 // Explain appends up to most replicas to into: those that were ranked, the best first, then the others.
 // If the policy would rather have had another one than the chosen, that is preferred, and lost says why
-// it was not to be. What it reads is as of now, so in a race it may be off by a moment.
+// it was not to be; one that is bound to a replica would not. What it reads is as of now, so in a race it may be off by a moment.
 func (d Decision) Explain(into []Candidate, most int) (all []Candidate, preferred *llmserver.Replica, lost string) {
 	c := d.choice
 	all = c.candidates(into, most)
@@ -63,7 +63,7 @@ func (d Decision) Explain(into []Candidate, most int) (all []Candidate, preferre
 			all[i].Load, all[i].State, all[i].Matched = max(0, all[i].Load-1), Chosen, d.Matched
 		}
 	}
-	if p, ok := c.generation.policy.(preferrer); ok {
+	if p, ok := c.generation.policy.(preferrer); ok && c.payload.Only == nil {
 		preferred = p.preferred(c.payload, all)
 	}
 	if preferred == nil && d.Rank > 1 && len(all) > 0 {
