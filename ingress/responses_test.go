@@ -287,3 +287,21 @@ func TestAClientMayLeaveWhileAStoredResponseIsAskedFor(t *testing.T) {
 		return n == 2
 	})
 }
+
+func TestACallForAStoredResponseHasASpanThatTheReplicaHears(t *testing.T) {
+	url, requests := recording(t)
+	f, spans := traced(t, modelOn("m", url, refusing(1)))
+	f.holders.put("resp_1", f.registry.table.Load().models[0].replicas[0])
+	f.get("/v1/responses/resp_1")
+	byName := f.spansOf(spans, "GET /responses/{id}")
+	if len(byName["attempt"]) != 1 {
+		t.Fatalf("the spans are %v", byName)
+	}
+	attempt := byName["attempt"][0]
+	if parent := receive(t, requests).header.Get("Traceparent"); !strings.Contains(parent, attempt.SpanContext.SpanID().String()) {
+		t.Errorf("the replica hears %q", parent)
+	}
+	if attributes(attempt)["berth.replica"].AsString() != "a" {
+		t.Errorf("the span has %v", attempt.Attributes)
+	}
+}
