@@ -145,6 +145,9 @@ func TestAKeyHasAsManyRequestsAtOnceAsItMay(t *testing.T) {
 		}
 	}
 	full()
+	if n := f.metric(`berth_key_ongoing_requests{key="sk-1"}`); n != 2 {
+		t.Errorf("%v are shown", n)
+	}
 	if err := f.Apply(withKeys(configured(c.Models...), 2, map[string][]string{"sk-1": nil, "sk-2": nil})); err != nil {
 		t.Fatal(err)
 	}

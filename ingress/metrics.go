@@ -179,6 +179,7 @@ var (
 	descUp       = prometheus.NewDesc("berth_replica_up", "1 while the replica is chosen from, 0 while it is down, ejected, draining or gone.", []string{"model", "replica"}, nil)
 	descState    = prometheus.NewDesc("berth_replica_state", "1 for the state that the replica is in.", []string{"model", "replica", "state"}, nil)
 	descEjected  = prometheus.NewDesc("berth_replica_ejections_total", "Times that a replica was ejected for failing requests.", []string{"model", "replica"}, nil)
+	descKeys     = prometheus.NewDesc("berth_key_ongoing_requests", "POST requests under way, by the name of the API key.", []string{"key"}, nil)
 	descQueue    = prometheus.NewDesc("berth_queue_length", "Requests in the waiting line.", []string{"model"}, nil)
 	descHanded   = prometheus.NewDesc("berth_handed_slots_total", "Slots that went to a request in the waiting line.", []string{"model"}, nil)
 	descPassed   = prometheus.NewDesc("berth_passed_over_total", "Times that an older request in line was passed over for one that ranks the replica better.", []string{"model"}, nil)
@@ -193,7 +194,7 @@ var (
 )
 
 func (r readings) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descSlots, descCapacity, descUp, descState, descEjected, descQueue, descHanded, descPassed, descDraining, descBuffered,
+	for _, d := range []*prometheus.Desc{descSlots, descCapacity, descUp, descState, descEjected, descKeys, descQueue, descHanded, descPassed, descDraining, descBuffered,
 		descRanks, descIndexBytes, descEvictions, descRebuilds} {
 		ch <- d
 	}
@@ -208,6 +209,9 @@ func (r readings) Collect(ch chan<- prometheus.Metric) {
 	}
 	gauge(descBuffered, float64(r.budget.held.Load()))
 	gauge(descDraining, truth(r.draining.Load()))
+	for _, key := range r.registry.table.Load().auth {
+		gauge(descKeys, float64(key.ongoing.Load()), key.name)
+	}
 	for _, m := range r.registry.table.Load().models {
 		gauge(descQueue, float64(m.router.Waiting()), m.config.ID)
 		handed, passed := m.router.Handed()

@@ -377,3 +377,33 @@ func TestACallForAStoredResponseHasABoundToo(t *testing.T) {
 		})
 	}
 }
+
+// endlessBody is always ready.
+type endlessBody struct{}
+
+func (endlessBody) Read(p []byte) (int, error) { return len(p), nil }
+func (endlessBody) Close() error               { return nil }
+
+// BenchmarkSilence is what the bounds of a stream cost: once per attempt, and with every read.
+func BenchmarkSilence(b *testing.B) {
+	m := &config.Model{FirstByteTimeout: 10 * time.Minute, GapTimeout: 5 * time.Minute}
+	ctx, stop := context.WithCancel(b.Context())
+	defer stop()
+	b.Run("attempt", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			_, quiet := watchSilence(ctx, m)
+			quiet.stop()
+		}
+	})
+	b.Run("read", func(b *testing.B) {
+		b.ReportAllocs()
+		_, quiet := watchSilence(ctx, m)
+		defer quiet.stop()
+		resp, buf := &http.Response{Body: endlessBody{}}, make([]byte, 100)
+		quiet.over(resp)
+		for b.Loop() {
+			resp.Body.Read(buf)
+		}
+	})
+}
