@@ -21,7 +21,7 @@ const (
 )
 
 // promptBlocks is the routing text of a request as chained hashes of its whole blocks of size bytes: each
-// is xxh64 over the one before it and xxh64 of the block's bytes. The chain begins with what makes an engine's prefix
+// is made of the one before it and xxh64 of the block's bytes, see link. The chain begins with what makes an engine's prefix
 // cache not fit: the model, its adapter, cache_salt and tools.
 //
 // The text is canonical, so that the same prompt is the same text however it was written: of messages the roles
@@ -53,6 +53,7 @@ func promptBlocks(into []uint64, p payload, body []byte, model, adapter string, 
 	default:
 		h.messages(&c)
 	}
+	h.flush()
 	blocks, h.blocks = h.blocks, nil
 	return blocks, (len(blocks)-len(into))*size + len(h.rest)
 }
@@ -62,48 +63,57 @@ type promptHasher struct {
 	size   int
 	chain  uint64
 	blocks []uint64
-	rest   []byte // the block under way
+	rest   []byte // what is not hashed yet, less than gathered bytes or one block
 }
+
+// gathered is how much text comes together before it is hashed: bytes that were stored one by one cannot be read eight at a
+// time at once, and many blocks at a time go faster.
+const gathered = 4 << 10
 
 // hashers are kept for the memory of their rest.
 var hashers = sync.Pool{New: func() any { return new(promptHasher) }}
 
 func (h *promptHasher) seed(raw []byte) {
 	if len(raw) > 0 {
-		h.chain = link(h.chain, raw)
+		h.chain = link(h.chain, xxhash.Sum64(raw))
 	}
 }
 
-// link is the hash of a block behind the one whose hash is chain.
-func link(chain uint64, block []byte) uint64 {
-	var pair [16]byte
-	binary.LittleEndian.PutUint64(pair[:], chain)
-	binary.LittleEndian.PutUint64(pair[8:], xxhash.Sum64(block))
-	return xxhash.Sum64(pair[:])
+// link is the hash of a block behind the one whose hash is chain. Of each of both every other value gives another result, so
+// that no block can make forgotten what came before it; the rest is the finish of MurmurHash3.
+func link(chain, block uint64) uint64 {
+	x := chain ^ block*0x9e3779b97f4a7c15
+	x = (x ^ x>>33) * 0xff51afd7ed558ccd
+	x = (x ^ x>>33) * 0xc4ceb9fe1a85ec53
+	return x ^ x>>33
 }
 
-// text adds text to the block under way. Whole blocks are hashed where they lie.
+// text adds text. Short pieces are gathered; of a long one whole blocks are hashed where they lie.
 func (h *promptHasher) text(p []byte) {
-	if len(h.rest) > 0 {
-		n := min(h.size-len(h.rest), len(p))
+	if len(h.rest)+len(p) < max(gathered, h.size) {
+		h.rest = append(h.rest, p...)
+		return
+	}
+	if begun := len(h.rest) % h.size; begun > 0 {
+		n := min(h.size-begun, len(p))
 		h.rest = append(h.rest, p[:n]...)
 		p = p[n:]
-		if len(h.rest) < h.size {
-			return
-		}
-		h.block(h.rest)
-		h.rest = h.rest[:0]
 	}
-	for len(p) >= h.size {
-		h.block(p[:h.size])
-		p = p[h.size:]
-	}
-	h.rest = append(h.rest, p...)
+	h.flush()
+	h.rest = append(h.rest, h.whole(p)...)
 }
 
-func (h *promptHasher) block(p []byte) {
-	h.chain = link(h.chain, p)
-	h.blocks = append(h.blocks, h.chain)
+// flush hashes the whole blocks of what was gathered.
+func (h *promptHasher) flush() { h.rest = h.rest[:copy(h.rest, h.whole(h.rest))] }
+
+// whole hashes the whole blocks of p, and returns what is behind them.
+func (h *promptHasher) whole(p []byte) []byte {
+	for len(p) >= h.size {
+		h.chain = link(h.chain, xxhash.Sum64(p[:h.size]))
+		h.blocks = append(h.blocks, h.chain)
+		p = p[h.size:]
+	}
+	return p
 }
 
 func (h *promptHasher) mark(m byte) { h.text([]byte{m}) }

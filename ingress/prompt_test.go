@@ -29,8 +29,7 @@ func blocksOf(t testing.TB, body, model string, size int) []uint64 {
 func chainOf(text, model string, size int, seeds ...string) (blocks []uint64) {
 	chain := xxhash.Sum64String(model)
 	add := func(block string) {
-		pair := binary.LittleEndian.AppendUint64(nil, chain)
-		chain = xxhash.Sum64(binary.LittleEndian.AppendUint64(pair, xxhash.Sum64String(block)))
+		chain = link(chain, xxhash.Sum64String(block))
 	}
 	for _, s := range seeds {
 		add(s)
