@@ -26,7 +26,7 @@ const controlTimeout = 2 * time.Second
 type client struct {
 	*llmserver.HTTP
 	control *llmserver.HTTP
-	holder  string // its name towards the agent
+	holder  []string // its name towards the agent, as a header has it
 	secret  atomic.Pointer[string]
 }
 
@@ -41,7 +41,7 @@ func Dial(e llmserver.Endpoint) (llmserver.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &client{HTTP: requests, control: control, holder: uuid.NewString()}
+	c := &client{HTTP: requests, control: control, holder: []string{uuid.NewString()}}
 	c.Describe(e)
 	return c, nil
 }
@@ -94,7 +94,7 @@ func (c *client) Do(req *http.Request, t llmserver.Token) (*http.Response, llmse
 		req = req.WithContext(req.Context()) // the caller's header may go to another replica next
 		req.Header = maps.Clone(req.Header)
 		req.Header.Set(headerToken, t.String())
-		req.Header.Set(headerHolder, c.holder)
+		req.Header[headerHolder] = c.holder
 	}
 	resp, _, err := c.HTTP.Do(req, t)
 	if err != nil {
@@ -159,11 +159,14 @@ func (c *client) call(ctx context.Context, method, path, body string) (slotRepor
 	return answer, err
 }
 
+// jsonType is shared by all calls; nobody writes to it.
+var jsonType = []string{"application/json"}
+
 func (c *client) callOnce(ctx context.Context, method, path, body string) (answer slotReport, err error) {
 	req := (&http.Request{
 		Method: method,
 		URL:    &url.URL{Path: path},
-		Header: http.Header{"Content-Type": {"application/json"}, headerHolder: {c.holder}},
+		Header: http.Header{"Content-Type": jsonType, headerHolder: c.holder},
 		Body:   http.NoBody,
 	}).WithContext(ctx)
 	if body != "" {
