@@ -7,6 +7,10 @@
 // capacity cannot be passed, and each slot's life is a chain of single
 // compare-and-swap edges, so it cannot leak or be given back twice.
 //
+// Whether a replica is up is its health's to say, by probes and by requests that could
+// not connect; whether one that is up does its work is its circuit's. Neither takes it out
+// of its set.
+//
 // A [Backend] is how a replica is spoken to: package http1 for plain engines,
 // [HTTP] for those behind TLS, an agent, or a fake in tests. A [Pool] turns full sets of [Endpoint]s into
 // replicas by identity and keeps an eye on their health.
