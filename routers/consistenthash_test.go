@@ -176,7 +176,7 @@ func TestAHotSessionLeavesRoomForThoseWhoseHomeItIsIn(t *testing.T) {
 		held = append(held, session(t, r, "hot"))
 	}
 	for _, m := range f.replicas {
-		if m.Load() != 20 {
+		if m.Load() < 18 || m.Load() > 22 { // the bound is 30
 			t.Errorf("of 80 requests of one session replica %s has %d", m.ID(), m.Load())
 		}
 	}
