@@ -60,6 +60,7 @@ func (br *bodyReader) read(w http.ResponseWriter, r *http.Request) (*body, error
 		b.Release()
 		return nil, err
 	}
+	r.Body.Close() // else net/http looks once more whether something is left, before it sends the header
 	b.parts[0] = b.data
 	return b, nil
 }

@@ -83,7 +83,6 @@ func (s *Server) identify(c *gin.Context) {
 		c.Request.Header[requestIDHeader] = values
 	}
 	c.Writer.Header()[requestIDHeader] = values[:1:1] // one slice for both
-	c.Next()
 }
 
 func requestID(c *gin.Context) string { return c.GetHeader(requestIDHeader) }

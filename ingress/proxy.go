@@ -2,13 +2,10 @@ package ingress
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"net/url"
-	"strings"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -83,133 +80,31 @@ func (x *exchange) serve() error {
 	ctx, stop := x.within(x.c.Request.Context())
 	defer stop()
 	var failed error // what all attempts so far came to
-	for n := 1; ; n++ {
+	for n, again := 1, true; again; n++ {
 		err := x.attempt(ctx)
 		if err == nil {
 			return nil
 		}
-		reason := x.again(err)
-		last := reason == "" || n >= x.model.config.MaxAttempts
-		if _, none := errors.AsType[*routers.UnavailableError](err); last && x.refusal != nil && (none || errors.Is(err, llmserver.ErrBusy)) {
-			return x.passRefusal()
-		}
-		if failed != nil {
-			err = fmt.Errorf("%w; %w", failed, err)
-		}
-		if last {
-			return err
-		}
+		failed, again = x.after(n, err, failed)
+	}
+	return failed
+}
+
+// after is what attempt n, which ended with err, and the ones before it, which failed, have come to together, and
+// whether there may be another.
+func (x *exchange) after(n int, err, failed error) (all error, again bool) {
+	reason := x.again(err)
+	last := reason == "" || n >= x.model.config.MaxAttempts
+	if _, none := errors.AsType[*routers.UnavailableError](err); last && x.refusal != nil && (none || errors.Is(err, llmserver.ErrBusy)) {
+		return x.passRefusal(), false
+	}
+	if failed != nil {
+		err = fmt.Errorf("%w; %w", failed, err)
+	}
+	if !last {
 		x.metrics.retries.WithLabelValues(x.model.config.ID, reason).Inc()
-		failed = err
 	}
-}
-
-// attempt chooses a replica, dispatches the request into the slot on it and
-// passes the answer on, all while ctx lasts. The slot is given back before it returns, so that a request never
-// holds two.
-func (x *exchange) attempt(ctx context.Context) error {
-	x.phase = phaseWaiting
-	_, choosing := x.tracing.begin(ctx, "choose", trace.SpanKindInternal)
-	sel, err := x.model.router.Choose(ctx, &x.payload, x.tried...)
-	x.chose(choosing, sel, err)
-	if err != nil {
-		return late(err)
-	}
-	defer sel.Release()
-	x.attempts, x.replica, x.rank, x.matched = x.attempts+1, sel.Replica().ID(), sel.Rank(), sel.Matched()
-	x.metrics.reservations.WithLabelValues(x.model.config.ID, "accepted").Inc()
-	ctx, x.span = x.tracing.begin(ctx, "attempt", trace.SpanKindClient)
-	defer x.attempted(x.span)
-	var quiet *silence
-	if x.stream {
-		ctx, quiet = watchSilence(ctx, &x.model.config)
-		defer quiet.stop()
-	}
-	req := x.request(ctx)
-	defer req.Body.Close()
-	x.phase = phaseFirstByte
-	x.dispatched = time.Now()
-	x.metrics.overhead.WithLabelValues(x.model.config.ID).Observe((x.dispatched.Sub(x.ready) - x.payload.Waited).Seconds())
-	resp, err := sel.Dispatch(req)
-	if err == nil {
-		if err = x.refused(resp); err != nil {
-			sel.Fail(err)
-		}
-	}
-	if err != nil {
-		if !errors.Is(err, llmserver.ErrStale) {
-			x.tried = append(x.tried, sel.Replica())
-		}
-		x.ready = time.Now().Add(-x.payload.Waited) // what the replica took is not berth's own
-		x.upstreamFailed(err)
-		return err
-	}
-	quiet.over(resp)
-	if gatewayError(resp.StatusCode) {
-		sel.Fail(fmt.Errorf("%w: %s", llmserver.ErrGateway, http.StatusText(resp.StatusCode)))
-	}
-	x.phase = phaseStreaming
-	x.sent()
-	if strings.HasSuffix(req.URL.Path, "/responses") {
-		x.holders.listen(resp, sel.Replica())
-	}
-	resp.Header.Del(requestIDHeader) // the client gets the one that is in the log
-	if x.registry.table.Load().config.DecisionHeaders {
-		x.show(resp.Header, sel)
-	}
-	result, err := x.relaying().Copy(x.c.Request.Context(), x.c.Writer, resp, &x.tap)
-	x.told(result)
-	if err == nil {
-		return nil
-	}
-	x.upstreamFailed(err)
-	sel.Fail(verdict(result, err))
-	if result.Started {
-		x.abort(err)
-	}
-	return err
-}
-
-// relaying is how the answer is to be passed on.
-func (x *exchange) relaying() *streaming.Relay {
-	relay := &x.relay
-	if anthropic(x.c.Request.URL.Path) {
-		relay = &x.messages
-	}
-	if x.model.config.StreamKeepAlive == 0 {
-		return relay
-	}
-	with := *relay
-	with.KeepAlive = x.model.config.StreamKeepAlive
-	return &with
-}
-
-// sent gives the body's memory back as soon as nobody needs it: an answer has begun, so there will be no
-// other attempt. What the replica has yet to read is kept for as long as that takes.
-func (x *exchange) sent() {
-	x.payload.Text = nil
-	x.body.Release()
-}
-
-// request is the client's request as the replica is to see it. Header and URL are the client's own, of which
-// nothing else is needed any more; attempts share them, and backends change neither.
-func (x *exchange) request(ctx context.Context) *http.Request {
-	in := x.c.Request
-	streaming.TrimRequestHeader(in.Header)
-	out := &http.Request{
-		Method:        in.Method,
-		URL:           in.URL,
-		Header:        x.tracing.inject(ctx, in.Header),
-		Body:          x.body.NewReader(),
-		ContentLength: x.body.Size(),
-	}
-	if prefix := prefixOf(in.URL.Path); prefix != "" || in.URL.ForceQuery { // an empty query is none
-		out.URL = &url.URL{Path: prefix + in.URL.Path, RawQuery: in.URL.RawQuery}
-		if in.URL.RawPath != "" {
-			out.URL.RawPath = prefix + in.URL.RawPath
-		}
-	}
-	return out.WithContext(ctx)
+	return err, !last
 }
 
 // again says why another attempt is allowed after err; empty if none is. The

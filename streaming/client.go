@@ -68,14 +68,18 @@ func (c *client) write(p []byte, flush bool) (int, error) {
 		err = c.rc.Flush()
 	}
 	c.watch.writes.Add(1)
-	switch {
-	case err == nil:
-		return n, nil
-	case c.watch.stop():
-		return n, fmt.Errorf("%w: it read nothing for %v: %w", ErrClientGone, c.watch.timeout, err)
-	default:
-		return n, fmt.Errorf("%w: %w", ErrClientGone, err)
+	if err != nil {
+		return n, c.failed(err)
 	}
+	return n, nil
+}
+
+// failed is the error of a write.
+func (c *client) failed(err error) error {
+	if c.watch.stop() {
+		return fmt.Errorf("%w: it read nothing for %v: %w", ErrClientGone, c.watch.timeout, err)
+	}
+	return fmt.Errorf("%w: %w", ErrClientGone, err)
 }
 
 // end is called before the write that completes the answer.

@@ -61,6 +61,10 @@ func (k *keepAlive) send(c *client, p []byte, between bool) error {
 	if k == nil {
 		return c.send(p, true)
 	}
+	return k.sendLocked(c, p, between)
+}
+
+func (k *keepAlive) sendLocked(c *client, p []byte, between bool) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	err := c.send(p, true)

@@ -88,7 +88,12 @@ func (r *Relay) Copy(ctx context.Context, w http.ResponseWriter, resp *http.Resp
 	c := newClient(w, resp, r.WriteTimeout)
 	c.ending = r.Ending
 	defer c.close()
-	err := c.pass(tap, r.KeepAlive)
+	err := r.ended(ctx, c, c.pass(tap, r.KeepAlive))
+	return c.Result, err
+}
+
+// ended ends the answer by what passing it on came to.
+func (r *Relay) ended(ctx context.Context, c *client, err error) error {
 	switch {
 	case err == nil:
 		c.finish()
@@ -101,7 +106,7 @@ func (r *Relay) Copy(ctx context.Context, w http.ResponseWriter, resp *http.Resp
 			c.closeEvents(err, r.Anthropic)
 		}
 	}
-	return c.Result, err
+	return err
 }
 
 // pass chooses how to pass the body on.
@@ -112,9 +117,7 @@ func (c *client) pass(tap *Tap, silence time.Duration) error {
 	}
 	known := c.resp.ContentLength >= 0
 	if kind == eventStream && !known {
-		alive := c.keepAlive(silence)
-		defer alive.stop()
-		return c.passEvents(tap, alive)
+		return c.passEvents(tap, c.keepAlive(silence))
 	}
 	return c.passBody(tap, kind, !known)
 }
@@ -125,6 +128,7 @@ var errNoDone = errors.New("the connection ended before [DONE]")
 
 // passEvents passes an event stream on in whole events.
 func (c *client) passEvents(tap *Tap, alive *keepAlive) error {
+	defer alive.stop()
 	done := c.resp.ProtoMajor != 1 || len(c.resp.TransferEncoding) > 0 // or its end can be told from a break
 	buf := borrow(smallBuffer)
 	ends := newEventEnds()

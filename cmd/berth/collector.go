@@ -13,7 +13,7 @@ const (
 	// heapFloor is what the heap may grow to before anything is collected.
 	heapFloor = 32 << 20
 	// heapGrowth is by how much of what is in use it may grow beyond that, in percent.
-	heapGrowth = 30
+	heapGrowth = 20
 )
 
 // paceCollector has the collector go by these, unless GOGC says otherwise. GOMEMLIMIT holds either way. After each

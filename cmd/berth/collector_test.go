@@ -7,9 +7,9 @@ func TestTheHeapIsCollectedAtItsFloorOrWhenItHasGrownEnough(t *testing.T) {
 		{0, 0, heapFloor},
 		{4 << 20, 1 << 20, heapFloor},
 		{20 << 20, 16 << 20, heapFloor},
-		{heapFloor, 0, heapFloor * 13 / 10},
-		{heapFloor - 1, 20 << 20, heapFloor + (heapFloor+20<<20)*3/10},
-		{1 << 30, 100 << 20, 1<<30 + (1<<30+100<<20)*3/10},
+		{heapFloor, 0, heapFloor * 6 / 5},
+		{heapFloor - 1, 20 << 20, heapFloor + (heapFloor+20<<20)/5},
+		{1 << 30, 100 << 20, 1<<30 + (1<<30+100<<20)/5},
 	} {
 		percent := uint64(collectorPercent(c.live, c.stacks))
 		if goal := c.live + (c.live+c.stacks)*percent/100; goal > c.most || percent < heapGrowth {

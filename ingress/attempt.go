@@ -1,0 +1,156 @@
+package ingress
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"berth/llmserver"
+	"berth/routers"
+	"berth/streaming"
+)
+
+// attempt chooses a replica, dispatches the request into the slot on it and
+// passes the answer on, all while ctx lasts. The slot is given back before it returns, so that a request never
+// holds two.
+func (x *exchange) attempt(ctx context.Context) error {
+	sel, err := x.choose(ctx)
+	if err != nil {
+		return late(err)
+	}
+	defer sel.Release()
+	ctx, x.span = x.tracing.begin(ctx, "attempt", trace.SpanKindClient)
+	defer x.attempted(x.span)
+	var quiet *silence
+	if x.stream {
+		ctx, quiet = watchSilence(ctx, &x.model.config)
+		defer quiet.stop()
+	}
+	resp, err := x.send(ctx, sel)
+	if err != nil {
+		return err
+	}
+	quiet.over(resp)
+	x.phase = phaseStreaming
+	x.sent()
+	x.amend(resp, sel)
+	result, err := x.relaying().Copy(x.c.Request.Context(), x.c.Writer, resp, &x.tap)
+	return x.relayed(sel, result, err)
+}
+
+// choose reserves a slot. The caller releases it.
+func (x *exchange) choose(ctx context.Context) (*routers.Selection, error) {
+	x.phase = phaseWaiting
+	_, choosing := x.tracing.begin(ctx, "choose", trace.SpanKindInternal)
+	sel, err := x.model.router.Choose(ctx, &x.payload, x.tried...)
+	x.chose(choosing, sel, err)
+	if err != nil {
+		return nil, err
+	}
+	x.attempts, x.replica, x.rank, x.matched = x.attempts+1, sel.Replica().ID(), sel.Rank(), sel.Matched()
+	x.metrics.reservations.WithLabelValues(x.model.config.ID, "accepted").Inc()
+	return sel, nil
+}
+
+// amend makes the head of an answer the client's.
+func (x *exchange) amend(resp *http.Response, sel *routers.Selection) {
+	if gatewayError(resp.StatusCode) {
+		sel.Fail(fmt.Errorf("%w: %s", llmserver.ErrGateway, http.StatusText(resp.StatusCode)))
+	}
+	if strings.HasSuffix(x.c.Request.URL.Path, "/responses") {
+		x.holders.listen(resp, sel.Replica())
+	}
+	resp.Header.Del(requestIDHeader) // the client gets the one that is in the log
+	if x.registry.table.Load().config.DecisionHeaders {
+		x.show(resp.Header, sel)
+	}
+}
+
+// send dispatches the request into the slot. After an error the next attempt may come.
+func (x *exchange) send(ctx context.Context, sel *routers.Selection) (resp *http.Response, err error) {
+	req := x.request(ctx)
+	defer func() {
+		if err != nil {
+			req.Body.Close() // else the backend does
+		}
+	}()
+	x.phase = phaseFirstByte
+	x.dispatched = time.Now()
+	x.metrics.overhead.WithLabelValues(x.model.config.ID).Observe((x.dispatched.Sub(x.ready) - x.payload.Waited).Seconds())
+	if resp, err = sel.Dispatch(req); err == nil {
+		if err = x.refused(resp); err != nil {
+			sel.Fail(err)
+		}
+	}
+	if err == nil {
+		return resp, nil
+	}
+	if !errors.Is(err, llmserver.ErrStale) {
+		x.tried = append(x.tried, sel.Replica())
+	}
+	x.ready = time.Now().Add(-x.payload.Waited) // what the replica took is not berth's own
+	x.upstreamFailed(err)
+	return nil, err
+}
+
+// relayed takes note of how the answer ended.
+func (x *exchange) relayed(sel *routers.Selection, result streaming.Result, err error) error {
+	x.told(result)
+	if err == nil {
+		return nil
+	}
+	x.upstreamFailed(err)
+	sel.Fail(verdict(result, err))
+	if result.Started {
+		x.abort(err)
+	}
+	return err
+}
+
+// relaying is how the answer is to be passed on.
+func (x *exchange) relaying() *streaming.Relay {
+	relay := &x.relay
+	if anthropic(x.c.Request.URL.Path) {
+		relay = &x.messages
+	}
+	if x.model.config.StreamKeepAlive == 0 {
+		return relay
+	}
+	with := *relay
+	with.KeepAlive = x.model.config.StreamKeepAlive
+	return &with
+}
+
+// sent gives the body's memory back as soon as nobody needs it: an answer has begun, so there will be no
+// other attempt. What the replica has yet to read is kept for as long as that takes.
+func (x *exchange) sent() {
+	x.payload.Text = nil
+	x.body.Release()
+}
+
+// request is the client's request as the replica is to see it. Header and URL are the client's own, of which
+// nothing else is needed any more; attempts share them, and backends change neither.
+func (x *exchange) request(ctx context.Context) *http.Request {
+	in := x.c.Request
+	streaming.TrimRequestHeader(in.Header)
+	out := &http.Request{
+		Method:        in.Method,
+		URL:           in.URL,
+		Header:        x.tracing.inject(ctx, in.Header),
+		Body:          x.body.NewReader(),
+		ContentLength: x.body.Size(),
+	}
+	if prefix := prefixOf(in.URL.Path); prefix != "" || in.URL.ForceQuery { // an empty query is none
+		out.URL = &url.URL{Path: prefix + in.URL.Path, RawQuery: in.URL.RawQuery}
+		if in.URL.RawPath != "" {
+			out.URL.RawPath = prefix + in.URL.RawPath
+		}
+	}
+	return out.WithContext(ctx)
+}
