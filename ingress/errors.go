@@ -41,8 +41,11 @@ type answer struct {
 	code       string
 	param      string        // "" for null
 	message    string        // "" for the error's own text
-	retryAfter time.Duration // 0 for no advice
+	retryAfter time.Duration // 0 for no advice; never
 }
+
+// never tells clients, whose SDKs would try twice more, not to: it would be in vain.
+const never time.Duration = -1
 
 // The two kinds of error that OpenAI tells apart: the client's and the server's.
 const (
@@ -89,7 +92,7 @@ var answers = []struct {
 		"Every replica stayed busy until the wait was over; try again later.", busyDelay}},
 	{errOverInLine, answer{503, serverError, "queue_timeout", "", "", busyDelay}},
 	{routers.ErrClosed, answer{503, serverError, "model_removed", "model",
-		"The model is no longer served here.", 0}},
+		"The model is no longer served here.", never}},
 	{streaming.ErrUpstreamBroken, answer{502, serverError, "upstream_broken", "",
 		"The replica broke off before its answer began.", 0}},
 	{llmserver.ErrBroken, answer{502, serverError, "upstream_broken", "",
@@ -178,7 +181,9 @@ func (a answer) write(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Content-Length", strconv.Itoa(len(text)))
-	if a.retryAfter > 0 {
+	if a.retryAfter == never {
+		h.Set("X-Should-Retry", "false")
+	} else if a.retryAfter > 0 {
 		h.Set("Retry-After", strconv.Itoa(int(math.Ceil(a.retryAfter.Seconds()))))
 		h.Set("Retry-After-Ms", strconv.FormatInt(a.retryAfter.Milliseconds(), 10))
 	}

@@ -45,6 +45,9 @@ func wantError(t *testing.T, r reply, status int, code, param string) {
 	if h.Get("Content-Type") != "application/json" || h.Get("X-Request-Id") == "" || r.ContentLength != int64(len(r.body)) {
 		t.Errorf("the header of %s is %v", r.body, h)
 	}
+	if removed := code == "model_removed"; removed != (h.Get("X-Should-Retry") == "false") {
+		t.Errorf("the header of %s is %v", r.body, h)
+	}
 	if status == 429 || status == 503 && code != "model_removed" {
 		after, err := strconv.Atoi(h.Get("Retry-After"))
 		exact, err2 := strconv.Atoi(h.Get("Retry-After-Ms"))

@@ -159,6 +159,8 @@ func TestAResponseThatNobodyHoldsIsNotFoundUnlessSomebodyIsAway(t *testing.T) {
 	}
 	f.mustApply(modelOn("m", urls[0], refusing(1)))
 	wantError(t, f.get("/v1/responses/resp_x"), 503, "response_unreachable", "response_id")
+	f.holders.put("resp_known", f.registry.table.Load().models[0].replicas[1])
+	wantError(t, f.get("/v1/responses/resp_known"), 503, "no_replica_available", "")
 	wantError(t, f.post("/v1/responses", `{"model":"m","previous_response_id":"resp_x"}`), 503, "response_unreachable", "response_id")
 }
 
