@@ -146,7 +146,7 @@ type Checks struct {
 }
 
 // RestartKeys names the keys that differ between two configs and take effect at a restart only:
-// the addresses, which are bound once.
+// the addresses, which are bound once, and whether TLS is spoken there.
 func RestartKeys(running, next *Config) []string {
 	var keys []string
 	if running.HTTP.Address != next.HTTP.Address {

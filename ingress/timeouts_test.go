@@ -355,6 +355,23 @@ func TestCommentsKeepAStreamAliveIfTheModelSaysSo(t *testing.T) {
 	}
 }
 
+func TestAStreamThatIsKeptAliveStillHasItsBounds(t *testing.T) {
+	s := silentAfter(t, writes(""))
+	m := modelOn("m", s.url)
+	m.StreamKeepAlive, m.FirstByteTimeout = 5*time.Millisecond, 2*short
+	f := serve(t, m)
+	for _, client := range []*http.Client{f.h1, f.h2} {
+		r := f.do(t.Context(), client, "POST", "/v1/chat/completions", strings.NewReader(streamed("m")))
+		if r.StatusCode == 504 {
+			continue // the machine was too slow for a comment
+		}
+		event := strings.ReplaceAll(r.body, ": keep-alive\n\n", "")
+		if r.StatusCode != 200 || r.err == nil || !strings.HasPrefix(event, `data: {"error":`) || !strings.Contains(event, "upstream_first_byte_timeout") {
+			t.Errorf("got %d %q, %v", r.StatusCode, r.body, r.err)
+		}
+	}
+}
+
 func TestACallForAStoredResponseHasABoundToo(t *testing.T) {
 	for name, set := range map[string]func(m *config.Model) string{
 		"by the client": func(*config.Model) string { return "0.04" },

@@ -224,6 +224,7 @@ func TestAConnectionCarriesAThousandStreams(t *testing.T) {
 		}
 	}))
 	m.Replicas[0].MaxOngoingRequests = streams
+	m.ConnectTimeout = time.Minute
 	c, cert := encrypted(t, m)
 	f := serveConfig(t, c)
 	client, dials := overTLS(t, cert, true)
