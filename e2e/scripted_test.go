@@ -40,7 +40,7 @@ type act struct {
 	do   string // one of the things that a client can be told to do
 	opts string // more for the client, as members of a JSON object
 
-	refusals []whole  // are the answers to the first attempts
+	refusals []whole  // the answers to the first attempts
 	answer   whole    // after them, unless it is a stream
 	writes   []string // of an event stream, each flushed
 	hearing  bool     // the next write waits until the client has received the text of the last
