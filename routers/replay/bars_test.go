@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -212,10 +213,29 @@ func TestBarsOfPromptsWithLittleInCommon(t *testing.T) {
 	}
 }
 
-func BenchmarkMooncake(b *testing.B) {
-	trace := recorded(b, conversation)
-	for b.Loop() {
-		r := mustRun(b, trace, "PrefixCacheAffinityRouter", fleetOf(8))
-		b.ReportMetric(r.HitRate/r.Ceiling, "of-ceiling")
+// BenchmarkReplay tells how many blocks of prompts are replayed in a second of processor time.
+func BenchmarkReplay(b *testing.B) {
+	for _, name := range []string{conversation, coding} {
+		b.Run(name, func(b *testing.B) {
+			trace := recorded(b, name).Arrange(1, sessionGap).Limit(12_000)
+			blocks := 0
+			for i := range trace.Requests {
+				blocks += trace.Requests[i].Prompt / trace.BlockTokens
+			}
+			began := cpu(b)
+			for b.Loop() {
+				mustRun(b, trace, prefix, fleetOf(8))
+			}
+			b.ReportMetric(float64(blocks*b.N)/float64((cpu(b)-began).Microseconds()), "Mblocks/cpu-s")
+		})
 	}
+}
+
+// cpu is the time that this process has had a processor.
+func cpu(b *testing.B) time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
