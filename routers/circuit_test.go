@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"berth/llmserver"
+	"berth/llmserver/agent"
 )
 
 // ejection is how long the first one lasts, and failures how many in a row it takes.
@@ -390,4 +391,38 @@ func TestFailuresThatTheIngressSeesAreCounted(t *testing.T) {
 	if f.out() != "a" {
 		t.Errorf("%q are out", f.out())
 	}
+}
+
+// Where an agent counts, the trial is a place in its line, and what it gets is the trial's slot.
+func TestWhoWaitsForAnEjectedAgentIsItsTrial(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ejected, full := agent.NewTable(failures), agent.NewTable(1)
+		in := newIngress(t, Limits{MaxQueued: -1, QueueTimeout: time.Hour}, ejected, full)
+		settle()
+		eject(t, in.replicas[0])
+		settle()
+		fill(t, full)
+		all := lineUp(t, in.Router, "ab", "ab", "ab")
+		wantWaiting(t, full, 1)
+		time.Sleep(ejection)
+		wantServed(t, all, 0)
+		if now := ejected.Read(); now.Reserved != 1 {
+			t.Errorf("at the agent %d are reserved for the trial", now.Reserved)
+		}
+		dispatch(t, all[0])
+		all[0].sel.Fail(llmserver.ErrGateway)
+		all[0].sel.Release()
+		wantServed(t, all, 0)
+		if in.replicas[0].State() != "ejected" || in.replicas[0].Ejections() != 2 {
+			t.Errorf("it is %s after %d ejections", in.replicas[0].State(), in.replicas[0].Ejections())
+		}
+		time.Sleep(2 * ejection)
+		wantServed(t, all, 0, 1)
+		dispatch(t, all[1])
+		all[1].sel.Release() // without a byte: no verdict
+		wantServed(t, all, 0, 1, 2)
+		dispatch(t, all[2])
+		all[2].sel.Release()
+		in.close(t)
+	})
 }
