@@ -2,6 +2,8 @@ package routers
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -263,5 +265,32 @@ func TestAWaitForAnAgentEndsAtItsDeadline(t *testing.T) {
 			t.Errorf("%v after %v", q.err, q.took)
 		}
 		wantWaiting(t, table, 0)
+	})
+}
+
+func TestHowAPlaceInAnAgentsLineEndsIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := agent.NewTable(1)
+		in := newIngress(t, roomy, table)
+		in.Close()
+		var told []string
+		in.Router = New(in.replicas, newByText, roomy, Hooks{Sought: func(replica string, wanted bool, err error) {
+			told = append(told, fmt.Sprintf("%s %t %v", replica, wanted, err))
+		}})
+		in.replicas[0].Observe(in.Refresh)
+		runs := fill(t, table)
+		all := lineUp(t, in.Router, "a")
+		runs[0].Finish()
+		wantServed(t, all, 0)
+		dispatch(t, all[0])
+		all[0].sel.Release()
+		runs = fill(t, table)
+		lineUp(t, in.Router, "a")[0].cancel(nil)
+		settle()
+		if want := []string{"a true <nil>", "a false context canceled"}; !slices.Equal(told, want) {
+			t.Errorf("told %q; want %q", told, want)
+		}
+		runs[0].Finish()
+		in.close(t)
 	})
 }
