@@ -3,7 +3,6 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -185,17 +184,13 @@ var reports = map[string]func(*testing.T, *measured, report){
 	"poisson": func(t *testing.T, l *measured, r report) { l.faultless(t, r, 60, 16) },
 	"sessions": func(t *testing.T, l *measured, r report) {
 		l.faultless(t, r, 32, 16)
-		used := map[int]bool{}
 		for session, engines := range l.sessions {
 			if session == "" || len(engines) != 1 {
 				t.Errorf("session %q went to %v", session, engines)
 			}
-			for e := range maps.Keys(engines) {
-				used[e] = true
-			}
 		}
-		if len(l.sessions) != 8 || len(used) != 2 {
-			t.Errorf("%d sessions on %d engines, want 8 on 2", len(l.sessions), len(used))
+		if len(l.sessions) != 8 {
+			t.Errorf("%d sessions, want 8", len(l.sessions))
 		}
 	},
 	"trace": func(t *testing.T, l *measured, r report) { l.faultless(t, r, 30, 0) },
