@@ -21,8 +21,9 @@ type choice struct {
 	generation *generation
 	ranking    iter.Seq[Tier]
 	waiter     *waiter         // its last place in line, nil if it had none
-	try        func(Tier) bool // the method walk, bound once for all uses of the choice
+	try, list  func(Tier) bool // the methods walk and enlist, bound once for all uses of the choice
 	walked
+	listing
 }
 
 // walked is what a walk down the ranking has come to.
@@ -39,7 +40,7 @@ type walked struct {
 // no memory of its own.
 var choices = sync.Pool{New: func() any {
 	c := new(choice)
-	c.try = c.walk
+	c.try, c.list = c.walk, c.enlist
 	return c
 }}
 
@@ -52,7 +53,7 @@ func (r *Router) choice(p *Payload, exclude []*llmserver.Replica) *choice {
 
 // done gives the choice back. Nobody may use it any more.
 func (c *choice) done() {
-	*c = choice{try: c.try}
+	*c = choice{try: c.try, list: c.list}
 	choices.Put(c)
 }
 

@@ -90,15 +90,11 @@ func (c *choice) candidates(all []Candidate, most int) []Candidate {
 		slices.SortStableFunc(all, func(a, b Candidate) int { return cmp.Compare(uint(a.Rank-1), uint(b.Rank-1)) })
 		return all[:min(len(all), most)]
 	}
-	rank := 0
-	for tier := range c.ranking {
-		rank++
-		for _, r := range tier.Replicas {
-			if len(all) == most {
-				return all
-			}
-			all = append(all, Candidate{Replica: r, Rank: rank})
-		}
+	c.listing = listing{all: all, most: most}
+	c.ranking(c.list)
+	all, c.listing = c.all, listing{}
+	if len(all) == most {
+		return all
 	}
 	for _, r := range c.generation.members {
 		if len(all) == most {
@@ -109,6 +105,25 @@ func (c *choice) candidates(all []Candidate, most int) []Candidate {
 		}
 	}
 	return all
+}
+
+// listing is what a walk down the ranking finds to be explained.
+type listing struct {
+	all      []Candidate
+	most     int
+	position int // the rank of the tier
+}
+
+// enlist appends the replicas of a tier; false when there are enough.
+func (c *choice) enlist(tier Tier) bool {
+	c.position++
+	for _, r := range tier.Replicas {
+		if len(c.all) == c.most {
+			return false
+		}
+		c.all = append(c.all, Candidate{Replica: r, Rank: c.position})
+	}
+	return true
 }
 
 // state is what keeps a replica from being chosen.
