@@ -42,7 +42,7 @@ func TestTheReportStandsInItsPlace(t *testing.T) {
 	}}
 	file := filepath.Join(t.TempDir(), "README.md")
 	os.WriteFile(file, []byte("before\n"+begin+"\nold\n"+end+"\nafter\n"), 0o644)
-	if err := rewrite(file, section([]*result{r}, "x.svg")); err != nil {
+	if err := rewrite(file, section([]*result{r}, "x.svg", "0.10")); err != nil {
 		t.Fatal(err)
 	}
 	got, _ := os.ReadFile(file)

@@ -2,6 +2,7 @@
 //
 //	go run ./e2e/bench                          # every work, 7 rounds of 2 s, in about 15 minutes
 //	go run ./e2e/bench -work events -rounds 3   # a quick look
+//	go run ./e2e/bench -against ./old           # another berth's binary beside it: before and after
 //	go run ./e2e/bench -readme README.md        # and write the result where the README has its place for it
 //	go run ./e2e/bench -work leave,crowd        # what must hold: clients that leave, 5,000 connections
 //	go run ./e2e/bench -work soak -minutes 10   # memory and goroutines stay flat; 30 minutes for a release

@@ -13,10 +13,10 @@ import (
 
 // options are what the command line says.
 type options struct {
-	work, berth, readme, picture string
-	rounds                       int
-	took                         time.Duration
-	minutes                      float64
+	work, berth, against, readme, picture string
+	rounds                                int
+	took                                  time.Duration
+	minutes                               float64
 }
 
 func main() {
@@ -29,7 +29,8 @@ func main() {
 		names = append(names, w.name)
 	}
 	flag.StringVar(&o.work, "work", strings.Join(names, ","), "what to do, and any of leave, crowd and soak")
-	flag.StringVar(&o.berth, "berth", "", "the binary to measure, with its arguments' names unchanged; built from ./cmd/berth if empty")
+	flag.StringVar(&o.berth, "berth", "", "the binary to measure; built from ./cmd/berth if empty")
+	flag.StringVar(&o.against, "against", "", "another binary of berth to measure beside it")
 	flag.StringVar(&o.readme, "readme", "", "a file that has a place for the results")
 	flag.StringVar(&o.picture, "picture", "e2e/bench/result.svg", "where -readme puts the picture")
 	flag.IntVar(&o.rounds, "rounds", 7, "rounds of each target")
@@ -64,12 +65,16 @@ func run(o options) error {
 			return fmt.Errorf("building berth: %w", err)
 		}
 	}
+	load, err := others()
+	if err != nil {
+		return err
+	}
 	engine, stop, err := startEngine()
 	if err != nil {
 		return err
 	}
 	defer stop()
-	all, err := targets(dir, engine, o.berth)
+	all, err := targets(dir, engine, o.berth, o.against)
 	if err != nil {
 		return err
 	}
@@ -90,7 +95,7 @@ func run(o options) error {
 	if err := os.WriteFile(o.picture, picture(results), 0o644); err != nil {
 		return err
 	}
-	return rewrite(o.readme, section(results, o.picture))
+	return rewrite(o.readme, section(results, o.picture, load))
 }
 
 // do does one work. What must hold is asked of berth alone, and gives no result.

@@ -54,3 +54,10 @@ func measure(root int) (u usage, err error) {
 	}
 	return u, nil
 }
+
+// others is the machine's load average, before anything is measured that of other work.
+func others() (string, error) {
+	text, err := os.ReadFile("/proc/loadavg")
+	load, _, _ := strings.Cut(string(text), " ")
+	return load, err
+}

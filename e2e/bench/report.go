@@ -47,13 +47,13 @@ const (
 )
 
 // section is what the README says of the results.
-func section(results []*result, picture string) string {
+func section(results []*result, picture, load string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n\nCPU time of the proxy's process per unit of work, medians of %d interleaved rounds on %d cores that client, engine\n"+
 		"and proxy share, by `go run ./e2e/bench -readme README.md`, %s. berth runs as it comes: request ids, metrics, slots, the one-pass\n"+
 		"scan of the body, usage counted from the stream and prefix affinity are included, the access log is off. HAProxy and nginx only forward.\n"+
-		"Throughput and times mean something only beside each other: the machine is full.\n\n![CPU time per unit of work](%s)\n",
-		begin, results[0].rounds, runtime.NumCPU(), runtime.Version(), picture)
+		"Throughput and times mean something only beside each other: the machine is full. Other work on it was a load of %s before it began.\n\n![CPU time per unit of work](%s)\n",
+		begin, results[0].rounds, runtime.NumCPU(), runtime.Version(), load, picture)
 	for _, r := range results {
 		fmt.Fprintf(&b, "\n%s", r.table())
 	}
@@ -75,7 +75,7 @@ func rewrite(file, section string) error {
 }
 
 // colours of the bars, by target.
-var colours = map[string]string{"berth": "#2563eb", "haproxy": "#9ca3af", "nginx": "#d1d5db"}
+var colours = map[string]string{"berth": "#2563eb", "against": "#93c5fd", "haproxy": "#9ca3af", "nginx": "#d1d5db"}
 
 // picture draws the CPU times, each work on a scale of its own.
 func picture(results []*result) []byte {

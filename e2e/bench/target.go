@@ -82,8 +82,9 @@ http {
 }
 `
 
-// targets are the engine, berth, and those of the others that are installed. Their files go to dir.
-func targets(dir, engine, berth string) ([]*target, error) {
+// targets are the engine, berth, another berth if there is one, and those of the others that are installed. Their files go to
+// dir.
+func targets(dir, engine, berth, against string) ([]*target, error) {
 	all := []*target{{name: "direct", address: engine}}
 	add := func(name, config string, command func(file string) []string) error {
 		addresses, err := freeAddresses(2)
@@ -92,17 +93,26 @@ func targets(dir, engine, berth string) ([]*target, error) {
 		}
 		file := filepath.Join(dir, name+".conf")
 		text := fmt.Sprintf(config, addresses[0], engine)
-		if name == "berth" {
+		if config == berthConfig {
 			text = fmt.Sprintf(config, addresses[0], addresses[1], engine)
 		}
 		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 			return err
 		}
-		all = append(all, &target{name: name, address: addresses[0], admin: addresses[1], command: command(file)})
+		t := &target{name: name, address: addresses[0], command: command(file)}
+		if config == berthConfig {
+			t.admin = addresses[1]
+		}
+		all = append(all, t)
 		return nil
 	}
-	if err := add("berth", berthConfig, func(file string) []string { return []string{berth, "serve", "--config", file} }); err != nil {
-		return nil, err
+	for _, b := range []struct{ name, binary string }{{"berth", berth}, {"against", against}} {
+		if b.binary == "" {
+			continue
+		}
+		if err := add(b.name, berthConfig, func(file string) []string { return []string{b.binary, "serve", "--config", file} }); err != nil {
+			return nil, err
+		}
 	}
 	for _, other := range []struct {
 		name, config string
@@ -142,8 +152,8 @@ func (t *target) start() error {
 	}
 	t.process = exec.Command(t.command[0], t.command[1:]...)
 	t.process.Stderr = os.Stderr
-	if t.name == "berth" {
-		t.process.Stderr = nil // it tells of probes and connections
+	if t.admin != "" {
+		t.process.Stderr = nil // berth tells of probes and connections
 	}
 	if err := t.process.Start(); err != nil {
 		return err
