@@ -34,8 +34,8 @@ func storedResponse(p string) (id string, ok bool) {
 	return id, ok && saneResponseID(id)
 }
 
-// response serves a request for a stored response: GET, DELETE, its items, or to cancel it. It goes, without a slot, to the replica
-// that holds the response. Its path names no model.
+// response serves a request for a stored response: GET, DELETE, its items, or to cancel it. It goes, without a slot, to
+// the replica that holds the response. Its path names no model.
 func (s *Server) response(c *gin.Context) {
 	leaveUnread(c)
 	x := &exchange{Server: s, c: c, began: time.Now(), phase: phaseConnect}
@@ -105,8 +105,8 @@ func (x *exchange) call(replica *llmserver.Replica) error {
 	return err
 }
 
-// bind has a request that goes on with a stored response served by the replica that holds it: there it waits, and nowhere else. Where
-// nobody holds it, whichever engine gets the request says so in its own words.
+// bind has a request that goes on with a stored response served by the replica that holds it: there it waits, and nowhere
+// else. Where nobody holds it, whichever engine gets the request says so in its own words.
 func (x *exchange) bind(id string) error {
 	if !saneResponseID(id) || len(x.model.replicas) == 1 {
 		return nil

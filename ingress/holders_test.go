@@ -1,0 +1,52 @@
+package ingress
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+)
+
+func TestAnIDIsHeardHoweverTheAnswerIsCut(t *testing.T) {
+	text := `{"object":"response","id" : "resp_1-a.B","output":[]}`
+	for size := 1; size <= len(text); size++ {
+		var got []string
+		l := &idListener{ReadCloser: io.NopCloser(strings.NewReader(text)), found: func(id string) { got = append(got, id) }}
+		var read []byte
+		for p := make([]byte, size); ; {
+			n, err := l.Read(p)
+			read = append(read, p[:n]...)
+			if err != nil {
+				break
+			}
+		}
+		if string(read) != text || len(got) != 1 || got[0] != "resp_1-a.B" {
+			t.Errorf("in pieces of %d: %q", size, got)
+		}
+	}
+	for _, text := range []string{
+		`{"error":{}}`, `{"id":"chatcmpl-1"}`, `{"id":"resp_`, `{"id":"resp_ü"}`, `{"x":"\"id\":\"resp_1\""}`, `{"id":null}`, "",
+		`{"pad":"` + strings.Repeat("x", maxIDHead) + `","id":"resp_late"}`, `{"id":"resp` + strings.Repeat("x", maxResponseID) + `"}`,
+	} {
+		l := &idListener{ReadCloser: io.NopCloser(strings.NewReader(text)), found: func(id string) { t.Errorf("heard %q in %.40s", id, text) }}
+		if got, err := io.ReadAll(l); string(got) != text || err != nil {
+			t.Errorf("read %q, %v", got, err)
+		}
+	}
+}
+
+func TestTheHoldersOfOldResponsesAreForgotten(t *testing.T) {
+	f := serve(t, modelOn("m", refusing(1)))
+	r := f.registry.table.Load().models[0].replicas[0]
+	var h holders
+	for i := range 3 * maxHolders {
+		h.put(fmt.Sprint(i), r)
+		h.put(fmt.Sprint(i), r)
+	}
+	if len(h.of) != maxHolders || len(h.ids) != maxHolders {
+		t.Errorf("%d are remembered, in a ring of %d", len(h.of), len(h.ids))
+	}
+	if h.find(fmt.Sprint(2*maxHolders)) != r || h.find(fmt.Sprint(2*maxHolders-1)) != nil {
+		t.Error("not the oldest were forgotten")
+	}
+}
