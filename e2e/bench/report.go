@@ -79,7 +79,7 @@ var colours = map[string]string{"berth": "#2563eb", "against": "#93c5fd", "hapro
 
 // picture draws the CPU times, each work on a scale of its own.
 func picture(results []*result) []byte {
-	const bar, left, right, width = 18, 290, 90, 760
+	const bar, left, right, width = 18, 330, 90, 800
 	var rows bytes.Buffer
 	y := 12
 	for _, r := range results {
