@@ -106,15 +106,15 @@ var (
 	described = regexp.MustCompile(`fqName: "(berth_\w+)".*variableLabels: \{([^}]*)\}`)
 )
 
-// A metric is told to operators by its row in the README's table: name, labels and what it is.
-func TestTheReadmeListsEveryMetric(t *testing.T) {
-	readme, err := os.ReadFile("../README.md")
+// A metric is told to operators by its row in docs/operations.md: name, labels and what it is.
+func TestThePageOfOperationsListsEveryMetric(t *testing.T) {
+	page, err := os.ReadFile("../docs/operations.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	rows := make(map[string]string)
-	for _, row := range listed.FindAllStringSubmatch(string(readme), -1) {
-		if strings.HasPrefix(row[1], "berth_agent_") == false {
+	for _, row := range listed.FindAllStringSubmatch(string(page), -1) {
+		if !strings.HasPrefix(row[1], "berth_agent_") {
 			rows[row[1]] = strings.ReplaceAll(strings.TrimSpace(row[2]), " ", "")
 		}
 	}
@@ -129,13 +129,13 @@ func TestTheReadmeListsEveryMetric(t *testing.T) {
 	}
 	for name, labels := range exported {
 		if row, ok := rows[name]; !ok || row != labels {
-			t.Errorf("%s has the labels %q: put or mend its row in the README's table of metrics: | `%s` | %s | what it counts |",
+			t.Errorf("%s has the labels %q: put or mend its row in the table of metrics in docs/operations.md: | `%s` | %s | what it counts |",
 				name, labels, name, strings.ReplaceAll(labels, ",", ", "))
 		}
 	}
 	for name := range rows {
 		if _, ok := exported[name]; !ok {
-			t.Errorf("%s is not exported: take its row out of the README's table of metrics", name)
+			t.Errorf("%s is not exported: take its row out of the table of metrics in docs/operations.md", name)
 		}
 	}
 }
