@@ -20,11 +20,17 @@ import (
 // passes the answer on, all while ctx lasts. The slot is given back before it returns, so that a request never
 // holds two.
 func (x *exchange) attempt(ctx context.Context) error {
-	sel, err := x.choose(ctx)
+	x.phase = phaseWaiting
+	_, choosing := x.tracing.begin(ctx, "choose", trace.SpanKindInternal)
+	sel, err := x.model.router.Choose(ctx, &x.payload, x.tried...)
 	if err != nil {
+		x.chose(choosing, nil, err)
 		return late(err)
 	}
-	defer sel.Release()
+	defer sel.Release() // before anything else, which might panic
+	x.chose(choosing, sel, nil)
+	x.attempts, x.replica, x.rank, x.matched = x.attempts+1, sel.Replica().ID(), sel.Rank(), sel.Matched()
+	x.metrics.reservations.WithLabelValues(x.model.config.ID, "accepted").Inc()
 	ctx, x.span = x.tracing.begin(ctx, "attempt", trace.SpanKindClient)
 	defer x.attempted(x.span)
 	var quiet *silence
@@ -42,20 +48,6 @@ func (x *exchange) attempt(ctx context.Context) error {
 	x.amend(resp, sel)
 	result, err := x.relaying().Copy(x.c.Request.Context(), x.c.Writer, resp, &x.tap)
 	return x.relayed(sel, result, err)
-}
-
-// choose reserves a slot. The caller releases it.
-func (x *exchange) choose(ctx context.Context) (*routers.Selection, error) {
-	x.phase = phaseWaiting
-	_, choosing := x.tracing.begin(ctx, "choose", trace.SpanKindInternal)
-	sel, err := x.model.router.Choose(ctx, &x.payload, x.tried...)
-	x.chose(choosing, sel, err)
-	if err != nil {
-		return nil, err
-	}
-	x.attempts, x.replica, x.rank, x.matched = x.attempts+1, sel.Replica().ID(), sel.Rank(), sel.Matched()
-	x.metrics.reservations.WithLabelValues(x.model.config.ID, "accepted").Inc()
-	return sel, nil
 }
 
 // amend makes the head of an answer the client's.

@@ -58,6 +58,33 @@ func attributes(span tracetest.SpanStub) map[string]attribute.Value {
 	return values
 }
 
+// startling is a processor of spans that panics where a choice ends.
+type startling struct{ sdk.SpanProcessor }
+
+func (startling) OnEnd(span sdk.ReadOnlySpan) {
+	if span.Name() == "choose" {
+		panic("a span was lost")
+	}
+}
+
+// Whatever comes between a choice and its dispatch, the slot is given back.
+func TestAPanicOverASpanGivesTheSlotBack(t *testing.T) {
+	tracing, err := newTracing(sdk.WithSpanProcessor(startling{sdk.NewSimpleSpanProcessor(tracetest.NewInMemoryExporter())}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := serveBy(t, func(log *slog.Logger) (*Server, error) {
+		return newServer(configured(modelOn("m", refusing(1))), log, tracing)
+	})
+	if r := f.chat("m"); r.StatusCode != http.StatusInternalServerError {
+		t.Errorf("got %d %s", r.StatusCode, r.body)
+	}
+	if log := f.log.take(); !strings.Contains(log, "a span was lost") {
+		t.Errorf("the log says\n%s", log)
+	}
+	f.idle()
+}
+
 const (
 	traceID      = "4bf92f3577b34da6a3ce929d0e0e4736"
 	clientSpan   = "00f067aa0ba902b7"
