@@ -262,7 +262,7 @@ func TestAReplicaThatAnswersNothingButItsProbesIsEjectedInTheEnd(t *testing.T) {
 				t.Errorf("it is %s", r.State())
 			}
 			dying.Store(false)
-			time.Sleep(2 * firstRetry)
+			time.Sleep(patient.ProbeEvery + 1) // by which the next probe has come, however many failed before it
 			synctest.Wait()
 		}
 		if r.State() != "ejected" || !r.Up() {
