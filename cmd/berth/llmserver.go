@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 
@@ -101,6 +102,11 @@ func (f agentFlags) run(out io.Writer, log *slog.Logger) error {
 // when all that it had is done, or the drain timeout is over. A second signal ends it at once.
 func (f agentFlags) serve(server *agent.Server, listener net.Listener, log *slog.Logger) error {
 	paceCollector()
+	running, end := context.WithCancel(context.Background())
+	var background sync.WaitGroup
+	background.Go(func() { paceProcessors(running) })
+	defer background.Wait()
+	defer end()
 	h := &http.Server{
 		Handler:           server,
 		ReadHeaderTimeout: 10 * time.Second,

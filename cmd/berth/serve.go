@@ -55,6 +55,7 @@ func serve(path, address string, out io.Writer, log *slog.Logger) error {
 	}
 	var background sync.WaitGroup
 	background.Go(func() { endOn(stop, end, ctx) })
+	background.Go(func() { paceProcessors(ctx) })
 	if path != "" {
 		background.Go(func() { watch(ctx, path, c, reload, server, log) })
 	}
