@@ -15,6 +15,7 @@ const us = "berth/"
 // mayImport says which packages of ours a package may import, tests included. * is all of them.
 var mayImport = map[string][]string{
 	"config":              {},
+	"hangup":              {},
 	"streaming":           {},
 	"llmserver":           {},
 	"llmserver/http1":     {"llmserver"},

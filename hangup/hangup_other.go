@@ -1,0 +1,14 @@
+//go:build !linux
+
+package hangup
+
+import "syscall"
+
+// A Watch is kept over one connection.
+type Watch struct{}
+
+// Start watches over nothing here.
+func Start(syscall.Conn, func()) (Watch, error) { return Watch{}, ErrUnsupported }
+
+// Stop does nothing.
+func (Watch) Stop() {}
