@@ -35,7 +35,7 @@ type bodyReader struct {
 // read reads the whole body of r into memory, which the caller gives back with body.Release. Its errors are those
 // above, errBodyTooLarge wrapped with the limit, or http.ErrNotSupported wrapped if w cannot set the read deadline.
 //
-// Memory follows what has arrived, at most twice as much, so that a declared length alone holds none.
+// Memory follows what has arrived, so that a declared length alone holds none: see grow.
 //
 // The read deadline is gone after success, and stays after an error: net/http reads on before it answers a request
 // whose body was left unread, and a silent client would hold the answer back. For the same reason a handler that
@@ -153,11 +153,21 @@ type body struct {
 	released atomic.Bool
 }
 
-const firstBuffer = 16 << 10
+const (
+	firstBuffer = 16 << 10
+	// believed is the longest declared length that is made room for before it has arrived. Prompts are seldom longer, and
+	// to copy one from buffer to buffer as it grows takes as long as to read it.
+	believed = 1 << 20
+)
 
-// grow makes room for twice of what has arrived, limit at most.
+// grow makes room for more than has arrived, limit at most: first for little, then for twice as much; but for all of a
+// limit that is believed, as long as half of the budget is free. The other half is for what really comes.
 func (b *body) grow(limit int64) error {
-	size := bufferSize(int(min(limit, max(firstBuffer, 2*int64(cap(b.data))))))
+	room := max(firstBuffer, 2*int64(cap(b.data)))
+	if len(b.data) > 0 && limit <= believed && b.budget.ample() {
+		room = limit
+	}
+	size := bufferSize(int(min(limit, room)))
 	if !b.budget.reserve(size - cap(b.data)) {
 		return errBudget
 	}

@@ -33,6 +33,9 @@ func (b *budget) reserve(n int) bool {
 	}
 }
 
+// ample tells whether half of the budget is free.
+func (b *budget) ample() bool { return b.held.Load() <= b.limit.Load()/2 }
+
 func (b *budget) release(n int) {
 	if held := b.held.Add(-int64(n)); held < 0 {
 		panic(fmt.Sprintf("BUG: the body budget holds %d bytes", held))

@@ -49,6 +49,30 @@ func TestMemoryFollowsWhatHasArrived(t *testing.T) {
 	}
 }
 
+func TestAModestLengthIsBelievedOnceSomethingHasArrivedAndWhileHalfOfTheBudgetIsFree(t *testing.T) {
+	const declared = believed - 5000
+	for _, c := range []struct{ taken, most int }{{2 << 20, believed}, {2<<20 + 1, 2 * firstBuffer}} {
+		br := &bodyReader{maxBytes: 64 << 20, budget: newBudget(4 << 20)}
+		br.budget.held.Store(int64(c.taken - firstBuffer)) // by others
+		most := 0
+		r := httptest.NewRequest("POST", "/", &trickle{n: firstBuffer + 1, seen: func(sent int) {
+			held := int(br.budget.held.Load()) - (c.taken - firstBuffer)
+			if most = max(most, held); sent < firstBuffer && held > firstBuffer {
+				t.Errorf("%d bytes are held when %d had arrived", held, sent)
+			}
+		}})
+		r.ContentLength = declared
+		b, err := br.read(httptest.NewRecorder(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Release()
+		if most != c.most {
+			t.Errorf("with %d bytes taken %d are held, want %d", c.taken, most, c.most)
+		}
+	}
+}
+
 func TestADeclaredBodyFitsABudgetOfItsSize(t *testing.T) {
 	br := &bodyReader{maxBytes: 9 << 20, budget: newBudget(9 << 20)}
 	mustRead(t, br, strings.Repeat("x", 9<<20)).Release()

@@ -49,25 +49,29 @@ func (c *conn) silent() bool {
 	return c.raw.Control(c.peek) == nil && c.quiet
 }
 
-// send writes all of p, unless the replica answers or hangs up while it does
-// not read: early then. Nobody else watches the connection meanwhile, so a long write looks for itself.
-func (c *conn) send(p []byte) (early bool, err error) {
-	if len(p) <= roomy {
+// send writes all of p and of what is behind it, unless the replica answers or hangs up while it does
+// not read: early then.
+func (c *conn) send(p, behind []byte) (early bool, err error) {
+	if len(behind) == 0 && len(p) <= roomy {
 		_, err := c.Write(p)
 		return false, err
 	}
+	return c.sendLong(net.Buffers{p, behind})
+}
+
+// sendLong looks for itself, as nobody else watches the connection meanwhile.
+func (c *conn) sendLong(p net.Buffers) (early bool, err error) {
 	defer c.SetWriteDeadline(time.Time{})
 	for {
 		if err := c.SetWriteDeadline(time.Now().Add(patience)); err != nil {
 			return false, err
 		}
-		n, err := c.Write(p)
+		_, err := p.WriteTo(c.Conn) // what is written is out of p then
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			return false, err
 		}
 		if !c.silent() {
 			return true, nil
 		}
-		p = p[n:]
 	}
 }

@@ -214,8 +214,9 @@ type slow struct {
 
 func (s *slow) Write(p []byte) (int, error) {
 	if len(s.got) == 0 {
-		s.got = append(s.got, p[:5]...)
-		return 5, os.ErrDeadlineExceeded
+		n := min(5, len(p)-1)
+		s.got = append(s.got, p[:n]...)
+		return n, os.ErrDeadlineExceeded
 	}
 	s.got = append(s.got, p...)
 	return len(p), nil
@@ -223,12 +224,14 @@ func (s *slow) Write(p []byte) (int, error) {
 
 func TestALongWriteGoesOnWhereItStopped(t *testing.T) {
 	p := []byte(strings.Repeat("0123456789", roomy/5))
-	s := &slow{}
-	early, err := newConn(s).send(p)
-	if early || err != nil || !bytes.Equal(s.got, p) {
-		t.Errorf("early %t, %v, %d of %d bytes", early, err, len(s.got), len(p))
-	}
-	if !s.deadline.IsZero() {
-		t.Error("its bound is left behind")
+	for _, head := range []int{len(p), 100, 3} {
+		s := &slow{}
+		early, err := newConn(s).send(p[:head], p[head:])
+		if early || err != nil || !bytes.Equal(s.got, p) {
+			t.Errorf("early %t, %v, %d of %d bytes", early, err, len(s.got), len(p))
+		}
+		if !s.deadline.IsZero() {
+			t.Error("its bound is left behind")
+		}
 	}
 }

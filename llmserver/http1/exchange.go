@@ -50,10 +50,12 @@ var errBody = errors.New("the request's body could not be read to its end")
 // send writes the head and the body behind it. It stops without an error when
 // the replica answers, or hangs up, before it has all: what it says is still to be read.
 //
-// What fits the page with the head goes out in one write. The rest of a body that is a Sender is sent from where it
-// lies.
+// What fits the page with the head goes out in one write, and so does, from where it lies, a longer body that is a Sender.
 func (x *exchange) send(b []byte) error {
 	body, left := x.response.Request.Body, x.response.Request.ContentLength
+	if s, ok := body.(Sender); ok && left > int64(cap(b)-len(b)) {
+		return x.sendFrom(s, b, left)
+	}
 	for {
 		for left > 0 && len(b) < cap(b) {
 			n, err := body.Read(b[len(b):min(int64(cap(b)), int64(len(b))+left)])
@@ -62,23 +64,20 @@ func (x *exchange) send(b []byte) error {
 				return errBody
 			}
 		}
-		if !x.sendAll(b, left == 0) {
+		if !x.sendAll(b, nil, left == 0) {
 			return nil
 		}
 		if left == 0 {
 			x.keep = true
 			return nil
 		}
-		if s, ok := body.(Sender); ok {
-			return x.sendRest(s, left)
-		}
 		b = b[:0]
 	}
 }
 
-// sendAll writes p; false if what the replica says, or its end, is to be read now.
-func (x *exchange) sendAll(p []byte, last bool) bool {
-	early, err := x.conn.send(p)
+// sendAll writes all of p and of what is behind it; false if what the replica says, or its end, is to be read now.
+func (x *exchange) sendAll(p, behind []byte, last bool) bool {
+	early, err := x.conn.send(p, behind)
 	return err == nil && !early && (last || x.conn.silent())
 }
 
@@ -86,36 +85,42 @@ func (x *exchange) sendAll(p []byte, last bool) bool {
 // hold a lock meanwhile that Close waits for, which net/http's transport could not bear.
 type Sender interface{ SendTo(w io.Writer) error }
 
-// sendRest has the body write what is left of it.
-func (x *exchange) sendRest(body Sender, left int64) error {
-	rest := upload{x: x, left: left}
-	if err := body.SendTo(&rest); err != nil && err != errStopped || err == nil && rest.left > 0 {
+// sendFrom has the body write itself behind the head.
+func (x *exchange) sendFrom(body Sender, head []byte, left int64) error {
+	u := upload{x: x, before: head, left: left}
+	if err := body.SendTo(&u); err != nil && err != errStopped || err == nil && u.left > 0 {
 		return errBody
 	}
-	x.keep = rest.left == 0 && !rest.stopped
+	x.keep = u.left == 0 && !u.stopped
 	return nil
 }
 
 // errStopped ends an upload that the replica does not want to its end.
 var errStopped = errors.New("the replica has answered or hung up")
 
-// An upload is where a body writes what is left of it. It takes no more than it is to have.
+// An upload is where a body writes itself. It takes no more than it is to have.
 type upload struct {
 	x       *exchange
+	before  []byte // the head, and what is short behind it: they go out with what comes next
 	left    int64
 	stopped bool
 }
 
 // stretch is how much is sent between two looks whether the replica has answered.
-const stretch = 256 << 10
+const stretch = 1 << 20
 
 func (u *upload) Write(p []byte) (n int, err error) {
 	p = p[:min(int64(len(p)), u.left)]
+	if len(u.before)+len(p) <= roomy && int64(len(p)) < u.left {
+		u.before, u.left = append(u.before, p...), u.left-int64(len(p))
+		return len(p), nil
+	}
 	for piece := range slices.Chunk(p, stretch) {
 		n, u.left = n+len(piece), u.left-int64(len(piece))
-		if u.stopped = !u.x.sendAll(piece, u.left == 0); u.stopped {
+		if u.stopped = !u.x.sendAll(u.before, piece, u.left == 0); u.stopped {
 			return n, errStopped
 		}
+		u.before = nil
 	}
 	return n, nil
 }
