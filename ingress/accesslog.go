@@ -87,21 +87,21 @@ type trail struct {
 
 // record writes the line of a request that is over.
 func (l *accessLog) record(c *gin.Context, took time.Duration) {
-	r, status := c.Request, status(c)
+	r, v := c.Request, visitOf(c)
+	status := v.answered()
 	client, _, _ := net.SplitHostPort(r.RemoteAddr)
-	code := c.GetString(keyCode)
 	line := append(make([]slog.Attr, 0, 40),
 		slog.String("request_id", requestID(c)),
 		slog.String("client", client),
 		slog.String("method", r.Method),
 		slog.String("path", printable(r.URL.Path)),
 		slog.Int("status", status),
-		slog.String("outcome", outcome(c, status)),
+		slog.String("outcome", v.outcome(status)),
 	)
-	line = appendText(line, "code", code)
+	line = appendText(line, "code", v.code)
 	line = appendText(line, "key", keyName(c))
-	if x, ok := c.Get(keyExchange); ok {
-		line = x.(*exchange).describe(line)
+	if v.exchange != nil {
+		line = v.exchange.describe(line)
 	}
 	line = append(line, elapsed("duration_ms", took))
 	l.lines.LogAttrs(context.Background(), slog.LevelInfo, "request", line...)
@@ -136,16 +136,15 @@ func (x *exchange) describe(line []slog.Attr) []slog.Attr {
 
 // outcome names how a request ended: finished is an answer that was passed on whole, be it an engine's error; refused and
 // failed are answers of berth's own.
-func outcome(c *gin.Context, status int) string {
-	code := c.GetString(keyCode)
+func (v *visit) outcome(status int) string {
 	switch {
-	case code == "":
+	case v.code == "":
 		return "finished"
-	case code == codeGone:
+	case v.code == codeGone:
 		return "client_gone"
-	case code == internalError:
+	case v.code == internalError:
 		return "failed"
-	case c.GetBool(keyCut):
+	case v.cut:
 		return "upstream_broken"
 	case status == http.StatusBadGateway || status == http.StatusGatewayTimeout:
 		return "failed"

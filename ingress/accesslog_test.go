@@ -264,7 +264,7 @@ func BenchmarkAccessLog(b *testing.B) {
 	x := &exchange{c: c, model: &model{config: modelOn("m")}, began: time.Now()}
 	x.trail = trail{attempts: 1, replica: "a", rank: 1, uploaded: x.began, dispatched: x.began}
 	x.result.FirstByte = x.began
-	c.Set(keyExchange, x)
+	enter(c).exchange = x
 	b.ReportAllocs()
 	for b.Loop() {
 		l.record(c, time.Second)

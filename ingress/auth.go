@@ -167,15 +167,13 @@ func (s *Server) authorize(c *gin.Context) {
 	}
 	c.Request.Header.Del("Authorization")
 	c.Request.Header.Del("X-Api-Key")
-	c.Set(keyAPIKey, key)
+	visitOf(c).key = key
 	c.Next()
 }
 
 // keyOf is the key that a request was let in with; nil where none is asked for.
 func keyOf(c *gin.Context) *apiKey {
-	key, _ := c.Get(keyAPIKey)
-	k, _ := key.(*apiKey)
-	return k
+	return visitOf(c).key
 }
 
 // keyName is what logs and metrics call that key; empty if there is none.

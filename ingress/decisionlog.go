@@ -115,7 +115,7 @@ func (l *decisionLog) record(x *exchange) {
 		Version: 1, TimeMS: float64(x.began.UnixMicro()) / 1000, Model: p.Model, Session: v.session(p.Adapter, p.SessionID),
 		PromptBytes: x.promptBytes, BlockBytes: x.blockBytes, Blocks: v.blocks(x.blocks),
 		Replica: x.replica, Policy: x.model.config.Router.Class, Rank: x.rank,
-		WaitedMS: inMS(p.Waited), DurationMS: inMS(time.Since(x.began)), Status: status(x.c),
+		WaitedMS: inMS(p.Waited), DurationMS: inMS(time.Since(x.began)), Status: x.visit.answered(),
 	}
 	if match := ratio(x.matched, len(x.blocks)); match != nil {
 		line.Match = thousandth(*match)

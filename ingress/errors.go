@@ -164,7 +164,7 @@ func fail(c *gin.Context, err error) { answerFor(err).give(c) }
 
 // give answers a client's request, and leaves behind why.
 func (a answer) give(c *gin.Context) {
-	c.Set(keyCode, a.code)
+	visitOf(c).code = a.code
 	a.write(c.Writer, c.Request)
 }
 

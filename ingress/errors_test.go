@@ -64,6 +64,7 @@ func TestEachErrorOfTheTableHasAnAnswer(t *testing.T) {
 		recorder := httptest.NewRecorder()
 		recorder.Header().Set("X-Request-Id", "id")
 		c, _ := gin.CreateTestContext(recorder)
+		enter(c)
 		c.Request = httptest.NewRequest("POST", "/", nil)
 		fail(c, fmt.Errorf("replica 10.0.0.1:8000: %w", row.err))
 		r := reply{recorder.Result(), recorder.Body.String(), nil}

@@ -45,7 +45,7 @@ func (x *exchange) resolve(t *table, p payload) error {
 	if !keyOf(x.c).allows(x.model) {
 		return &keyError{errKeyModel, "This API key may not use the model " + strconv.Quote(x.model.config.ID) + "; GET /v1/models lists those that it may."}
 	}
-	x.c.Set(keyModel, x.model.config.ID)
+	x.visit.model = x.model.config.ID
 	x.stream = p.stream
 	x.payload = routers.Payload{
 		RequestID: requestID(x.c),

@@ -17,26 +17,53 @@ const (
 	internalError = "internal_error"
 )
 
-// The keys under which handlers leave what the middleware outside them needs.
-const (
-	keyModel  = "model"   // the configured id, a string
-	keyStatus = "status"  // a status in place of the one that was written
-	keyCode   = "code"    // of the error by which berth ended the request, or codeGone
-	keyCut    = "cut"     // true if that was an abnormal end
-	keyAPIKey = "api key" // an *apiKey, where one is asked for
+// visit is what handlers leave behind of a request for the middleware outside them. It is the context's writer, where it is
+// found without a map of keys for each request.
+type visit struct {
+	gin.ResponseWriter
+	below http.ResponseWriter // the server's own
+	began time.Time           // when its head was in
 
-	keyExchange = "exchange" // the *exchange, while there is an access log
-)
+	id       [1]string // the request's, where it was minted
+	key      *apiKey   // nil where none is asked for
+	model    string    // the configured id
+	exchange *exchange // while there is an access log
+
+	status int    // in place of the one that was written, unless 0
+	code   string // of the error by which berth ended the request, or codeGone
+	cut    bool   // that was an abnormal end
+}
+
+// visitOf is that of a request which observe has let in.
+func visitOf(c *gin.Context) *visit { return c.Writer.(*visit) }
+
+func enter(c *gin.Context) *visit {
+	v := &visit{ResponseWriter: c.Writer, below: c.Writer, began: time.Now()}
+	if w, ok := c.Writer.(interface{ Unwrap() http.ResponseWriter }); ok {
+		v.below = w.Unwrap()
+	}
+	c.Writer = v
+	return v
+}
+
+// A response controller looks for these in every wrapper in turn.
+func (v *visit) Unwrap() http.ResponseWriter { return v.below }
+func (v *visit) SetReadDeadline(t time.Time) error {
+	return http.NewResponseController(v.below).SetReadDeadline(t)
+}
+func (v *visit) SetWriteDeadline(t time.Time) error {
+	return http.NewResponseController(v.below).SetWriteDeadline(t)
+}
 
 // probes are the routes that machines ask again and again; they are not worth a line each, and need no API key.
 var probes = map[string]bool{"/livez": true, "/readyz": true, "/health": true, "/metrics": true}
 
 // observe counts the request when it is over, however that comes about.
 func (s *Server) observe(c *gin.Context) {
-	began := time.Now()
+	v := enter(c)
 	defer func() {
-		took, at := time.Since(began), route(c)
-		s.metrics.observed(c.GetString(keyModel), at, status(c), took)
+		took, at := time.Since(v.began), route(c)
+		s.metrics.observed(v.model, at, v.answered(), took)
 		if s.access.on.Load() && !probes[at] {
 			s.access.record(c, took)
 		}
@@ -44,12 +71,12 @@ func (s *Server) observe(c *gin.Context) {
 	c.Next()
 }
 
-// status is how the request was answered, or left.
-func status(c *gin.Context) int {
-	if left := c.GetInt(keyStatus); left != 0 {
-		return left
+// answered is the status by which the request was answered, or left.
+func (v *visit) answered() int {
+	if v.status != 0 {
+		return v.status
 	}
-	return c.Writer.Status()
+	return v.Status()
 }
 
 // recover turns a panic into an answer, or, once an answer has begun, into an abnormal end of it,
@@ -65,7 +92,7 @@ func (s *Server) recover(c *gin.Context) {
 		default:
 			s.log.Error("panic while handling a request", "panic", cause, "request_id", requestID(c), "stack", string(debug.Stack()))
 			if c.Writer.Written() {
-				c.Set(keyCode, internalError)
+				visitOf(c).code = internalError
 				panic(http.ErrAbortHandler)
 			}
 			fail(c, errInternal)
@@ -79,7 +106,9 @@ func (s *Server) recover(c *gin.Context) {
 func (s *Server) identify(c *gin.Context) {
 	values := c.Request.Header[requestIDHeader]
 	if len(values) == 0 || !saneID(values[0]) {
-		values = []string{llmserver.NewUUID().String()}
+		v := visitOf(c)
+		v.id[0] = llmserver.NewUUID().String()
+		values = v.id[:]
 		c.Request.Header[requestIDHeader] = values
 	}
 	c.Writer.Header()[requestIDHeader] = values[:1:1] // one slice for both

@@ -22,6 +22,7 @@ import (
 type exchange struct {
 	*Server
 	c     *gin.Context
+	visit *visit
 	began time.Time
 
 	allowed time.Duration // by the client, for all of it; 0 if it does not say
@@ -44,10 +45,11 @@ type exchange struct {
 
 // proxy serves a POST whose body names a model.
 func (s *Server) proxy(c *gin.Context) {
-	x := &exchange{Server: s, c: c, began: time.Now(), phase: phaseBody}
+	v := visitOf(c)
+	x := &exchange{Server: s, c: c, visit: v, began: v.began, phase: phaseBody}
 	defer x.release()
 	if s.access.on.Load() {
-		c.Set(keyExchange, x)
+		v.exchange = x
 	}
 	var err error
 	if x.allowed, err = requestTimeout(c.Request.Header); err == nil {
@@ -176,13 +178,12 @@ func spread(d time.Duration) time.Duration {
 // abort ends the client's connection, or its stream, so that the answer does
 // not look complete.
 func (x *exchange) abort(err error) {
-	x.c.Set(keyCut, true)
-	x.c.Set(keyCode, answerFor(err).code)
+	x.visit.cut, x.visit.code = true, answerFor(err).code
 	if clientGone(x.c.Request.Context(), err) {
-		x.c.Set(keyCode, codeGone)
-		x.metrics.aborts.WithLabelValues(x.c.GetString(keyModel), x.phase).Inc()
+		x.visit.code = codeGone
+		x.metrics.aborts.WithLabelValues(x.visit.model, x.phase).Inc()
 		if !x.c.Writer.Written() {
-			x.c.Set(keyStatus, statusClientGone)
+			x.visit.status = statusClientGone
 		}
 	}
 	panic(http.ErrAbortHandler)

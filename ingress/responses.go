@@ -38,9 +38,10 @@ func storedResponse(p string) (id string, ok bool) {
 // the replica that holds the response. Its path names no model.
 func (s *Server) response(c *gin.Context) {
 	leaveUnread(c)
-	x := &exchange{Server: s, c: c, began: time.Now(), phase: phaseConnect}
+	v := visitOf(c)
+	x := &exchange{Server: s, c: c, visit: v, began: v.began, phase: phaseConnect}
 	if s.access.on.Load() {
-		c.Set(keyExchange, x)
+		v.exchange = x
 	}
 	var err error
 	if x.allowed, err = requestTimeout(c.Request.Header); err == nil {
@@ -66,7 +67,7 @@ func (x *exchange) reach() error {
 		return fmt.Errorf("%w: %s", errNoResponse, id)
 	}
 	x.model = m
-	c.Set(keyModel, m.config.ID)
+	x.visit.model = m.config.ID
 	return x.call(holder)
 }
 

@@ -89,17 +89,18 @@ func (t *tracing) request(c *gin.Context) {
 	ctx := propagation.TraceContext{}.Extract(c.Request.Context(), propagation.HeaderCarrier(c.Request.Header))
 	ctx, span := t.begin(ctx, c.Request.Method+" "+at, trace.SpanKindServer)
 	defer func() {
-		status := status(c)
+		v := visitOf(c)
+		status := v.answered()
 		span.SetAttributes(
 			attribute.String("http.request.method", c.Request.Method),
 			attribute.String("http.route", at),
 			attribute.Int("http.response.status_code", status),
 			attribute.String("berth.request_id", requestID(c)),
-			attribute.String("berth.outcome", outcome(c, status)),
-			attribute.String("gen_ai.request.model", c.GetString(keyModel)),
+			attribute.String("berth.outcome", v.outcome(status)),
+			attribute.String("gen_ai.request.model", v.model),
 		)
-		if code := c.GetString(keyCode); status >= http.StatusInternalServerError || c.GetBool(keyCut) && code != codeGone {
-			span.SetStatus(codes.Error, code)
+		if status >= http.StatusInternalServerError || v.cut && v.code != codeGone {
+			span.SetStatus(codes.Error, v.code)
 		}
 		span.End()
 	}()
