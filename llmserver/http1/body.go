@@ -41,10 +41,13 @@ func (x *exchange) Read(p []byte) (int, error) {
 func (x *exchange) read(p []byte) (int, error) {
 	switch x.framing {
 	case known:
-		n, err := x.take(p[:min(int64(len(p)), x.left)])
-		if x.left -= int64(n); x.left == 0 {
+		n, err := x.take(p)
+		if int64(n) >= x.left {
+			x.keep = x.keep && int64(n) == x.left // what follows was not asked for
+			n, x.left = int(x.left), 0
 			return n, io.EOF
 		}
+		x.left -= int64(n)
 		return n, cutShort(err)
 	case chunked:
 		return x.readChunks(p)

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"io"
 	"net"
+	"net/http"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -75,6 +76,19 @@ func TestWhatEndsOddlyIsNotUsedAgain(t *testing.T) {
 	}
 }
 
+func TestWhatComesBehindALengthIsSeenInTheSameRead(t *testing.T) {
+	for surplus, again := range map[string]bool{"": true, "x": false} {
+		head := "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n"
+		x, err := scripted(http.MethodPost, &script{bytes: []byte(head + "abcd" + surplus), piece: len(head)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if body, err := io.ReadAll(x); string(body) != "abcd" || err != nil || x.keep != again {
+			t.Errorf("behind %q: the body is %q, %v; the connection is kept: %v", surplus, body, err, x.keep)
+		}
+	}
+}
+
 // The replica closes an idle connection, or says something on it that nobody asked for.
 func TestAnIdleConnectionThatIsNotSilentIsNotUsed(t *testing.T) {
 	for _, what := range []string{"closes", "speaks"} {
@@ -103,6 +117,32 @@ func TestAnIdleConnectionThatIsNotSilentIsNotUsed(t *testing.T) {
 				t.Errorf("the answer is %s", resp.Status)
 			}
 		})
+	}
+}
+
+func TestABusyConnectionIsNotLookedAt(t *testing.T) {
+	base, _ := answers(t, small)
+	c := dial(t, base)
+	looks := 0
+	reuse := func(idle time.Duration) {
+		c.pool.idle[0].since = time.Now().Add(-idle)
+		c.pool.put(c.pool.get())
+	}
+	mustDo(t, c)
+	peek := c.pool.idle[0].peek
+	c.pool.idle[0].peek = func(fd uintptr) { looks++; peek(fd) }
+	for range trusted + 10 {
+		reuse(-time.Minute) // whatever time the test takes
+	}
+	if looks != trusted-1 {
+		t.Errorf("it was looked at %d times", looks)
+	}
+	for range trusted {
+		reuse(fresh)
+	}
+	reuse(-time.Minute)
+	if looks != 2*trusted {
+		t.Errorf("it was looked at %d times, with the pauses", looks)
 	}
 }
 
