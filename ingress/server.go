@@ -15,6 +15,7 @@ import (
 
 	"berth/config"
 	"berth/llmserver"
+	"berth/socket"
 	"berth/streaming"
 )
 
@@ -207,7 +208,7 @@ func listen(address string, h http.Handler, log *slog.Logger) (*listener, error)
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen on %s: %w", address, err)
 	}
-	l := &listener{Listener: ln}
+	l := &listener{Listener: socket.Listener{Listener: ln}}
 	l.server = &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			l.requests.Add(1)

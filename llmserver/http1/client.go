@@ -15,6 +15,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"berth/llmserver"
+	"berth/socket"
 )
 
 // Client is the backend of a plain engine, which knows nothing of slots:
@@ -135,7 +136,7 @@ func (c *Client) connect(ctx context.Context) (*conn, error) {
 	if err != nil {
 		return nil, llmserver.Progress{}.Failure(ctx, err)
 	}
-	return newConn(nc), nil
+	return newConn(socket.Wrap(nc)), nil
 }
 
 // Probe asks for /health.

@@ -1,10 +1,14 @@
 package http1
 
-import "syscall"
+import (
+	"syscall"
+	"unsafe"
+)
 
-// quiet tells whether a read of the socket would wait.
+// quiet tells whether a read of the socket would wait. The scheduler is not told of so short a call, see package socket.
 func quiet(fd uintptr) bool {
 	var one [1]byte
-	_, _, err := syscall.Recvfrom(int(fd), one[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+	_, _, err := syscall.RawSyscall6(syscall.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(&one)), uintptr(len(one)),
+		syscall.MSG_PEEK|syscall.MSG_DONTWAIT, 0, 0)
 	return err == syscall.EAGAIN
 }
