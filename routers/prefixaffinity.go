@@ -28,6 +28,7 @@ type prefixAffinity struct {
 	PrefixOptions
 	members []*llmserver.Replica
 	numbers []uint32 // of the members
+	places  []int    // of the members, by number; -1 where there is none
 	index   map[*llmserver.Replica]uint32
 	first   int    // the member that goes first among equals
 	unknown Policy // for prompts without blocks
@@ -97,7 +98,8 @@ type knowledge struct {
 	mu       sync.Mutex // guards all; held for microseconds
 	prefixes *prefixIndex
 	work     []int   // uncached blocks of requests under way, by number
-	sent     []int   // uncached blocks sent, by number, raised to less than maxLead below the most
+	sent     []int   // uncached blocks sent, by number
+	floor    int     // what a replica with less counts as having been sent: maxLead below the most
 	prompts  int     // sent, up to meanOver
 	prompt   float64 // the mean of their uncached blocks
 }
@@ -135,7 +137,7 @@ func (p *prefixAffinity) succeed(old map[*llmserver.Replica]uint32) {
 	for _, r := range p.members {
 		if number, ok := old[r]; ok {
 			p.index[r] = number
-			most = max(most, p.sent[number])
+			most = max(most, p.had(number))
 		}
 	}
 	for r, number := range old {
@@ -154,6 +156,10 @@ func (p *prefixAffinity) succeed(old map[*llmserver.Replica]uint32) {
 			p.work[number], p.sent[number] = 0, most
 		}
 		p.numbers[i] = number
+	}
+	p.places = slices.Repeat([]int{-1}, len(p.work))
+	for i, number := range p.numbers {
+		p.places[number] = i
 	}
 }
 
@@ -194,13 +200,8 @@ func (p *prefixAffinity) Rank(payload *Payload) iter.Seq[Tier] {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	least := math.MaxInt
 	v.look()
-	for at := range p.members {
-		if c := v.cost(at); c.cost < least && p.members[c.member].Available() {
-			least, v.best = c.cost, c.member
-		}
-	}
+	v.best = v.pick()
 	return v.cheapest
 }
 
@@ -237,9 +238,9 @@ func (p *prefixAffinity) Reserved(payload *Payload, r *llmserver.Replica) (match
 func (k *knowledge) send(number uint32, blocks int) {
 	k.prompts = min(k.prompts+1, meanOver)
 	k.prompt += (float64(blocks) - k.prompt) / float64(k.prompts)
-	k.sent[number] += blocks
-	floor := k.sent[number] - int(maxLead*k.prompt)
-	for i := range k.sent {
-		k.sent[i] = max(k.sent[i], floor)
-	}
+	k.sent[number] = k.had(number) + blocks
+	k.floor = max(k.floor, k.sent[number]-int(maxLead*k.prompt))
 }
+
+// had is what a replica counts as having been sent.
+func (k *knowledge) had(number uint32) int { return max(k.sent[number], k.floor) }

@@ -3,6 +3,7 @@ package routers
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"runtime"
 	"slices"
 	"testing"
@@ -48,9 +49,37 @@ func TestAReplicaThatCouldNotTakeAnyOwesLittle(t *testing.T) {
 	for i := range 300 {
 		serve(t, prompt(t, r, long(1+i, 20)))
 	}
-	sent := r.Policy().(*prefixAffinity).sent
-	if lag := slices.Max(sent) - sent[0]; lag > maxLead*21 || lag < 21 {
+	p := r.Policy().(*prefixAffinity)
+	if lag := slices.Max(p.sent) - p.had(0); lag > maxLead*21 || lag < 21 {
 		t.Errorf("it lags %d blocks behind; want at most %d prompts of 21", lag, maxLead)
+	}
+}
+
+func TestTheFirstOfARankingIsTheFirstInOrder(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for range 1000 {
+		n := 1 + rnd.IntN(12)
+		replicas := plain(n, 9)
+		policy := PrefixAffinity(DefaultPrefixOptions, rnd.IntN)(replicas, nil).(*prefixAffinity)
+		for range rnd.IntN(20) {
+			_, settled := policy.Reserved(&Payload{Blocks: long(rnd.IntN(3), 1+rnd.IntN(6))}, replicas[rnd.IntN(n)])
+			settled(Outcome{Answered: true})
+		}
+		for i := range policy.work {
+			policy.work[i] = recompute * rnd.IntN(4)
+		}
+		policy.floor = 100 // so that many are equal
+		replicas[rnd.IntN(n)].Drain()
+		p := &Payload{Blocks: long(rnd.IntN(4), 1+rnd.IntN(6))}
+		var want []*llmserver.Replica
+		for _, c := range (&view{prefixAffinity: policy, blocks: p.Blocks}).order() {
+			if r := policy.members[c.member]; r.Available() {
+				want = append(want, r)
+			}
+		}
+		if got := ranking(policy, p); !slices.Equal(got, want) {
+			t.Fatalf("%d replicas are ranked in another order than theirs", n)
+		}
 	}
 }
 

@@ -29,21 +29,54 @@ func (v *view) look() {
 	v.counts = !v.imbalanced && float64(longest) >= v.MatchRate*float64(len(v.blocks))
 }
 
-// cost is what the member at a place in the ranking's own order costs, in blocks and but for a constant.
-// look comes first.
-func (v *view) cost(at int) priced {
-	i := at + v.first
-	if i >= len(v.members) {
-		i -= len(v.members)
+// at is a member's place among equals.
+func (v *view) at(member int) int {
+	if member < v.first {
+		member += len(v.members)
 	}
+	return member - v.first
+}
+
+// cost is what a member costs, in blocks and but for a constant. look comes first.
+func (v *view) cost(i int) priced {
 	number, cost := v.numbers[i], 0
 	if !v.full {
-		cost = v.work[number] + v.sent[number]
+		cost = v.work[number] + v.had(number)
 	}
 	if v.counts {
 		cost -= v.prefixes.worth[number]
 	}
 	return priced{i, cost}
+}
+
+// pick is the first available member in order, -1 if there is none. Of a large fleet few hold any of the prompt: so one walk
+// looks at what each has to do, and another one at what those few are worth. look comes first.
+func (v *view) pick() (best int) {
+	best, least := -1, math.MaxInt
+	work, sent, floor := v.work, v.sent, v.floor
+	i := v.first
+	for range v.members {
+		number := v.numbers[i]
+		if cost := work[number] + max(sent[number], floor); cost < least && v.members[i].Available() {
+			best, least = i, cost
+		}
+		if i++; i == len(v.members) {
+			i = 0
+		}
+	}
+	if !v.counts {
+		return best
+	}
+	for _, number := range v.prefixes.found {
+		if int(number) >= len(v.places) || v.places[number] < 0 {
+			continue // it came after this policy was built
+		}
+		c := v.cost(v.places[number])
+		if (c.cost < least || c.cost == least && v.at(c.member) < v.at(best)) && v.members[c.member].Available() {
+			best, least = c.member, c.cost
+		}
+	}
+	return best
 }
 
 // order is all members by cost. It is worked out when it is first needed, which
@@ -52,8 +85,8 @@ func (v *view) order() []priced {
 	if v.sorted == nil {
 		v.mu.Lock()
 		v.look()
-		for at := range v.members {
-			v.sorted = append(v.sorted, v.cost(at))
+		for i := range v.members {
+			v.sorted = append(v.sorted, v.cost((v.first+i)%len(v.members)))
 		}
 		v.mu.Unlock()
 		slices.SortStableFunc(v.sorted, func(a, b priced) int { return cmp.Compare(a.cost, b.cost) })
