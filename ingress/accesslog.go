@@ -100,7 +100,7 @@ func (l *accessLog) record(c *gin.Context, took time.Duration) {
 	)
 	line = appendText(line, "code", v.code)
 	line = appendText(line, "key", keyName(c))
-	if v.exchange != nil {
+	if v.exchange.Server != nil {
 		line = v.exchange.describe(line)
 	}
 	line = append(line, elapsed("duration_ms", took))

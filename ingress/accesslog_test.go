@@ -261,10 +261,10 @@ func BenchmarkAccessLog(b *testing.B) {
 	c, _ := gin.CreateTestContext(httptest.NewRecorder())
 	c.Request = httptest.NewRequest("POST", "/v1/chat/completions", nil)
 	c.Request.Header.Set(requestIDHeader, "b5b9ae0c-3d31-4b5f-9a83-5d2cbe2f5d8c")
-	x := &exchange{c: c, model: &model{config: modelOn("m")}, began: time.Now()}
+	x := enter(c).exchanging(new(Server), c, phaseBody)
+	x.model = &model{config: modelOn("m")}
 	x.trail = trail{attempts: 1, replica: "a", rank: 1, uploaded: x.began, dispatched: x.began}
 	x.result.FirstByte = x.began
-	enter(c).exchange = x
 	b.ReportAllocs()
 	for b.Loop() {
 		l.record(c, time.Second)

@@ -3,6 +3,7 @@ package ingress
 import (
 	"net/http"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -18,16 +19,15 @@ const (
 )
 
 // visit is what handlers leave behind of a request for the middleware outside them. It is the context's writer, where it is
-// found without a map of keys for each request.
+// found without a map of keys for each request. It is used again for another request after observe has returned.
 type visit struct {
 	gin.ResponseWriter
 	below http.ResponseWriter // the server's own
 	began time.Time           // when its head was in
 
-	id       [1]string // the request's, where it was minted
-	key      *apiKey   // nil where none is asked for
-	model    string    // the configured id
-	exchange *exchange // while there is an access log
+	key      *apiKey  // nil where none is asked for
+	model    string   // the configured id
+	exchange exchange // of a request that is passed on; its Server is nil until then
 
 	status int    // in place of the one that was written, unless 0
 	code   string // of the error by which berth ended the request, or codeGone
@@ -37,13 +37,23 @@ type visit struct {
 // visitOf is that of a request which observe has let in.
 func visitOf(c *gin.Context) *visit { return c.Writer.(*visit) }
 
+var visits = sync.Pool{New: func() any { return new(visit) }}
+
 func enter(c *gin.Context) *visit {
-	v := &visit{ResponseWriter: c.Writer, below: c.Writer, began: time.Now()}
+	v := visits.Get().(*visit)
+	v.ResponseWriter, v.below, v.began = c.Writer, c.Writer, time.Now()
 	if w, ok := c.Writer.(interface{ Unwrap() http.ResponseWriter }); ok {
 		v.below = w.Unwrap()
 	}
 	c.Writer = v
 	return v
+}
+
+// leave ends the visit. After a panic it is not called, as who knows what is still at work.
+func (v *visit) leave(c *gin.Context) {
+	c.Writer = v.ResponseWriter
+	*v = visit{}
+	visits.Put(v)
 }
 
 // A response controller looks for these in every wrapper in turn.
@@ -60,15 +70,19 @@ var probes = map[string]bool{"/livez": true, "/readyz": true, "/health": true, "
 
 // observe counts the request when it is over, however that comes about.
 func (s *Server) observe(c *gin.Context) {
-	v := enter(c)
+	v, whole := enter(c), false
 	defer func() {
 		took, at := time.Since(v.began), route(c)
 		s.metrics.observed(v.model, at, v.answered(), took)
 		if s.access.on.Load() && !probes[at] {
 			s.access.record(c, took)
 		}
+		if whole {
+			v.leave(c)
+		}
 	}()
 	c.Next()
+	whole = true
 }
 
 // answered is the status by which the request was answered, or left.
@@ -106,9 +120,7 @@ func (s *Server) recover(c *gin.Context) {
 func (s *Server) identify(c *gin.Context) {
 	values := c.Request.Header[requestIDHeader]
 	if len(values) == 0 || !saneID(values[0]) {
-		v := visitOf(c)
-		v.id[0] = llmserver.NewUUID().String()
-		values = v.id[:]
+		values = []string{llmserver.NewUUID().String()}
 		c.Request.Header[requestIDHeader] = values
 	}
 	c.Writer.Header()[requestIDHeader] = values[:1:1] // one slice for both

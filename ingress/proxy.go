@@ -43,14 +43,17 @@ type exchange struct {
 	trail
 }
 
+// exchanging begins the exchange of a visit, which lends it its memory.
+func (v *visit) exchanging(s *Server, c *gin.Context, phase string) *exchange {
+	x := &v.exchange
+	x.Server, x.c, x.visit, x.began, x.phase = s, c, v, v.began, phase
+	return x
+}
+
 // proxy serves a POST whose body names a model.
 func (s *Server) proxy(c *gin.Context) {
-	v := visitOf(c)
-	x := &exchange{Server: s, c: c, visit: v, began: v.began, phase: phaseBody}
+	x := visitOf(c).exchanging(s, c, phaseBody)
 	defer x.release()
-	if s.access.on.Load() {
-		v.exchange = x
-	}
 	var err error
 	if x.allowed, err = requestTimeout(c.Request.Header); err == nil {
 		err = x.read()

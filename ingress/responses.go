@@ -38,11 +38,7 @@ func storedResponse(p string) (id string, ok bool) {
 // the replica that holds the response. Its path names no model.
 func (s *Server) response(c *gin.Context) {
 	leaveUnread(c)
-	v := visitOf(c)
-	x := &exchange{Server: s, c: c, visit: v, began: v.began, phase: phaseConnect}
-	if s.access.on.Load() {
-		v.exchange = x
-	}
+	x := visitOf(c).exchanging(s, c, phaseConnect)
 	var err error
 	if x.allowed, err = requestTimeout(c.Request.Header); err == nil {
 		err = x.reach()
