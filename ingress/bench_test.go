@@ -103,11 +103,7 @@ func BenchmarkPlaceAPrompt(b *testing.B) {
 	learner, size := policy.(routers.Learner), policy.(routers.Prefixed).BlockSize()
 	body := []byte(`{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("a long prompt. ", 100_000/15) + `"}]}`)
 	rank := func() []uint64 {
-		p, err := scanPayload(body)
-		if err != nil {
-			b.Fatal(err)
-		}
-		blocks, _ := promptBlocks(nil, p, body, "m", "", size)
+		blocks, _ := hashed(b, body, "m", "", size)
 		for range policy.Rank(&routers.Payload{Blocks: blocks}) {
 			break
 		}

@@ -256,7 +256,7 @@ func TestAReplacedModelIsSentAndNoOtherByteChanges(t *testing.T) {
 
 		b := mustRead(t, br, before+value+after)
 		defer b.Release()
-		p, err := scanPayload(b.Bytes())
+		p, err := scanPayload(b.Bytes(), nil)
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -270,7 +270,7 @@ func TestAReplacedModelIsSentAndNoOtherByteChanges(t *testing.T) {
 		if err != nil || int64(len(sent)) != b.Size() {
 			rt.Fatalf("%d bytes sent of %d: %v", len(sent), b.Size(), err)
 		}
-		again, err := scanPayload(sent)
+		again, err := scanPayload(sent, nil)
 		if err != nil || string(again.model) != name {
 			rt.Fatalf("sent %s: model %q, %v", sent, again.model, err)
 		}

@@ -32,12 +32,12 @@ func isForm(contentType string) bool {
 	return strings.EqualFold(strings.TrimSpace(mediaType), formType)
 }
 
-// scanBody finds the payload of a body whose Content-Type was accepted.
-func scanBody(h http.Header, body []byte) (payload, error) {
-	if contentType := h.Get("Content-Type"); isForm(contentType) {
+// scanBody finds the payload of a body whose Content-Type was accepted, and hashes its prompt into h unless that is nil.
+func scanBody(header http.Header, body []byte, h *promptHasher) (payload, error) {
+	if contentType := header.Get("Content-Type"); isForm(contentType) {
 		return scanForm(contentType, body)
 	}
-	return scanPayload(body)
+	return scanPayload(body, h)
 }
 
 // scanForm finds the payload of a multipart form: its fields model and stream. What files hold is only searched for the end of

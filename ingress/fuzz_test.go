@@ -193,7 +193,7 @@ func FuzzBody(f *testing.F) {
 		head := fmt.Sprintf("POST /v1/chat/completions HTTP/1.1\r\nHost: berth\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n", contentType, len(body))
 		r, w := z.send(head + string(body))
 		if s := z.judge(t, r, w); s != nil && s.body != string(body) {
-			p, err := scanBody(r.Header, body)
+			p, err := scanBody(r.Header, body, nil)
 			if edited := bytes.HasPrefix(p.modelAt.of(body), []byte("null")); err != nil || !edited {
 				t.Fatalf("%q came as %q", body, s.body)
 			}

@@ -23,21 +23,35 @@ func (x *exchange) read() error {
 	}
 	x.body, x.ready = b, time.Now()
 	x.uploaded, x.size = x.ready, len(b.Bytes())
-	p, err := scanBody(x.c.Request.Header, b.Bytes())
+	var h *promptHasher
+	if size := x.blockSize(t); size > 0 {
+		h = newPromptHasher(size)
+		defer h.done()
+	}
+	p, err := scanBody(x.c.Request.Header, b.Bytes(), h)
 	if stray && p.model == nil {
 		return errUnknownPath // whatever else is wrong with it
 	}
 	if err != nil {
 		return err
 	}
-	if err := x.resolve(t, p); err != nil || p.previous.absent() {
+	if err := x.resolve(t, p, h); err != nil || p.previous.absent() {
 		return err
 	}
 	return x.bind(text(p.previous.of(b.Bytes())))
 }
 
-// resolve finds the model and makes the payload.
-func (x *exchange) resolve(t *table, p payload) error {
+// blockSize is the size of the blocks in which the prompt is hashed while it is read; 0 if it need not be. The model is
+// not known yet, nor its policy, but they seldom differ in this.
+func (x *exchange) blockSize(t *table) int {
+	if t.blockBytes == 0 && x.decisionLog.veil.Load() != nil {
+		return routers.DefaultPrefixOptions.BlockBytes
+	}
+	return t.blockBytes
+}
+
+// resolve finds the model and makes the payload. The body was scanned into h.
+func (x *exchange) resolve(t *table, p payload, h *promptHasher) error {
 	adapter, err := x.find(t, p)
 	if err != nil {
 		return err
@@ -54,7 +68,7 @@ func (x *exchange) resolve(t *table, p payload) error {
 		Text:      p.text().of(x.body.Bytes()),
 		SessionID: sessionID(t.config.Session, x.c.Request.Header, p, x.body.Bytes()),
 	}
-	x.hash(p)
+	x.hash(p, h)
 	if len(x.payload.Text) == 0 {
 		x.withoutText()
 	}
@@ -87,8 +101,8 @@ func (x *exchange) find(t *table, p payload) (adapter string, err error) {
 	return adapter, nil
 }
 
-// hash hashes the prompt, if its policy or the decision log want that.
-func (x *exchange) hash(p payload) {
+// hash has the blocks of the prompt, if its policy or the decision log want them.
+func (x *exchange) hash(p payload, h *promptHasher) {
 	prefixed, byPrefix := x.model.router.Policy().(routers.Prefixed)
 	if !byPrefix && x.decisionLog.veil.Load() == nil {
 		return
@@ -97,7 +111,11 @@ func (x *exchange) hash(p payload) {
 	if byPrefix {
 		size = prefixed.BlockSize()
 	}
-	x.blocks, x.promptBytes = promptBlocks(nil, p, x.body.Bytes(), x.payload.Model, x.payload.Adapter, size)
+	if h == nil { // the log was not there yet
+		h = newPromptHasher(size)
+		defer h.done()
+	}
+	x.blocks, x.promptBytes = h.promptBlocks(p, x.body.Bytes(), x.payload.Model, x.payload.Adapter, size)
 	x.blockBytes = size
 	if byPrefix {
 		x.payload.Blocks = x.blocks

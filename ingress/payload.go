@@ -44,6 +44,7 @@ type payload struct {
 	stream  bool
 	form    bool // it is a multipart form, not JSON
 
+	streamAt                       span
 	messages, prompt, input, query span // the sources of routing text, query under several names
 	system                         span // what stands before it: Anthropic's system, or the instructions of responses
 	previous                       span // the id of the response that is gone on with
@@ -59,7 +60,9 @@ const maxName = len("previous_response_id")
 
 // scanPayload validates a body as a JSON object and finds its payload. It allocates only for a model that is written
 // with escapes, and for errors: a *syntaxError or one of the above. Broken JSON is told before anything else.
-func scanPayload(body []byte) (payload, error) {
+//
+// The same pass hashes the prompt into h, unless that is nil.
+func scanPayload(body []byte, h *promptHasher) (payload, error) {
 	s := scanner{src: body}
 	s.space()
 	if s.pos == len(body) {
@@ -76,9 +79,14 @@ func scanPayload(body []byte) (payload, error) {
 	var fault error
 	more, err := s.begin()
 	for more && err == nil {
-		name, start := s.name.of(body), s.pos
-		if err = s.value(); err == nil {
-			fault = cmp.Or(fault, p.keep(name, span{start, s.pos}, body))
+		at, start := p.place(s.name.of(body)), s.pos
+		if h != nil {
+			err = h.member(&s, &p, at)
+		} else {
+			err = s.value()
+		}
+		if err == nil {
+			fault = cmp.Or(fault, p.keep(at, span{start, s.pos}, body))
 			more, err = s.next()
 		}
 	}
@@ -88,42 +96,53 @@ func scanPayload(body []byte) (payload, error) {
 	return p, cmp.Or(err, fault)
 }
 
-// keep notes one member of the body.
-func (p *payload) keep(name []byte, value span, body []byte) error {
-	var at *span
+// place is where the member of that name is noted, nil if nobody asks for it.
+func (p *payload) place(name []byte) *span {
 	var buf [maxName]byte
 	switch string(plainName(name, &buf)) {
 	case "model":
-		return p.keepModel(value, body)
+		return &p.modelAt
 	case "stream":
-		p.stream = string(value.of(body)) == "true"
-		return nil
+		return &p.streamAt
 	case "messages":
-		at = &p.messages
+		return &p.messages
 	case "prompt":
-		at = &p.prompt
+		return &p.prompt
 	case "input":
-		at = &p.input
+		return &p.input
 	case "query", "queries", "text", "text_1", "inputs", "input_ids": // to rank, score, classify; SGLang, TGI
-		at = &p.query
+		return &p.query
 	case "system", "instructions":
-		at = &p.system
+		return &p.system
 	case "previous_response_id":
-		at = &p.previous
+		return &p.previous
 	case "prompt_cache_key":
-		at = &p.promptCacheKey
+		return &p.promptCacheKey
 	case "user":
-		at = &p.user
+		return &p.user
 	case "cache_salt":
-		at = &p.cacheSalt
+		return &p.cacheSalt
 	case "tools":
-		at = &p.tools
+		return &p.tools
 	default:
 		return nil
+	}
+}
+
+// keep notes one member of the body in its place.
+func (p *payload) keep(at *span, value span, body []byte) error {
+	switch at {
+	case nil:
+		return nil
+	case &p.modelAt:
+		return p.keepModel(value, body)
 	}
 	*at = value
 	if string(value.of(body)) == "null" {
 		*at = span{}
+	}
+	if at == &p.streamAt {
+		p.stream = string(value.of(body)) == "true"
 	}
 	return nil
 }

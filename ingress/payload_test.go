@@ -45,7 +45,7 @@ func TestThePayloadIsFoundAtTheTopLevelOnly(t *testing.T) {
 			found{messages: `[{"role":"user"}]`, prompt: "[1,2]", input: `"i"`, cacheKey: `"k"`, user: "7"}},
 		{`{"prompt":"a","prompt":"b","input":"c","input":null}`, found{prompt: `"b"`}},
 	} {
-		p, err := scanPayload([]byte(c.body))
+		p, err := scanPayload([]byte(c.body), nil)
 		if err != nil {
 			t.Errorf("%s: %v", c.body, err)
 		} else if got := resolve(p, []byte(c.body)); got != c.want {
@@ -60,7 +60,7 @@ func TestANullModelIsToldFromAnEmptyOneAndFromNone(t *testing.T) {
 		`{"model":null}`: {true, false},
 		`{"model":""}`:   {false, false},
 	} {
-		p, err := scanPayload([]byte(body))
+		p, err := scanPayload([]byte(body), nil)
 		if err != nil || (p.model == nil) != want.isNil || p.modelAt.absent() != want.absent {
 			t.Errorf("%s: model %q at %v, %v", body, p.model, p.modelAt, err)
 		}
@@ -102,7 +102,7 @@ func TestABadBodyIsToldInOneSentence(t *testing.T) {
 		"{\"a\":\"\n\"}":                  "The request body is not valid JSON: unexpected character '\\n' in a string at byte 6.",
 		"{\xff}":                          "The request body is not valid JSON: unexpected byte 0xff before a member name at byte 1.",
 	} {
-		if _, err := scanPayload([]byte(body)); err == nil || err.Error() != want {
+		if _, err := scanPayload([]byte(body), nil); err == nil || err.Error() != want {
 			t.Errorf("%.40q:\n got %v\nwant %v", body, err, want)
 		}
 	}
@@ -111,7 +111,7 @@ func TestABadBodyIsToldInOneSentence(t *testing.T) {
 func TestTheDeepestNestingPasses(t *testing.T) {
 	n := maxDepth - 1 // beside the body's own object
 	body := `{"x":` + strings.Repeat("[", n) + "1" + strings.Repeat("]", n) + `,"model":"m"}`
-	if p, err := scanPayload([]byte(body)); err != nil || string(p.model) != "m" {
+	if p, err := scanPayload([]byte(body), nil); err != nil || string(p.model) != "m" {
 		t.Fatalf("model %q, %v", p.model, err)
 	}
 }
@@ -134,7 +134,7 @@ func TestAStringEndsAtItsQuoteWhereverThatLies(t *testing.T) {
 
 func TestScanningAllocatesNothing(t *testing.T) {
 	body := []byte(`{"mod\u0065l":"m","messages":[{"content":"` + strings.Repeat(`x\n`, 100) + `"}],"n":-1.5e3,"stream":true}`)
-	if n := testing.AllocsPerRun(100, func() { _, _ = scanPayload(body) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { _, _ = scanPayload(body, nil) }); n != 0 {
 		t.Fatalf("%v allocations", n)
 	}
 }
@@ -148,7 +148,7 @@ func FuzzScanAgreesWithEncodingJSON(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		p, err := scanPayload(body)
+		p, err := scanPayload(body, nil)
 		if err == errTooDeep {
 			if bytes.Count(body, []byte("["))+bytes.Count(body, []byte("{")) <= maxDepth {
 				t.Fatal("too few brackets to be too deep")
@@ -256,7 +256,7 @@ func BenchmarkScanPayload(b *testing.B) {
 			b.ReportAllocs()
 			began := cpu(b)
 			for b.Loop() {
-				if _, err := scanPayload(body); err != nil {
+				if _, err := scanPayload(body, nil); err != nil {
 					b.Fatal(err)
 				}
 			}

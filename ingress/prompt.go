@@ -1,10 +1,7 @@
 package ingress
 
 import (
-	"bytes"
 	"encoding/binary"
-	"slices"
-	"sync"
 	"unicode/utf16"
 	"unicode/utf8"
 
@@ -14,7 +11,7 @@ import (
 // The bytes that mark where text comes from. They are control characters that
 // JSON strings may hold only as escapes, so plain text does not look like them by chance.
 const (
-	markRole    = 0x01 // a message begins, with its role
+	markRole    = 0x01 // a message ends, with its role
 	markContent = 0x02 // its text
 	markOpaque  = 0x03 // the hash of a part that is no text
 	markItem    = 0x04 // an item of a list of prompts
@@ -24,261 +21,259 @@ const (
 // is made of the one before it and xxh64 of the block's bytes, see link. The chain begins with what makes an engine's prefix
 // cache not fit: the model, its adapter, cache_salt and tools.
 //
-// The text is canonical, so that the same prompt is the same text however it was written: of messages the roles
-// and then the decoded text of their content; parts that are no text (images, calls) by the hash of their bytes; a
+// The text is canonical, so that the same prompt is the same text however it was written: of messages the decoded
+// text of their content, and then the roles; parts that are no text (images, calls) by the hash of their bytes; a
 // prompt as its strings, or its token ids. What Anthropic's API and responses have beside the messages as system or
-// instructions comes first, as a message. The body must have been scanned. Blocks are appended to into; bytes is the
-// length of the text, with what is left of it behind the last whole block.
-func promptBlocks(into []uint64, p payload, body []byte, model, adapter string, size int) (blocks []uint64, bytes int) {
-	text := p.text().of(body)
-	h := hashers.Get().(*promptHasher)
-	defer hashers.Put(h)
-	h.size, h.chain, h.rest = size, xxhash.Sum64String(model), h.rest[:0]
-	h.blocks = slices.Grow(into, len(text)/size)
+// instructions comes first, filled up to a whole block. The body must have been scanned, at best into h: what was not
+// hashed then is now. bytes is the length of the text, with what is left of it behind the last whole block.
+func (h *promptHasher) promptBlocks(p payload, body []byte, model, adapter string, size int) (blocks []uint64, bytes int) {
+	other := h.size != size
+	h.size = size
+	if other || h.system.at != p.system {
+		h.again(&h.system, p.system, body, instructions)
+	}
+	if other || h.text.at != p.text() {
+		of := prompt
+		if !p.messages.absent() {
+			of = messages
+		}
+		h.again(&h.text, p.text(), body, of)
+	}
+	chain := seed(xxhash.Sum64String(model), p.cacheSalt.of(body), p.tools.of(body))
 	if adapter != "" {
-		h.seed([]byte(":" + adapter)) // as which no JSON value begins
+		chain = link(chain, xxhash.Sum64String(":"+adapter)) // as which no JSON value begins
 	}
-	h.seed(p.cacheSalt.of(body))
-	h.seed(p.tools.of(body))
-	if !p.system.absent() { // as a message of that role
-		h.mark(markRole)
-		h.text([]byte(`"system"`))
-		h.content(&cursor{src: p.system.of(body)})
+	blocks = make([]uint64, 0, len(h.system.blocks)+len(h.text.blocks))
+	for _, s := range []section{h.system, h.text} {
+		before := chain
+		for _, own := range s.blocks {
+			chain = link(before, own)
+			blocks = append(blocks, chain)
+		}
 	}
-	c := cursor{src: text}
-	switch {
-	case len(c.src) == 0:
-	case p.messages.absent():
-		h.prompt(&c)
-	default:
-		h.messages(&c)
-	}
-	h.flush()
-	blocks, h.blocks = h.blocks, nil
-	return blocks, (len(blocks)-len(into))*size + len(h.rest)
+	return blocks, h.system.bytes + h.text.bytes
 }
 
-// promptHasher cuts text into blocks and chains their hashes.
-type promptHasher struct {
-	size   int
-	chain  uint64
-	blocks []uint64
-	rest   []byte // what is not hashed yet, less than gathered bytes or one block
-}
-
-// gathered is how much text comes together before it is hashed: bytes that were stored one by one cannot be read eight at a
-// time at once, and many blocks at a time go faster.
-const gathered = 4 << 10
-
-// hashers are kept for the memory of their rest.
-var hashers = sync.Pool{New: func() any { return new(promptHasher) }}
-
-func (h *promptHasher) seed(raw []byte) {
-	if len(raw) > 0 {
-		h.chain = link(h.chain, xxhash.Sum64(raw))
+// seed begins a chain with those values that are there.
+func seed(chain uint64, values ...[]byte) uint64 {
+	for _, raw := range values {
+		if len(raw) > 0 {
+			chain = link(chain, xxhash.Sum64(raw))
+		}
 	}
+	return chain
 }
 
-// link is the hash of a block behind the one whose hash is chain. Of each of both every other value gives another result, so
-// that no block can make forgotten what came before it; the rest is the finish of MurmurHash3.
-func link(chain, block uint64) uint64 {
-	x := chain ^ block*0x9e3779b97f4a7c15
-	x = (x ^ x>>33) * 0xff51afd7ed558ccd
-	x = (x ^ x>>33) * 0xc4ceb9fe1a85ec53
-	return x ^ x>>33
-}
-
-// text adds text. Short pieces are gathered; of a long one whole blocks are hashed where they lie.
-func (h *promptHasher) text(p []byte) {
-	if len(h.rest)+len(p) < max(gathered, h.size) {
-		h.rest = append(h.rest, p...)
+// again hashes a value that was scanned before.
+func (h *promptHasher) again(to *section, at span, body []byte, of part) {
+	*to = section{blocks: to.blocks[:0]}
+	if at.absent() {
 		return
 	}
-	if begun := len(h.rest) % h.size; begun > 0 {
-		n := min(h.size-begun, len(p))
-		h.rest = append(h.rest, p[:n]...)
-		p = p[n:]
+	s := scanner{src: body[:at.end], pos: at.start}
+	if err := h.read(&s, to, of); err != nil {
+		panic("BUG: what was scanned is not valid: " + err.Error())
 	}
-	h.flush()
-	h.rest = append(h.rest, h.whole(p)...)
 }
 
-// flush hashes the whole blocks of what was gathered.
-func (h *promptHasher) flush() { h.rest = h.rest[:copy(h.rest, h.whole(h.rest))] }
-
-// whole hashes the whole blocks of p, and returns what is behind them.
-func (h *promptHasher) whole(p []byte) []byte {
-	for len(p) >= h.size {
-		h.chain = link(h.chain, xxhash.Sum64(p[:h.size]))
-		h.blocks = append(h.blocks, h.chain)
-		p = p[h.size:]
+// member reads the value of a member of the body, whose place in p is given, and hashes it if it is of the prompt. Of several
+// sources of text it takes the first, which is nearly always the only one.
+func (h *promptHasher) member(s *scanner, p *payload, at *span) error {
+	if s.peek() == 'n' { // a null counts as absent
+		return s.value()
 	}
-	return p
+	switch at {
+	case &p.system:
+		return h.read(s, &h.system, instructions)
+	case &p.messages:
+		if h.text.at.absent() {
+			return h.read(s, &h.text, messages)
+		}
+	case &p.prompt, &p.input, &p.query:
+		if h.text.at.absent() {
+			return h.read(s, &h.text, prompt)
+		}
+	}
+	return s.value()
 }
-
-func (h *promptHasher) mark(m byte) { h.text([]byte{m}) }
 
 // opaque adds what is no text by its hash.
-func (h *promptHasher) opaque(raw []byte) {
-	h.mark(markOpaque)
-	h.text(binary.LittleEndian.AppendUint64(nil, xxhash.Sum64(raw)))
+func (h *promptHasher) opaque(hash uint64) {
+	var b [9]byte
+	b[0] = markOpaque
+	binary.LittleEndian.PutUint64(b[1:], hash)
+	h.add(b[:])
 }
 
-// prompt adds a prompt or input: a string, a list of strings, token ids, or messages.
-func (h *promptHasher) prompt(c *cursor) {
-	switch c.kind() {
+// other reads a value and adds it by its hash.
+func (h *promptHasher) other(s *scanner) error {
+	raw, err := s.raw()
+	h.opaque(xxhash.Sum64(raw))
+	return err
+}
+
+// instructions reads what stands before the messages.
+func (h *promptHasher) instructions(s *scanner) error {
+	err := h.content(s)
+	h.pad()
+	return err
+}
+
+// prompt reads a prompt or input: a string, a list of strings, token ids, or messages.
+func (h *promptHasher) prompt(s *scanner) error {
+	switch s.peek() {
 	case '"':
-		h.string(c)
+		return h.string(s)
 	case '[':
-		for c.items() {
-			switch c.kind() {
-			case '{':
-				h.message(c)
-			case '"', '[':
-				h.mark(markItem)
-				h.prompt(c)
-			default:
-				h.text(c.skip())
-				h.mark(',')
-			}
-		}
+		return s.each(func() error { return h.item(s) })
 	default:
-		h.text(c.skip())
+		raw, err := s.raw()
+		h.add(raw)
+		return err
 	}
 }
 
-// messages adds a list of messages, or whatever stands in its place.
-func (h *promptHasher) messages(c *cursor) {
-	if c.kind() != '[' {
-		h.opaque(c.skip())
-		return
-	}
-	for c.items() {
-		if c.kind() == '{' {
-			h.message(c)
-		} else {
-			h.opaque(c.skip())
-		}
-	}
-}
-
-// message adds one message: its role, its content, and then all else by hash. Content that stands before the role waits for it.
-func (h *promptHasher) message(c *cursor) {
-	var content, others cursor
-	var role bool
-	for name := range c.members {
-		switch {
-		case string(name) == "role" && !role:
-			role = true
-			h.mark(markRole)
-			h.text(c.skip())
-		case string(name) == "content" && role && content.src == nil:
-			h.content(c)
-		case string(name) == "content":
-			content = cursor{src: c.skip()}
-		default:
-			others.src = append(append(others.src, name...), c.skip()...)
-		}
-	}
-	if !role {
-		h.mark(markRole)
-	}
-	if content.src != nil {
-		h.content(&content)
-	}
-	if others.src != nil {
-		h.opaque(others.src)
-	}
-}
-
-// content adds a message's content: text, or a list of parts.
-func (h *promptHasher) content(c *cursor) {
-	h.mark(markContent)
-	switch c.kind() {
-	case '"':
-		h.string(c)
-	case '[':
-		for c.items() {
-			h.part(c)
-		}
-	default:
-		h.opaque(c.skip())
-	}
-}
-
-// part adds one part of a content: its text if it has any, else its hash.
-func (h *promptHasher) part(c *cursor) {
-	switch c.kind() {
-	case '"':
-		h.string(c)
+func (h *promptHasher) item(s *scanner) error {
+	switch s.peek() {
 	case '{':
-		whole := *c
-		raw := c.skip()
-		for name := range whole.members {
-			if string(name) == "text" && whole.kind() == '"' {
-				h.string(&whole)
-				return
-			}
-			whole.skip()
-		}
-		h.opaque(raw)
+		return h.message(s)
+	case '"', '[':
+		h.addByte(markItem)
+		return h.prompt(s)
 	default:
-		h.opaque(c.skip())
+		raw, err := s.raw()
+		h.add(raw)
+		h.addByte(',')
+		return err
 	}
 }
 
-// string adds the text that a JSON string stands for.
-func (h *promptHasher) string(c *cursor) {
-	c.space()
-	raw, escaped := c.string()
-	for {
-		i := -1
-		if escaped {
-			i = bytes.IndexByte(raw, '\\')
+// messages reads a list of messages, or whatever stands in its place.
+func (h *promptHasher) messages(s *scanner) error {
+	if s.peek() != '[' {
+		return h.other(s)
+	}
+	return s.each(func() error {
+		if s.peek() == '{' {
+			return h.message(s)
 		}
-		if i < 0 {
-			h.text(raw)
-			return
+		return h.other(s)
+	})
+}
+
+// message reads one message: its content as it comes, and then its role and all else by hash, wherever they stand.
+func (h *promptHasher) message(s *scanner) error {
+	var role []byte
+	var others uint64
+	err := s.each(func() error {
+		name := s.name.of(s.src)
+		if string(name) == "content" {
+			return h.content(s)
 		}
-		h.text(raw[:i])
-		var buf [utf8.UTFMax]byte
-		n, used := unescape(buf[:], raw[i:])
-		h.text(buf[:n])
-		raw = raw[i+used:]
+		raw, err := s.raw()
+		if string(name) == "role" {
+			role = raw
+		} else {
+			others = seed(others, name, raw)
+		}
+		return err
+	})
+	h.addByte(markRole)
+	h.add(role)
+	if others != 0 {
+		h.opaque(others)
+	}
+	return err
+}
+
+// content reads a message's content: text, or a list of parts.
+func (h *promptHasher) content(s *scanner) error {
+	h.addByte(markContent)
+	switch s.peek() {
+	case '"':
+		return h.string(s)
+	case '[':
+		return s.each(func() error { return h.part(s) })
+	default:
+		return h.other(s)
 	}
 }
 
-// unescape decodes the escape at the start of raw into buf, and says how long both are. Halves of surrogate pairs
-// that stand alone become U+FFFD, as in encoding/json.
-func unescape(buf, raw []byte) (n, used int) {
-	switch raw[1] {
-	case 'b':
-		buf[0] = '\b'
-	case 'f':
-		buf[0] = '\f'
-	case 'n':
-		buf[0] = '\n'
-	case 'r':
-		buf[0] = '\r'
-	case 't':
-		buf[0] = '\t'
-	case 'u':
-		r := unit(raw)
-		used = 6
-		if utf16.IsSurrogate(r) {
-			low := rune(utf8.RuneError)
-			if len(raw) >= 12 && raw[6] == '\\' && raw[7] == 'u' {
-				low = unit(raw[6:])
-			}
-			if r = utf16.DecodeRune(r, low); r != utf8.RuneError {
-				used = 12
+// part reads one part of a content: its text if it has any, else it is added by its hash.
+func (h *promptHasher) part(s *scanner) error {
+	switch s.peek() {
+	case '"':
+		return h.string(s)
+	case '{':
+	default:
+		return h.other(s)
+	}
+	start, text := s.pos, false
+	err := s.each(func() error {
+		if text || s.peek() != '"' || string(s.name.of(s.src)) != "text" {
+			return s.value()
+		}
+		text = true
+		return h.string(s)
+	})
+	if !text {
+		h.opaque(xxhash.Sum64(s.src[start:s.pos]))
+	}
+	return err
+}
+
+// escapes are the characters that a backslash and one other stand for, by the other.
+var escapes = [256]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
+
+// string reads a string as scanner.string does, and adds the text that it stands for.
+func (h *promptHasher) string(s *scanner) error {
+	for i := s.pos + 1; ; {
+		end := plainEnd(s.src[:min(len(s.src), i+gathered)], i)
+		h.add(s.src[i:end])
+		i = end
+		switch c := s.at(i); {
+		case c == '"':
+			s.pos = i + 1
+			return nil
+		case c != '\\' && c < ' ':
+			return s.unexpected(i, " in a string")
+		case c != '\\': // there is more of it
+		case escapes[s.at(i+1)] != 0:
+			h.addByte(escapes[s.src[i+1]])
+			i += 2
+		default:
+			var err error
+			if i, err = h.unicode(s, i); err != nil {
+				return err
 			}
 		}
-		return utf8.EncodeRune(buf, r), used
-	default:
-		buf[0] = raw[1]
 	}
-	return 1, 2
+}
+
+// unicode reads the escape \uXXXX at i, or a pair of them, and returns the index behind it. Halves of surrogate pairs that
+// stand alone become U+FFFD, as in encoding/json.
+func (h *promptHasher) unicode(s *scanner, i int) (int, error) {
+	behind, err := s.escape(i)
+	if err != nil {
+		return behind, err
+	}
+	r := unit(s.src[i:])
+	if utf16.IsSurrogate(r) {
+		low := rune(utf8.RuneError)
+		pair := behind
+		if s.at(behind) == '\\' && s.at(behind+1) == 'u' {
+			if pair, err = s.escape(behind); err != nil {
+				return pair, err
+			}
+			low = unit(s.src[behind:])
+		}
+		if r = utf16.DecodeRune(r, low); r != utf8.RuneError {
+			behind = pair
+		}
+	}
+	var buf [utf8.UTFMax]byte
+	h.add(utf8.AppendRune(buf[:0], r))
+	return behind, nil
 }
 
 // unit is the UTF-16 code unit of the escape \uXXXX at the start of raw.

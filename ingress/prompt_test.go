@@ -15,61 +15,87 @@ import (
 	"berth/routers"
 )
 
-func blocksOf(t testing.TB, body, model string, size int) []uint64 {
-	t.Helper()
-	p, err := scanPayload([]byte(body))
+// hashed is what one pass over a body makes of its prompt.
+func hashed(t testing.TB, body []byte, model, adapter string, size int) (blocks []uint64, bytes int) {
+	h := newPromptHasher(size)
+	defer h.done()
+	p, err := scanPayload(body, h)
 	if err != nil {
+		t.Helper()
 		t.Fatalf("%v in %s", err, body)
 	}
-	blocks, _ := promptBlocks(nil, p, []byte(body), model, "", size)
+	return h.promptBlocks(p, body, model, adapter, size)
+}
+
+func blocksOf(t testing.TB, body, model string, size int) []uint64 {
+	t.Helper()
+	blocks, _ := hashed(t, []byte(body), model, "", size)
 	return blocks
 }
 
-// chainOf hashes a canonical text by the book.
+const filledUp = "<to a whole block>"
+
+// chainOf hashes a canonical text by the book: what is before filledUp, and what is behind it.
 func chainOf(text, model string, size int, seeds ...string) (blocks []uint64) {
 	chain := xxhash.Sum64String(model)
-	add := func(block string) {
-		chain = link(chain, xxhash.Sum64String(block))
-	}
 	for _, s := range seeds {
-		add(s)
+		chain = link(chain, xxhash.Sum64String(s))
 	}
-	for ; len(text) >= size; text = text[size:] {
-		add(text[:size])
-		blocks = append(blocks, chain)
+	before, text, two := strings.Cut(text, filledUp)
+	if !two {
+		before, text = "", before
+	}
+	for _, part := range []string{before + strings.Repeat("\x00", (size-len(before)%size)%size), text} {
+		first, own := chain, uint64(0)
+		for ; len(part) >= size; part = part[size:] {
+			own = link(own, xxhash.Sum64String(part[:size]))
+			chain = link(first, own)
+			blocks = append(blocks, chain)
+		}
 	}
 	return blocks
 }
 
-func opaqueText(raw string) string {
-	return "\x03" + string(binary.LittleEndian.AppendUint64(nil, xxhash.Sum64String(raw)))
+func opaqueText(raw string) string { return hashText(xxhash.Sum64String(raw)) }
+
+func hashText(hash uint64) string {
+	return "\x03" + string(binary.LittleEndian.AppendUint64(nil, hash))
+}
+
+// othersText stands for members of a message by names and values.
+func othersText(members ...string) string {
+	hash := uint64(0)
+	for _, m := range members {
+		hash = link(hash, xxhash.Sum64String(m))
+	}
+	return hashText(hash)
 }
 
 func TestThePromptIsHashedAsItsCanonicalText(t *testing.T) {
 	for _, c := range []struct{ name, body, text string }{
 		{"a chat", `{"messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"Hi"}]}`,
-			"\x01\"system\"\x02Be brief.\x01\"user\"\x02Hi"},
-		{"content before the role", `{"messages":[{"content":"Hi","role":"user"}]}`, "\x01\"user\"\x02Hi"},
-		{"no role", `{"messages":[{"content":"Hi"}]}`, "\x01\x02Hi"},
-		{"white space and escapes", "{ \"messages\" : [ { \"role\" : \"user\" , \"content\" : \"a\\n\\u0062\\\"\\ud83d\\ude00\" } ] }", "\x01\"user\"\x02a\nb\"😀"},
-		{"half a pair", `{"messages":[{"role":"user","content":"\ud83dx"}]}`, "\x01\"user\"\x02\uFFFDx"},
+			"\x02Be brief.\x01\"system\"\x02Hi\x01\"user\""},
+		{"content before the role", `{"messages":[{"content":"Hi","role":"user"}]}`, "\x02Hi\x01\"user\""},
+		{"no role", `{"messages":[{"content":"Hi"}]}`, "\x02Hi\x01"},
+		{"white space and escapes", "{ \"messages\" : [ { \"role\" : \"user\" , \"content\" : \"a\\n\\u0062\\\"\\ud83d\\ude00\" } ] }", "\x02a\nb\"😀\x01\"user\""},
+		{"half a pair", `{"messages":[{"role":"user","content":"\ud83dx"}]}`, "\x02\uFFFDx\x01\"user\""},
 		{"parts", `{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"data:x"}},{"text":"b","type":"text"}]}]}`,
-			"\x01\"user\"\x02a" + opaqueText(`{"type":"image_url","image_url":{"url":"data:x"}}`) + "b"},
+			"\x02a" + opaqueText(`{"type":"image_url","image_url":{"url":"data:x"}}`) + "b\x01\"user\""},
 		{"null content and a call", `{"messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"1"}]}]}`,
-			"\x01\"assistant\"\x02" + opaqueText("null") + opaqueText(`tool_calls[{"id":"1"}]`)},
+			"\x02" + opaqueText("null") + "\x01\"assistant\"" + othersText("tool_calls", `[{"id":"1"}]`)},
 		{"a prompt", `{"prompt":"Once upon"}`, "Once upon"},
 		{"prompts", `{"prompt":["a","b"]}`, "\x04a\x04b"},
 		{"token ids", `{"prompt":[1, 23 ,4]}`, "1,23,4,"},
 		{"lists of token ids", `{"prompt":[[1,2],[3]]}`, "\x041,2,\x043,"},
 		{"input", `{"input":"text"}`, "text"},
-		{"items of input", `{"input":[{"role":"user","content":[{"type":"input_text","text":"Hi"}]}]}`, "\x01\"user\"\x02Hi"},
-		{"Anthropic's system", `{"messages":[{"role":"user","content":"Hi"}],"system":"Be brief."}`, "\x01\"system\"\x02Be brief.\x01\"user\"\x02Hi"},
+		{"items of input", `{"input":[{"role":"user","content":[{"type":"input_text","text":"Hi"}]}]}`, "\x02Hi\x01\"user\""},
+		{"Anthropic's system", `{"messages":[{"role":"user","content":"Hi"}],"system":"Be brief."}`, "\x02Be brief." + filledUp + "\x02Hi\x01\"user\""},
 		{"the same in parts", `{"system":[{"type":"text","text":"Be brief.","cache_control":{"type":"ephemeral"}}],"messages":[{"role":"user","content":[{"type":"text","text":"Hi"}]}]}`,
-			"\x01\"system\"\x02Be brief.\x01\"user\"\x02Hi"},
-		{"instructions", `{"instructions":"Be brief.","input":"Hi"}`, "\x01\"system\"\x02Be brief.Hi"},
+			"\x02Be brief." + filledUp + "\x02Hi\x01\"user\""},
+		{"instructions", `{"instructions":"Be brief.","input":"Hi"}`, "\x02Be brief." + filledUp + "Hi"},
 		{"null instructions", `{"instructions":null,"input":"Hi"}`, "Hi"},
 		{"items of a response", `{"input":[{"type":"message","role":"user","content":"Hi"},{"type":"function_call_output","call_id":"c","output":"7"}]}`,
-			"\x01\"user\"\x02Hi" + opaqueText(`type"message"`) + "\x01" + opaqueText(`type"function_call_output"call_id"c"output"7"`)},
+			"\x02Hi\x01\"user\"" + othersText("type", `"message"`) + "\x01" + othersText("type", `"function_call_output"`, "call_id", `"c"`, "output", `"7"`)},
 		{"a query to rank by", `{"query":"Who?","documents":["a","b"]}`, "Who?"},
 		{"texts to score", `{"text_1":["a","b"],"text_2":["c"]}`, "\x04a\x04b"},
 		{"SGLang's own", `{"text":"Once upon","sampling_params":{}}`, "Once upon"},
@@ -104,12 +130,8 @@ func TestWhatAnEnginesCacheDoesNotShareHasOtherHashes(t *testing.T) {
 		seen[first] = c.body
 	}
 	plain := []byte(`{` + messages + `}`)
-	p, err := scanPayload(plain)
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, adapter := range []string{"s", "t", `"s"`} {
-		blocks, _ := promptBlocks(nil, p, plain, "m", adapter, 8)
+		blocks, _ := hashed(t, plain, "m", adapter, 8)
 		first := blocks[0]
 		if other, ok := seen[first]; ok {
 			t.Errorf("with the adapter %s it has the hash of %s", adapter, other)
@@ -144,16 +166,17 @@ func TestHowAPromptIsWrittenMakesNoDifference(t *testing.T) {
 		json.Indent(&spaced, plain, " ", "\t")
 		var text strings.Builder
 		for _, m := range messages {
-			fmt.Fprintf(&text, "\x01%q\x02%s", m.Role, strings.ToValidUTF8(m.Content, "\uFFFD"))
+			fmt.Fprintf(&text, "\x02%s\x01%q", strings.ToValidUTF8(m.Content, "\uFFFD"), m.Role)
 		}
 		size := rapid.IntRange(1, 40).Draw(t, "size")
 		want := chainOf(text.String(), "m", size)
 		for _, body := range []string{string(plain), spaced.String(), escaped(string(plain))} {
-			p, err := scanPayload([]byte(body))
+			h := newPromptHasher(size)
+			p, err := scanPayload([]byte(body), h)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got, bytes := promptBlocks(nil, p, []byte(body), "m", "", size); !slices.Equal(got, want) || bytes != text.Len() {
+			if got, bytes := h.promptBlocks(p, []byte(body), "m", "", size); !slices.Equal(got, want) || bytes != text.Len() {
 				t.Fatalf("%s: %d blocks of %d bytes, want %d of %q", body, len(got), bytes, len(want), text.String())
 			}
 		}
@@ -177,22 +200,56 @@ func escaped(s string) string {
 	return b.String()
 }
 
-// FuzzPromptBlocks has the cursor walk whatever the scanner lets pass.
+func TestAPromptIsHashedAlikeInWhateverOrderTheBodyIsWritten(t *testing.T) {
+	members := []string{`"model":"m"`, `"messages":[{"content":"a long question","role":"user"}]`, `"system":"Be brief."`, `"prompt":"not this"`, `"messages":null`}
+	want := blocksOf(t, `{`+strings.Join(members[:3], ",")+`}`, "m", 4)
+	without := blocksOf(t, `{"system":"Be brief.","prompt":"not this"}`, "m", 4)
+	rapid.Check(t, func(t *rapid.T) {
+		order := rapid.Permutation(members).Draw(t, "order")
+		expected := want
+		if slices.Index(order, members[4]) > slices.Index(order, members[1]) { // of a repeated name the last value counts
+			expected = without
+		}
+		body := []byte(`{` + strings.Join(order, ",") + `}`)
+		first := rapid.SampledFrom([]int{4, 5}).Draw(t, "first") // the size is known for sure only in the end
+		h := newPromptHasher(first)
+		defer h.done()
+		p, err := scanPayload(body, h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := h.promptBlocks(p, body, "m", "", 4); !slices.Equal(got, expected) {
+			t.Fatalf("%s: %x, want %x", body, got, expected)
+		}
+	})
+}
+
+// FuzzPromptBlocks holds what is hashed on the way against a scan that hashes nothing, and against what is hashed afterwards.
 func FuzzPromptBlocks(f *testing.F) {
 	for _, seed := range []string{
 		`{"messages":[{"role":"user","content":"a\\\"b"}],"tools":[]}`, `{"prompt":[[1,-2.5e3],["x",{}],[]]}`,
 		`{"input":{"a":[{}]}}`, `{"messages":[{"content":[{"text":1},{"text":"t"},[],null]}],"cache_salt":"s"}`, `{"prompt":"\ud800\u0041"}`,
+		`{"system":"x\ud83d\ude00","prompt":"\ud83d\ud83x"}`, `{"input":"\/\b\q"}`, "{\"messages\":[{\"content\":\"\x01\"}]}", `{"prompt":"x`, `{"prompt":"\ud83d\udcg0"}`,
 	} {
 		f.Add([]byte(seed), 7)
 	}
 	f.Fuzz(func(t *testing.T, body []byte, size int) {
-		p, err := scanPayload(body)
-		if err != nil {
-			t.Skip()
-		}
 		size = max(1, min(size, 1<<16))
-		blocks, _ := promptBlocks(nil, p, body, "m", "", size)
-		if most := 2 * (len(body) + 20*bytes.Count(body, []byte{'{'}) + 20*bytes.Count(body, []byte{','}) + 20); len(blocks)*size > 20*most {
+		plain, wanted := scanPayload(body, nil)
+		h := newPromptHasher(size)
+		defer h.done()
+		p, err := scanPayload(body, h)
+		if (err == nil) != (wanted == nil) || err != nil && err.Error() != wanted.Error() {
+			t.Fatalf("%v, without hashes %v", err, wanted)
+		} else if err != nil {
+			return
+		}
+		blocks, n := h.promptBlocks(p, body, "m", "", size)
+		again, m := newPromptHasher(size).promptBlocks(plain, body, "m", "", size)
+		if !slices.Equal(blocks, again) || n != m {
+			t.Fatalf("%d blocks of %d bytes, afterwards %d of %d", len(blocks), n, len(again), m)
+		}
+		if most := 2 * (len(body) + 20*bytes.Count(body, []byte{'{'}) + 20*bytes.Count(body, []byte{','}) + 20); (len(blocks)-1)*size > 20*most {
 			t.Fatalf("%d blocks of %d bytes from %d bytes", len(blocks), size, len(body))
 		}
 	})
@@ -209,14 +266,9 @@ func BenchmarkPromptBlocks(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			b.SetBytes(int64(len(body)))
 			b.ReportAllocs()
-			var blocks []uint64
 			began := cpu(b)
 			for b.Loop() {
-				p, err := scanPayload(body)
-				if err != nil {
-					b.Fatal(err)
-				}
-				blocks, _ = promptBlocks(blocks[:0], p, body, "m", "", routers.DefaultPrefixOptions.BlockBytes)
+				hashed(b, body, "m", "", routers.DefaultPrefixOptions.BlockBytes)
 			}
 			b.ReportMetric(float64(len(body)*b.N)/float64((cpu(b)-began).Microseconds()), "cpu-MB/s") // where others are at work, too
 		})

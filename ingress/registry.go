@@ -1,6 +1,7 @@
 package ingress
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"net"
@@ -44,6 +45,8 @@ type table struct {
 	models []*model          // in the order of the configuration
 	names  map[string]*model // by id and by alias
 	auth   auth
+
+	blockBytes int // in a block of the first model whose policy goes by blocks of the prompt; 0 if none does
 }
 
 // model is what serves one configured model. One that a new configuration
@@ -147,6 +150,9 @@ func (r *registry) take(c *config.Config) error {
 		m := r.enact(old, p, replicas[:len(p.endpoints)])
 		replicas = replicas[len(p.endpoints):]
 		next.models = append(next.models, m)
+		if prefixed, ok := m.router.Policy().(routers.Prefixed); ok {
+			next.blockBytes = cmp.Or(next.blockBytes, prefixed.BlockSize())
+		}
 		for _, name := range append(slices.Clone(p.config.Aliases), p.config.ID) {
 			next.names[name] = m
 		}

@@ -1,9 +1,7 @@
 package ingress
 
 import (
-	"encoding/binary"
 	"fmt"
-	"math/bits"
 	"unicode/utf8"
 )
 
@@ -110,6 +108,25 @@ func (s *scanner) memberName() error {
 	s.pos++
 	s.space()
 	return nil
+}
+
+// each reads a container, or a scalar, and has member read each value in it, each name being in s.name. A value that holds
+// no others is read, too.
+func (s *scanner) each(member func() error) error {
+	inside, err := s.begin()
+	for inside && err == nil {
+		if err = member(); err == nil {
+			inside, err = s.next()
+		}
+	}
+	return err
+}
+
+// raw reads a value and returns its bytes, which are good whatever the error is.
+func (s *scanner) raw() ([]byte, error) {
+	start := s.pos
+	err := s.value()
+	return s.src[start:s.pos], err
 }
 
 // end expects nothing but white space.
@@ -246,40 +263,3 @@ func (s *scanner) unexpected(i int, where string) error {
 }
 
 func isDigit(c byte) bool { return '0' <= c && c <= '9' }
-
-// plainEnd returns the index, from i on, of the first byte that is not a plain string character: a quote, a backslash
-// or a control character; len(src) if there is none.
-//
-// It looks at sixteen bytes at a time, and then at eight.
-func plainEnd(src []byte, i int) int {
-	for ; i+16 <= len(src); i += 16 {
-		pair := src[i : i+16]
-		a, b := stops(binary.LittleEndian.Uint64(pair)), stops(binary.LittleEndian.Uint64(pair[8:]))
-		switch {
-		case a != 0:
-			return i + bits.TrailingZeros64(a)/8
-		case b != 0:
-			return i + 8 + bits.TrailingZeros64(b)/8
-		}
-	}
-	for ; i+8 <= len(src); i += 8 {
-		if a := stops(binary.LittleEndian.Uint64(src[i:])); a != 0 {
-			return i + bits.TrailingZeros64(a)/8
-		}
-	}
-	for i < len(src) && src[i] != '"' && src[i] != '\\' && src[i] >= ' ' {
-		i++
-	}
-	return i
-}
-
-// stops has the high bit of the first byte of w set that is a quote, a backslash or a control character, and no bit below it.
-//
-// (x - n·ones) &^ x has the high bit of every byte of x set that is below n, where n is at most 0x80; a borrow can set others,
-// but only above a true one. Control characters are below 0x20, and with the second bit turned over they still are, a
-// quote, 0x22, is 0x20, and nothing else is below 0x21: so one test finds both.
-func stops(w uint64) uint64 {
-	const ones, highs = 0x0101010101010101, 0x8080808080808080
-	turned, backslash := w^2*ones, w^'\\'*ones
-	return ((turned-0x21*ones)&^turned | (backslash-ones)&^backslash) & highs
-}

@@ -32,7 +32,7 @@ func TestTheFirstNameOfASessionThatIsNotEmptyCounts(t *testing.T) {
 		{"the order of the body keys", withUser, http.Header{}, `{"user":"someone","prompt_cache_key":"k"}`, "k"},
 		{"a header that is not configured", withUser, http.Header{"X-Correlation-Id": {"b"}}, `{}`, ""},
 	} {
-		p, err := scanPayload([]byte(c.body))
+		p, err := scanPayload([]byte(c.body), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
