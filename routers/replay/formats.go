@@ -141,11 +141,15 @@ type turn struct {
 	Turns []turn      `json:"requests"`
 }
 
-func (t *Trace) readLines(in io.Reader, textBlock int) error {
-	decoder := json.NewDecoder(in)
+func (t *Trace) readLines(in *bufio.Reader, textBlock int) error {
+	rest, err := t.readMooncake(in)
+	if err != nil {
+		return err
+	}
+	decoder := json.NewDecoder(io.MultiReader(bytes.NewReader(rest), in))
 	texts := textReader{block: textBlock, last: make(map[string]int)}
 	log := logReader{last: make(map[[2]string]answered)}
-	for n := 1; ; n++ {
+	for n := len(t.Requests) + 1; ; n++ {
 		var l line
 		err := decoder.Decode(&l)
 		if err == io.EOF {
@@ -199,7 +203,7 @@ func (t *Trace) addMooncake(l *line) error {
 	for _, id := range l.HashIDs {
 		r.runs = appendID(r.runs, id)
 	}
-	return t.add(512, r)
+	return t.add(mooncakeBlock, r)
 }
 
 // addSession adds the turns of a session. A subagent's turns are its own

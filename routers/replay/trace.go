@@ -139,6 +139,9 @@ func (t *Trace) Of(model string) (*Trace, error) {
 // sorted orders requests by time, and keeps who follows whom. Nobody comes
 // before the request that it follows.
 func sorted(requests []Request) []Request {
+	if slices.IsSortedFunc(requests, func(a, b Request) int { return cmp.Compare(a.At, b.At) }) {
+		return requests
+	}
 	order := make([]int, len(requests))
 	for i := range order {
 		order[i] = i
