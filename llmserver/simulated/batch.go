@@ -25,12 +25,12 @@ type Sequence struct {
 	// each answer so far. It must not block. Nil is nobody.
 	Progress func(generated int)
 
-	lease     *Lease // nil while waiting
-	cached    int    // prompt tokens that were in memory
-	computed  int    // prompt tokens computed or cached
-	generated int    // tokens of each answer
-	chunk     int    // prompt tokens computed by the current step
-	growing   int    // answers that the current step lets grow
+	lease     Lease // once it is admitted
+	cached    int   // prompt tokens that were in memory
+	computed  int   // prompt tokens computed or cached
+	generated int   // tokens of each answer
+	chunk     int   // prompt tokens computed by the current step
+	growing   int   // answers that the current step lets grow
 }
 
 // Cached is how many prompt tokens needed no computing. It is settled before the first Progress.
@@ -182,10 +182,11 @@ func (b *Batch) admit() {
 		}
 		// The last prompt token is computed even if its block is in memory: the first answer token comes from it.
 		reusable := (s.Prompt - 1) / b.cache.blockTokens
-		s.lease = b.cache.Lease(s.Chain[:min(len(s.Chain), reusable)], b.blocks(s))
-		if s.lease == nil {
+		lease, ok := b.cache.Lease(s.Chain[:min(len(s.Chain), reusable)], b.blocks(s))
+		if !ok {
 			break
 		}
+		s.lease = lease
 		s.cached = s.lease.Known() * b.cache.blockTokens
 		s.computed = s.cached
 		b.totals.QueriedTokens += int64(s.Prompt)

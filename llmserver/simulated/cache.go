@@ -1,6 +1,9 @@
 package simulated
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // Cache is the KV memory of one engine: a fixed number of blocks, each of a fixed number of tokens. A block whose content is
 // known by its hash outlives the sequence that computed it and serves every later prompt that starts with the same
@@ -14,10 +17,11 @@ import "math"
 type Cache struct {
 	blockTokens int
 	capacity    int
-	known       map[uint64]place
 	blocks      []block // by place; at place 0 is no block, but the start of every chain and both ends of the idle ones
-	vacant      []place // of blocks that are gone
-	idle        int     // blocks that nobody holds
+	heads       []place // of the lists of known blocks, by hash; a power of two
+	vacant      place   // the list of blocks that are gone
+	known       int     // blocks whose content is
+	idle        int     // of them, those that nobody holds
 	blank       int     // held, content not computed yet
 }
 
@@ -25,10 +29,14 @@ type Cache struct {
 // what the garbage collector passes by.
 type place uint32
 
+// block is half a cache line. The block before it in its chain is known as long as it is: whoever holds a block
+// holds that one, too, and gives it back later.
 type block struct {
 	hash         uint64
 	pins         uint32 // how many hold it, or gone
-	next         place  // the block that was last found after it, which is where the next prompt mostly goes too
+	before       place  // in its chain
+	next         place  // the block that was last found after it, which is where the next prompt mostly goes too; 0: there was none yet
+	below        place  // in its list of heads, or of the vacant
 	older, newer place  // among the idle
 }
 
@@ -37,14 +45,14 @@ const gone = math.MaxUint32
 
 // NewCache makes an empty cache of tokens/blockTokens blocks.
 func NewCache(tokens, blockTokens int) *Cache {
-	return &Cache{blockTokens: blockTokens, capacity: tokens / blockTokens, known: map[uint64]place{}, blocks: make([]block, 1)}
+	return &Cache{blockTokens: blockTokens, capacity: tokens / blockTokens, blocks: make([]block, 1), heads: make([]place, 1)}
 }
 
 // Capacity is the number of blocks.
 func (c *Cache) Capacity() int { return c.capacity }
 
 // Held is the number of blocks that sequences hold now; the others are empty or can be evicted.
-func (c *Cache) Held() int { return len(c.known) - c.idle + c.blank }
+func (c *Cache) Held() int { return c.known - c.idle + c.blank }
 
 // Match is how many leading blocks of the chain are in memory. It changes nothing, not even the order of eviction.
 func (c *Cache) Match(chain []uint64) int {
@@ -60,68 +68,63 @@ func (c *Cache) Match(chain []uint64) int {
 // Clear forgets every block that nobody holds.
 func (c *Cache) Clear() { c.evict(c.idle) }
 
-// A Lease is the memory that one sequence holds.
+// A Lease is the memory that one sequence holds: the blocks from the start of its chain up to one, and blank ones.
 type Lease struct {
 	cache  *Cache
-	pinned []place // a prefix of the sequence's chain
+	last   place
+	pinned int
 	blank  int
 }
 
-// Lease pins the leading blocks of the chain that are in memory and sets blank blocks aside up to the given total. If
-// there is no room for that, it returns nil and nothing has changed.
-func (c *Cache) Lease(chain []uint64, blocks int) *Lease {
-	l := &Lease{cache: c}
+// Lease pins the leading blocks of the chain that are in memory and sets blank blocks aside up to the given total; false if
+// there is no room for that, and then nothing has changed.
+func (c *Cache) Lease(chain []uint64, blocks int) (l Lease, ok bool) {
+	l.cache = c
 	revived := 0
-	for at := place(0); len(l.pinned) < min(len(chain), blocks); {
-		if at = c.after(at, chain[len(l.pinned)]); at == 0 {
+	for _, hash := range chain[:min(len(chain), blocks)] {
+		at := c.after(l.last, hash)
+		if at == 0 {
 			break
-		}
-		if l.pinned == nil {
-			l.pinned = make([]place, 0, len(chain))
 		}
 		if c.blocks[at].pins == 0 {
 			revived++
 		}
-		l.pinned = append(l.pinned, at)
+		l.last = at
+		l.pinned++
 	}
-	l.blank = blocks - len(l.pinned)
+	l.blank = blocks - l.pinned
 	if c.Held()+revived+l.blank > c.capacity {
-		return nil
+		return Lease{}, false
 	}
-	for _, at := range l.pinned {
+	for at := l.last; at != 0; at = c.blocks[at].before {
 		c.pin(at)
 	}
 	c.blank += l.blank
-	c.evict(len(c.known) + c.blank - c.capacity)
-	return l
+	c.evict(c.known + c.blank - c.capacity)
+	return l, true
 }
 
 // Known is how many leading blocks of the sequence have their content: those found by Lease and those added by Extend.
-func (l *Lease) Known() int { return len(l.pinned) }
+func (l *Lease) Known() int { return l.pinned }
 
 // Extend says that the blocks of the chain have been computed up to its end: blank blocks get their content and are there for
 // others from now on. Where another sequence computed the same block first, that one is pinned and the blank one is free.
 func (l *Lease) Extend(chain []uint64) {
 	c := l.cache
-	last := place(0)
-	if n := len(l.pinned); n > 0 {
-		last = l.pinned[n-1]
-	}
-	for _, hash := range chain[min(len(l.pinned), len(chain)):] {
+	for _, hash := range chain[min(l.pinned, len(chain)):] {
 		if l.blank == 0 {
 			return
 		}
 		l.blank--
 		c.blank--
-		at := c.after(last, hash)
+		at := c.after(l.last, hash)
 		if at == 0 {
-			at = c.add(hash)
-			c.blocks[last].next = at
+			at = c.add(l.last, hash)
 		} else {
 			c.pin(at)
 		}
-		l.pinned = append(l.pinned, at)
-		last = at
+		l.last = at
+		l.pinned++
 	}
 }
 
@@ -130,36 +133,62 @@ func (l *Lease) Extend(chain []uint64) {
 func (l *Lease) Release() {
 	c := l.cache
 	c.blank -= l.blank
-	for i := len(l.pinned) - 1; i >= 0; i-- {
-		c.unpin(l.pinned[i])
+	for at := l.last; at != 0; at = c.blocks[at].before {
+		c.unpin(at)
 	}
-	l.pinned, l.blank = nil, 0
+	l.last, l.pinned, l.blank = 0, 0, 0
 }
 
 // after finds the block with a hash that follows another one in a chain, 0 if there is none. What was found there the last
-// time is looked at first, and is nearly always it.
+// time is looked at first, and is nearly always it; where nothing ever was, there is nothing.
 func (c *Cache) after(at place, hash uint64) place {
 	next := c.blocks[at].next
-	if b := &c.blocks[next]; next != 0 && b.hash == hash && b.pins != gone {
+	if next == 0 {
+		return 0
+	}
+	if b := &c.blocks[next]; b.hash == hash && b.pins != gone {
 		return next
 	}
-	if next = c.known[hash]; next != 0 {
-		c.blocks[at].next = next
+	for next = *c.head(hash); next != 0; next = c.blocks[next].below {
+		if c.blocks[next].hash == hash {
+			c.blocks[at].next = next
+			return next
+		}
 	}
-	return next
+	return 0
 }
 
-// add makes a block that has one pin.
-func (c *Cache) add(hash uint64) (at place) {
-	if n := len(c.vacant); n > 0 {
-		at, c.vacant = c.vacant[n-1], c.vacant[:n-1]
+// head is the list in which a hash is, if it is known.
+func (c *Cache) head(hash uint64) *place { return &c.heads[hash&uint64(len(c.heads)-1)] }
+
+// add makes a block that follows another one and has one pin.
+func (c *Cache) add(before place, hash uint64) (at place) {
+	if at = c.vacant; at != 0 {
+		c.vacant = c.blocks[at].below
 	} else {
+		if len(c.blocks) > len(c.heads) {
+			c.grow()
+		}
 		at = place(len(c.blocks))
 		c.blocks = append(c.blocks, block{})
 	}
-	c.blocks[at] = block{hash: hash, pins: 1}
-	c.known[hash] = at
+	head := c.head(hash)
+	c.blocks[at] = block{hash: hash, pins: 1, before: before, below: *head}
+	*head = at
+	c.blocks[before].next = at
+	c.known++
 	return at
+}
+
+// grow makes room for as many blocks again. There are none vacant.
+func (c *Cache) grow() {
+	c.blocks = slices.Grow(c.blocks, len(c.heads))
+	c.heads = make([]place, 2*len(c.heads))
+	for at := 1; at < len(c.blocks); at++ {
+		b := &c.blocks[at]
+		head := c.head(b.hash)
+		b.below, *head = *head, place(at)
+	}
 }
 
 func (c *Cache) pin(at place) {
@@ -185,8 +214,12 @@ func (c *Cache) evict(blocks int) {
 		at := c.blocks[0].newer // the oldest
 		c.pin(at)
 		b := &c.blocks[at]
-		delete(c.known, b.hash)
-		b.pins = gone
-		c.vacant = append(c.vacant, at)
+		link := c.head(b.hash)
+		for *link != at {
+			link = &c.blocks[*link].below
+		}
+		*link = b.below
+		b.pins, b.below, c.vacant = gone, c.vacant, at
+		c.known--
 	}
 }

@@ -9,8 +9,8 @@ import (
 
 func fill(t *testing.T, c *Cache, chain ...uint64) {
 	t.Helper()
-	l := c.Lease(chain, len(chain))
-	if l == nil {
+	l, ok := c.Lease(chain, len(chain))
+	if !ok {
 		t.Fatalf("no room for %v", chain)
 	}
 	l.Extend(chain)
@@ -20,7 +20,7 @@ func fill(t *testing.T, c *Cache, chain ...uint64) {
 func TestAPromptFindsThePrefixThatAnotherLeft(t *testing.T) {
 	c := NewCache(10*16, 16)
 	fill(t, c, 1, 2, 3, 4)
-	l := c.Lease([]uint64{1, 2, 30, 4}, 4)
+	l, _ := c.Lease([]uint64{1, 2, 30, 4}, 4)
 	if l.Known() != 2 {
 		t.Errorf("found %d blocks, want the 2 before the difference", l.Known())
 	}
@@ -31,7 +31,7 @@ func TestAPromptFindsThePrefixThatAnotherLeft(t *testing.T) {
 
 func TestBlocksNotComputedYetAreNotFound(t *testing.T) {
 	c := NewCache(10*16, 16)
-	l := c.Lease([]uint64{1, 2, 3}, 3)
+	l, _ := c.Lease([]uint64{1, 2, 3}, 3)
 	if n := c.Match([]uint64{1, 2, 3}); n != 0 {
 		t.Errorf("%d blocks found before any was computed", n)
 	}
@@ -58,10 +58,10 @@ func TestTheLeastRecentlyUsedBlockGoesFirstAndTheEndOfAChainBeforeItsBeginning(t
 
 func TestHeldBlocksAreNeverEvicted(t *testing.T) {
 	c := NewCache(4*16, 16)
-	l := c.Lease([]uint64{1, 2}, 3)
+	l, _ := c.Lease([]uint64{1, 2}, 3)
 	l.Extend([]uint64{1, 2})
 	fill(t, c, 5)
-	if c.Lease([]uint64{6, 7}, 2) != nil {
+	if _, ok := c.Lease([]uint64{6, 7}, 2); ok {
 		t.Fatal("two more blocks fit beside three held ones in a cache of four")
 	}
 	if c.Match([]uint64{5}) != 1 {
@@ -80,7 +80,8 @@ func TestHeldBlocksAreNeverEvicted(t *testing.T) {
 
 func TestABlockComputedTwiceTakesMemoryOnce(t *testing.T) {
 	c := NewCache(4*16, 16)
-	a, b := c.Lease([]uint64{1, 2}, 2), c.Lease([]uint64{1, 2}, 2)
+	a, _ := c.Lease([]uint64{1, 2}, 2)
+	b, _ := c.Lease([]uint64{1, 2}, 2)
 	a.Extend([]uint64{1, 2})
 	b.Extend([]uint64{1, 2})
 	if c.Held() != 2 {
@@ -103,7 +104,7 @@ func TestTheCacheNeverHoldsMoreThanItsCapacityAndNeverLosesABlock(t *testing.T) 
 		capacity := rapid.IntRange(1, 12).Draw(t, "capacity")
 		c := NewCache(capacity, 1)
 		type held struct {
-			lease *Lease
+			lease Lease
 			chain []uint64
 			total int
 			known int
@@ -114,8 +115,8 @@ func TestTheCacheNeverHoldsMoreThanItsCapacityAndNeverLosesABlock(t *testing.T) 
 				chain := chainFrom(rapid.SliceOfN(rapid.Uint64Range(0, 1), 0, 8).Draw(t, "path"))
 				total := len(chain) + rapid.IntRange(0, 3).Draw(t, "answer")
 				match, before := c.Match(chain), c.Held()
-				l := c.Lease(chain, total)
-				if l == nil {
+				l, ok := c.Lease(chain, total)
+				if !ok {
 					if before+total <= capacity {
 						t.Fatalf("%d blocks refused with %d of %d held", total, before, capacity)
 					}
@@ -159,7 +160,7 @@ func TestTheCacheNeverHoldsMoreThanItsCapacityAndNeverLosesABlock(t *testing.T) 
 				if want := blank + len(pinned); c.Held() != want {
 					t.Fatalf("%d blocks held, want %d blank and %d known", c.Held(), blank, len(pinned))
 				}
-				if n := len(c.known) + c.blank; n > capacity {
+				if n := c.known + c.blank; n > capacity {
 					t.Fatalf("%d blocks in a cache of %d", n, capacity)
 				}
 			},
