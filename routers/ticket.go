@@ -21,6 +21,7 @@ func (r *Router) Try(ctx context.Context, p *Payload, exclude ...*llmserver.Repl
 	if r.waiting.Load() == 0 {
 		sel, err := c.direct(ctx)
 		if !errors.Is(err, llmserver.ErrFull) {
+			c.done()
 			return sel, nil, err
 		}
 	}

@@ -53,7 +53,8 @@ type Batch struct {
 	maxRunning int
 	waiting    []*Sequence
 	running    []*Sequence
-	chunk      int // sums over running, for the current step
+	advanced   []*Sequence // of Finish
+	chunk      int         // sums over running, for the current step
 	growing    int
 	totals     Totals
 }
@@ -138,7 +139,7 @@ func (b *Batch) Alike() int {
 // Finish ends that many steps, 1 to Alike: prompts are further, answers have grown, complete sequences have left, and then
 // progress is told.
 func (b *Batch) Finish(steps int) {
-	var advanced []*Sequence
+	advanced := b.advanced[:0]
 	for _, s := range b.running {
 		if b.advance(s, steps) {
 			advanced = append(advanced, s)
@@ -150,6 +151,8 @@ func (b *Batch) Finish(steps int) {
 			s.Progress(s.generated)
 		}
 	}
+	clear(advanced)
+	b.advanced = advanced
 }
 
 func (b *Batch) advance(s *Sequence, steps int) (told bool) {

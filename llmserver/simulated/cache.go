@@ -1,9 +1,6 @@
 package simulated
 
-import (
-	"math"
-	"slices"
-)
+import "math"
 
 // Cache is the KV memory of one engine: a fixed number of blocks, each of a fixed number of tokens. A block whose content is
 // known by its hash outlives the sequence that computed it and serves every later prompt that starts with the same
@@ -182,8 +179,8 @@ func (c *Cache) add(before place, hash uint64) (at place) {
 
 // grow makes room for as many blocks again. There are none vacant.
 func (c *Cache) grow() {
-	c.blocks = slices.Grow(c.blocks, len(c.heads))
 	c.heads = make([]place, 2*len(c.heads))
+	c.blocks = append(make([]block, 0, 1+len(c.heads)), c.blocks...)
 	for at := 1; at < len(c.blocks); at++ {
 		b := &c.blocks[at]
 		head := c.head(b.hash)

@@ -73,10 +73,11 @@ type fleet struct {
 }
 
 func newFleet(o *Options, blockTokens int) *fleet {
+	answer := http.Response{StatusCode: http.StatusOK, Body: http.NoBody}
 	f := &fleet{options: o, block: blockTokens, by: make(map[*llmserver.Replica]*engine)}
 	f.pool.Dial = func(e llmserver.Endpoint) (llmserver.Backend, error) {
 		plain, err := llmserver.DialHTTP(e)
-		return present{plain}, err
+		return present{plain, &answer}, err
 	}
 	for i := range o.Replicas {
 		f.endpoints = append(f.endpoints, f.endpoint(name(i)))
@@ -141,11 +142,14 @@ func (f *fleet) members() (replicas []*llmserver.Replica, retire func()) {
 	return replicas, retire
 }
 
-// present is a plain engine that is reached without any I/O.
-type present struct{ llmserver.Backend }
+// present is a plain engine that is reached without any I/O, and always says the same.
+type present struct {
+	llmserver.Backend
+	answer *http.Response
+}
 
-func (present) Do(*http.Request, llmserver.Token) (*http.Response, llmserver.Report, error) {
-	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, llmserver.Report{}, nil
+func (p present) Do(*http.Request, llmserver.Token) (*http.Response, llmserver.Report, error) {
+	return p.answer, llmserver.Report{}, nil
 }
 
 // limits let the line grow and nobody give up: what waits is to be seen.

@@ -103,7 +103,7 @@ func described(t *Trace) string {
 		if r.Gap > 0 {
 			fmt.Fprintf(&b, "gap %v ", r.Gap)
 		}
-		fmt.Fprintf(&b, "%d blocks; ", len(r.chain(t.BlockTokens)))
+		fmt.Fprintf(&b, "%d blocks; ", len(r.chain(t.BlockTokens, nil)))
 	}
 	return b.String()
 }
@@ -135,7 +135,7 @@ func TestALogOfSeveralModelsIsReplayedForOne(t *testing.T) {
 
 func TestEqualBeginningsHaveEqualChains(t *testing.T) {
 	chain := func(seed uint64, runs ...run) []uint64 {
-		return (&Request{Prompt: 64, seed: seed, runs: runs}).chain(16)
+		return (&Request{Prompt: 64, seed: seed, runs: runs}).chain(16, nil)
 	}
 	a, b := chain(1, run{5, 4}), chain(1, run{5, 2}, run{9, 2})
 	if a[1] != b[1] || a[2] == b[2] || a[3] == b[3] {
@@ -202,7 +202,7 @@ func FuzzRead(f *testing.F) {
 				t.Fatalf("request %d is %+v", i, *r)
 			}
 			if r.Prompt < 1<<20 {
-				r.chain(trace.BlockTokens)
+				r.chain(trace.BlockTokens, nil)
 			}
 		}
 	})

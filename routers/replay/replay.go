@@ -46,14 +46,18 @@ const (
 	Restart Kind = "restart" // a new process takes its place, with an empty cache
 )
 
-// call is one request under way.
+// call is one request under way. When it is over, it is used again for another one.
 type call struct {
+	player   *player
 	index    int
 	payload  routers.Payload
 	came     time.Duration
+	answered bool            // the first token is there
 	ticket   *routers.Ticket // while it waits
 	sel      *routers.Selection
 	sequence simulated.Sequence
+	chain    []uint64
+	progress func(generated int) // the method grow
 }
 
 // player is one replay under way.
@@ -65,10 +69,12 @@ type player struct {
 	router    *routers.Router
 	now       time.Duration
 	agenda    agenda
-	waiting   []*call   // in order of arrival
-	done      []*call   // complete, their slots yet to be released
-	idle      []*engine // that may have something to begin
-	followers [][]int   // of each request
+	request   http.Request // what all dispatches send, which nobody looks at
+	waiting   []*call      // in order of arrival
+	done      []*call      // complete, their slots yet to be released
+	over      []*call      // to be used again
+	idle      []*engine    // that may have something to begin
+	followers [][]int      // of each request
 	tally     tally
 }
 
@@ -82,18 +88,9 @@ func Run(ctx context.Context, t *Trace, policy Policy, o Options) (*Result, erro
 	}
 	members, _ := p.fleet.members()
 	p.router = routers.New(members, p.build, limits, routers.Hooks{})
-	for i, r := range t.Requests {
-		if r.Follows < 0 {
-			p.agenda.add(event{at: p.scaled(r.At), kind: arrival, index: i})
-		} else {
-			p.followers[r.Follows] = append(p.followers[r.Follows], i)
-		}
-	}
-	for i, e := range o.Events {
-		p.agenda.add(event{at: e.At, kind: membership, index: i})
-	}
+	p.plan()
 	defer p.fleet.pool.Close()
-	for steps := 0; len(p.agenda.events) > 0; steps++ {
+	for steps := 0; !p.agenda.empty(); steps++ {
 		if steps%4096 == 0 {
 			if ctx.Err() != nil {
 				return nil, context.Cause(ctx)
@@ -107,6 +104,22 @@ func Run(ctx context.Context, t *Trace, policy Policy, o Options) (*Result, erro
 		}
 	}
 	return p.tally.result(policy.Name, p), nil
+}
+
+// plan enters what is known beforehand: who comes at a time of its own, and the changes of membership.
+func (p *player) plan() {
+	planned := make([]event, 0, len(p.trace.Requests)+len(p.options.Events))
+	for i := range p.trace.Requests {
+		if r := &p.trace.Requests[i]; r.Follows < 0 {
+			planned = append(planned, event{at: p.scaled(r.At), kind: arrival, index: i})
+		} else {
+			p.followers[r.Follows] = append(p.followers[r.Follows], i)
+		}
+	}
+	for i, e := range p.options.Events {
+		planned = append(planned, event{at: e.At, kind: membership, index: i})
+	}
+	p.agenda.plan(planned)
 }
 
 // scaled is a time of the trace at the replay's speed.
@@ -141,10 +154,11 @@ func (p *player) play(ctx context.Context, e event) error {
 // arrive has a request come.
 func (p *player) arrive(ctx context.Context, i int) {
 	r := &p.trace.Requests[i]
-	c := &call{index: i, came: p.now}
-	chain := r.chain(p.trace.BlockTokens)
-	c.payload = routers.Payload{RequestID: strconv.Itoa(i), SessionID: r.Session, Blocks: coarse(chain, p.options.Coarse)}
-	c.sequence = simulated.Sequence{Prompt: r.Prompt, Answers: 1, Limit: r.Output, Chain: chain}
+	c := p.call()
+	c.index, c.came, c.answered = i, p.now, false
+	c.chain = r.chain(p.trace.BlockTokens, c.chain)
+	c.payload = routers.Payload{RequestID: strconv.Itoa(i), SessionID: r.Session, Blocks: coarse(c.chain, p.options.Coarse)}
+	c.sequence = simulated.Sequence{Prompt: r.Prompt, Answers: 1, Limit: r.Output, Chain: c.chain, Progress: c.progress}
 	sel, ticket, err := p.router.Try(ctx, &c.payload)
 	switch {
 	case err != nil:
@@ -155,6 +169,18 @@ func (p *player) arrive(ctx context.Context, i int) {
 	default:
 		p.dispatch(c, sel)
 	}
+}
+
+// call is one that is over, or a new one.
+func (p *player) call() *call {
+	if last := len(p.over) - 1; last >= 0 {
+		c := p.over[last]
+		p.over = p.over[:last]
+		return c
+	}
+	c := &call{player: p}
+	c.progress = c.grow
+	return c
 }
 
 // coarse is the chain by blocks that are n times as long. A hash stands for all blocks
@@ -179,20 +205,10 @@ func (p *player) refuse(c *call) {
 // dispatch puts a call on the engine that was chosen for it.
 func (p *player) dispatch(c *call, sel *routers.Selection) {
 	c.sel = sel
-	if _, err := sel.Dispatch(new(http.Request)); err != nil {
+	if _, err := sel.Dispatch(&p.request); err != nil {
 		panic(fmt.Sprintf("BUG: a fresh selection on a member cannot be dispatched: %v", err))
 	}
 	p.tally.placed(c.payload.SessionID, sel.Replica(), p.now-c.came)
-	first := true
-	c.sequence.Progress = func(generated int) {
-		if first && (generated > 0 || c.sequence.Limit == 0) {
-			first = false
-			p.tally.answered(p.now-c.came, &c.sequence)
-		}
-		if generated == c.sequence.Limit {
-			p.done = append(p.done, c)
-		}
-	}
 	engine := p.fleet.by[sel.Replica()]
 	engine.interrupt(&p.agenda, p.now)
 	if err := engine.batch.Add(&c.sequence); err != nil {
@@ -202,16 +218,27 @@ func (p *player) dispatch(c *call, sel *routers.Selection) {
 	p.idle = append(p.idle, engine)
 }
 
+// grow hears how many tokens the answer has.
+func (c *call) grow(generated int) {
+	p := c.player
+	if !c.answered && (generated > 0 || c.sequence.Limit == 0) {
+		c.answered = true
+		p.tally.answered(p.now-c.came, &c.sequence)
+	}
+	if generated == c.sequence.Limit {
+		p.done = append(p.done, c)
+	}
+}
+
 // settle releases what is complete, gives what was handed over to who waited,
 // and has idle engines begin.
 func (p *player) settle(ctx context.Context) {
 	for {
-		for len(p.done) > 0 {
-			c := p.done[0]
-			p.done = p.done[1:]
+		for _, c := range p.done { // releasing makes no others done
 			c.sel.Release()
 			p.follow(c.index)
 		}
+		p.over, p.done = append(p.over, p.done...), p.done[:0]
 		if p.router.Waiting() == len(p.waiting) {
 			break
 		}

@@ -54,13 +54,14 @@ func appendID(runs []run, id uint64) []run {
 	return append(runs, run{id, 1})
 }
 
-// chain is the chained hashes of the prompt's whole blocks.
-func (r *Request) chain(blockTokens int) []uint64 {
-	chain := make([]uint64, 0, r.Prompt/blockTokens)
+// chain is the chained hashes of the prompt's whole blocks, in the memory of another chain if that is enough.
+func (r *Request) chain(blockTokens int, memory []uint64) []uint64 {
+	whole := r.Prompt / blockTokens
+	chain := slices.Grow(memory[:0], whole)
 	hash := r.seed
 	for _, run := range r.runs {
 		for i := range uint64(run.count) {
-			if len(chain) == cap(chain) {
+			if len(chain) == whole {
 				return chain
 			}
 			hash = mix(hash ^ mix(run.first+i))
@@ -169,10 +170,11 @@ func sorted(requests []Request) []Request {
 func (t *Trace) Ceiling() float64 {
 	t.measure.Do(func() {
 		known := make(map[uint64]struct{})
+		var chain []uint64
 		hits, total := 0, 0
 		for i := range t.Requests {
 			r := &t.Requests[i]
-			chain := r.chain(t.BlockTokens)
+			chain = r.chain(t.BlockTokens, chain)
 			// Who is known is known from its start, so the first that is not is found by bisection.
 			hit := sort.Search(len(chain), func(i int) bool { _, ok := known[chain[i]]; return !ok })
 			for _, hash := range chain[hit:] {
