@@ -1,7 +1,6 @@
 package routers
 
 import (
-	"math/bits"
 	"slices"
 	"sort"
 	"unsafe"
@@ -54,6 +53,7 @@ type mark struct {
 	count    uint32 // of them
 	parent   uint32 // the mark before it in its chain, which is there as long as this one
 	branches uint32 // how many chains that are held end below it, 0 if one ends in it
+	child    uint32 // the mark that was last found after it; 0: there was none yet
 }
 
 // holding is a mark at a replica.
@@ -143,8 +143,10 @@ func (x *prefixIndex) learn(number uint32, blocks chain) (known int, c claim) {
 	c = claim{chain: blocks, from: -1, number: number, turn: x.turn}
 	marks := blocks.marks()
 	x.path = x.path[:0]
+	at := uint32(0)
 	for k := range marks {
-		i := x.holding(x.mark(blocks.mark(k)), number)
+		at = x.after(at, blocks.mark(k))
+		i := x.holding(at, number)
 		if i == 0 {
 			break
 		}
@@ -179,8 +181,15 @@ func (x *prefixIndex) learn(number uint32, blocks chain) (known int, c claim) {
 // settle ends a claim: what it relied on is confirmed, or withdrawn where nobody
 // else claims it. Holdings that are newer than the claim are not its own.
 func (x *prefixIndex) settle(c claim, confirmed bool) {
+	at := uint32(0) // the mark at k, if one after it was there
 	for k := c.chain.marks() - 1; k >= c.from; k-- {
-		i := x.holding(x.mark(c.chain.mark(k)), c.number)
+		if at == 0 {
+			at = x.mark(c.chain.mark(k))
+		}
+		i := x.holding(at, c.number)
+		if at != 0 {
+			at = x.marks.at(at).parent
+		}
 		if i == 0 || later(x.holdings.at(i).since, c.turn) {
 			continue
 		}
@@ -282,47 +291,4 @@ func (x *prefixIndex) makeRoom(number uint32, kept, marks int) {
 func (x *prefixIndex) evict(h *holder) {
 	x.drop(h.oldest)
 	x.evictions++
-}
-
-// mark finds a mark by its hash.
-func (x *prefixIndex) mark(hash uint64) uint32 {
-	if x.byHash == nil {
-		return 0
-	}
-	i := x.byHash[slot(hash, x.byHash)]
-	for i != 0 {
-		m := x.marks.at(i)
-		if m.hash == hash {
-			break
-		}
-		i = m.next
-	}
-	return i
-}
-
-// holding finds a mark at a replica.
-func (x *prefixIndex) holding(mark, number uint32) uint32 {
-	if mark == 0 {
-		return 0
-	}
-	i := x.byHolder[slot(pair(mark, number), x.byHolder)]
-	for i != 0 {
-		h := x.holdings.at(i)
-		if h.mark == mark && h.holder == number {
-			break
-		}
-		i = h.next
-	}
-	return i
-}
-
-// pair hashes a holding's key.
-func pair(mark, number uint32) uint64 {
-	return (uint64(mark)<<32 | uint64(number)) * 0x9e3779b97f4a7c15
-}
-
-// slot is where in a table a hash belongs.
-func slot(hash uint64, table []uint32) uint64 {
-	high, _ := bits.Mul64(hash, uint64(len(table)))
-	return high
 }

@@ -2,6 +2,7 @@ package routers
 
 import (
 	"math"
+	"math/bits"
 	"unsafe"
 )
 
@@ -11,16 +12,16 @@ func (x *prefixIndex) add(number uint32, blocks chain, k int, above uint32) uint
 	if x.byHash == nil {
 		x.byHash, x.byHolder = make([]uint32, x.capacity+1), make([]uint32, x.capacity+1)
 	}
-	at := x.mark(blocks.mark(k))
+	parent := uint32(0)
+	if above != 0 {
+		parent = x.holdings.at(above).mark
+	}
+	at := x.after(parent, blocks.mark(k))
 	if at == 0 {
-		parent := uint32(0)
-		if above != 0 {
-			parent = x.holdings.at(above).mark
-		}
 		at = x.addMark(blocks.mark(k), parent)
 	}
 	m := x.marks.at(at)
-	head := &x.byHolder[slot(pair(at, number), x.byHolder)]
+	head := x.heldBy(at, number)
 	i := x.holdings.take()
 	*x.holdings.at(i) = holding{
 		mark: at, holder: number, next: *head, right: m.first,
@@ -51,7 +52,7 @@ func (x *prefixIndex) drop(i uint32) {
 	if h.right != 0 {
 		x.holdings.at(h.right).left = h.left
 	}
-	link := &x.byHolder[slot(pair(h.mark, h.holder), x.byHolder)]
+	link := x.heldBy(h.mark, h.holder)
 	for *link != i {
 		link = &x.holdings.at(*link).next
 	}
@@ -70,6 +71,7 @@ func (x *prefixIndex) addMark(hash uint64, parent uint32) (at uint32) {
 	*x.marks.at(at) = mark{hash: hash, next: *head, parent: parent}
 	*head = at
 	if parent != 0 {
+		x.marks.at(parent).child = at
 		x.branch(parent, +1)
 	}
 	return at
@@ -99,6 +101,73 @@ func (x *prefixIndex) branch(i uint32, change int32) {
 			return
 		}
 	}
+}
+
+// mark finds a mark by its hash.
+func (x *prefixIndex) mark(hash uint64) uint32 {
+	if x.byHash == nil {
+		return 0
+	}
+	i := x.byHash[slot(hash, x.byHash)]
+	for i != 0 {
+		m := x.marks.at(i)
+		if m.hash == hash {
+			break
+		}
+		i = m.next
+	}
+	return i
+}
+
+// after finds the mark with a hash that follows another one in its chain, or begins it if that is none. What was found there
+// the last time is looked at first, and is nearly always it; where nothing ever was, there is nothing.
+func (x *prefixIndex) after(parent uint32, hash uint64) uint32 {
+	if parent == 0 {
+		return x.mark(hash)
+	}
+	p := x.marks.at(parent)
+	if p.child == 0 {
+		return 0
+	}
+	if m := x.marks.at(p.child); m.hash == hash && m.count > 0 {
+		return p.child
+	}
+	i := x.mark(hash)
+	if i != 0 {
+		p.child = i
+	}
+	return i
+}
+
+// holding finds a mark at a replica.
+func (x *prefixIndex) holding(mark, number uint32) uint32 {
+	if mark == 0 {
+		return 0
+	}
+	i := *x.heldBy(mark, number)
+	for i != 0 {
+		h := x.holdings.at(i)
+		if h.mark == mark && h.holder == number {
+			break
+		}
+		i = h.next
+	}
+	return i
+}
+
+// heldBy is the list in which a mark at a replica is, if it is held there. The marks of a chain mostly have numbers in
+// sequence, and what a replica holds of them is in one line of the processor's cache.
+func (x *prefixIndex) heldBy(mark, number uint32) *uint32 {
+	const line = 16
+	hash := (uint64(mark/line)<<32 | uint64(number)) * 0x9e3779b97f4a7c15
+	first, _ := bits.Mul64(hash, uint64(len(x.byHolder)/line))
+	return &x.byHolder[first*line+uint64(mark%line)]
+}
+
+// slot is where in a table a hash belongs.
+func slot(hash uint64, table []uint32) uint64 {
+	high, _ := bits.Mul64(hash, uint64(len(table)))
+	return high
 }
 
 // use puts a holding into its holder's list, one older than above or, where
@@ -139,7 +208,7 @@ func (x *prefixIndex) unuse(i uint32) {
 // arena hands out places for values, by index; it grows in chunks and does not
 // shrink. Nothing in it is a pointer, so the garbage collector passes it by.
 type arena[T any, P link[T]] struct {
-	chunks [][]T
+	chunks []*[arenaChunk]T
 	used   uint32 // places handed out at least once, and place 0, which is none
 	free   uint32 // the list of those given back
 }
@@ -174,7 +243,7 @@ func (a *arena[T, P]) take() uint32 {
 	}
 	a.used = max(a.used, 1)
 	if int(a.used) >= arenaChunk*len(a.chunks) {
-		a.chunks = append(a.chunks, make([]T, arenaChunk))
+		a.chunks = append(a.chunks, new([arenaChunk]T))
 	}
 	a.used++
 	return a.used - 1
