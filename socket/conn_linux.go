@@ -48,7 +48,8 @@ func (c *Conn) Read(p []byte) (int, error) {
 	if len(p) == 0 || len(p) > short {
 		return c.TCPConn.Read(p)
 	}
-	n, err := c.reads.run("read", c, c.raw.Read, p)
+	c.reads.begin(p)
+	n, err := c.reads.end("read", c, c.raw.Read(c.reads.try)) // the wait, with few frames around it: streams wait here
 	if n == 0 && err == nil {
 		err = io.EOF
 	}
@@ -59,25 +60,28 @@ func (c *Conn) Write(p []byte) (int, error) {
 	if len(p) == 0 || len(p) > short {
 		return c.TCPConn.Write(p)
 	}
-	return c.writes.run("write", c, c.raw.Write, p)
+	c.writes.begin(p)
+	return c.writes.end("write", c, c.raw.Write(c.writes.try))
 }
 
-// run has the poller try until it is done, and gives the errors the form that they have in package net.
-func (t *transfer) run(op string, c *Conn, poll func(func(fd uintptr) bool) error, p []byte) (int, error) {
+// begin takes the direction for a call, until end.
+func (t *transfer) begin(p []byte) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	t.p, t.n, t.fail = p, 0, 0
-	err := poll(t.try)
+}
+
+// end tells what the call came to. err is what the poller says; errors get the form that they have in package net.
+func (t *transfer) end(op string, c *Conn, err error) (int, error) {
+	n, fail := t.n, t.fail
 	t.p = nil
-	switch {
-	case err == nil && t.fail != 0:
-		err = &net.OpError{Op: op, Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: os.NewSyscallError(op, t.fail)}
-	case err != nil:
-		if failed, ok := err.(*net.OpError); ok {
-			failed.Op = op // which net/http goes by
-		}
+	t.mu.Unlock()
+	if failed, ok := err.(*net.OpError); ok {
+		failed.Op = op // which net/http goes by
 	}
-	return t.n, err
+	if err == nil && fail != 0 {
+		err = &net.OpError{Op: op, Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: os.NewSyscallError(op, fail)}
+	}
+	return n, err
 }
 
 func (t *transfer) read(fd uintptr) (done bool) {

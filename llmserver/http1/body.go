@@ -22,61 +22,51 @@ const (
 // bytes come with io.EOF if the end is known by then. A body that is cut short ends with
 // io.ErrUnexpectedEOF, one whose request was cancelled with the cause of that.
 func (x *exchange) Read(p []byte) (int, error) {
-	if x.err != nil {
-		return 0, x.err
+	for x.err == nil {
+		if x.ended.Load() {
+			return 0, http.ErrBodyReadAfterClose
+		}
+		if len(p) == 0 {
+			return 0, nil
+		}
+		n, err := x.take(p) // waits here, with few frames around it: a stream keeps a stack as large as its wait is deep
+		if n, err = x.unframe(p[:n], err); err != nil {
+			x.err = x.end(err)
+		}
+		if n > 0 {
+			return n, x.err
+		}
 	}
-	if x.ended.Load() {
-		return 0, http.ErrBodyReadAfterClose
-	}
-	if len(p) == 0 {
-		return 0, nil
-	}
-	n, err := x.read(p)
-	if err != nil {
-		x.err = x.end(err)
-	}
-	return n, x.err
+	return 0, x.err
 }
 
-func (x *exchange) read(p []byte) (int, error) {
-	switch x.framing {
-	case known:
-		n, err := x.take(p)
-		if int64(n) >= x.left {
-			x.keep = x.keep && int64(n) == x.left // what follows was not asked for
-			n, x.left = int(x.left), 0
-			return n, io.EOF
-		}
-		x.left -= int64(n)
-		return n, cutShort(err)
-	case chunked:
-		return x.readChunks(p)
+// unframe takes the framing out of p, raw bytes of the body, where they lie, which makes them fewer and never more. err
+// is what the connection said in place of any; the error that is returned ends the body.
+func (x *exchange) unframe(p []byte, err error) (n int, _ error) {
+	switch {
+	case err == io.EOF && x.framing == toClose:
+		return 0, io.EOF
+	case err != nil:
+		return 0, cutShort(err)
+	case x.framing == chunked:
+		return x.unchunk(p)
+	case x.framing == known && int64(len(p)) >= x.left:
+		x.keep = x.keep && int64(len(p)) == x.left // what follows was not asked for
+		n, x.left = int(x.left), 0
+		return n, io.EOF
 	default:
-		n, err := x.take(p)
-		if err != nil && err != io.EOF {
-			err = cutShort(err)
-		}
-		return n, err
+		x.left -= int64(len(p))
+		return len(p), nil
 	}
 }
 
-// readChunks reads raw bytes into p and takes the framing out of them there,
-// which makes them fewer and never more.
-func (x *exchange) readChunks(p []byte) (int, error) {
-	for {
-		raw, err := x.take(p)
-		if err != nil {
-			return 0, cutShort(err)
-		}
-		n, used, err := x.chunks.decode(p[:raw])
-		if err == io.EOF {
-			x.keep = x.keep && used == raw // what follows was not asked for
-			err = x.mergeTrailer()
-		}
-		if n > 0 || err != nil {
-			return n, err
-		}
+func (x *exchange) unchunk(p []byte) (int, error) {
+	n, used, err := x.chunks.decode(p)
+	if err == io.EOF {
+		x.keep = x.keep && used == len(p) // what follows was not asked for
+		err = x.mergeTrailer()
 	}
+	return n, err
 }
 
 // take moves what was read with the head, or else reads the connection once.
@@ -97,12 +87,8 @@ func (x *exchange) take(p []byte) (int, error) {
 
 // cutShort is what an error of the connection means to the reader of a body that has not ended.
 func cutShort(err error) error {
-	switch err {
-	case nil:
-		return nil
-	case io.EOF:
+	if err == io.EOF {
 		return io.ErrUnexpectedEOF
-	default:
-		return fmt.Errorf("the connection broke within the answer: %s", llmserver.Reason(err))
 	}
+	return fmt.Errorf("the connection broke within the answer: %s", llmserver.Reason(err))
 }
