@@ -208,7 +208,7 @@ func listen(address string, h http.Handler, log *slog.Logger) (*listener, error)
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen on %s: %w", address, err)
 	}
-	l := &listener{Listener: socket.Listener{Listener: ln}}
+	l := &listener{Listener: ln}
 	l.server = &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			l.requests.Add(1)
@@ -229,7 +229,7 @@ func listen(address string, h http.Handler, log *slog.Logger) (*listener, error)
 
 func (l *listener) serve(failed chan<- error) {
 	l.serving.Go(func() {
-		serve := l.server.Serve
+		serve := func(ln net.Listener) error { return l.server.Serve(socket.Listener{Listener: ln}) }
 		if l.server.TLSConfig != nil {
 			serve = func(ln net.Listener) error { return l.server.ServeTLS(ln, "", "") }
 		}

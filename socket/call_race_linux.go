@@ -6,8 +6,8 @@ import "syscall"
 
 // The race detector knows what these read and write, and that it orders memory.
 
-func read(fd uintptr, p []byte) (int, syscall.Errno)  { return call(syscall.Read, fd, p) }
-func write(fd uintptr, p []byte) (int, syscall.Errno) { return call(syscall.Write, fd, p) }
+func Read(fd uintptr, p []byte) (int, syscall.Errno)  { return call(syscall.Read, fd, p) }
+func Write(fd uintptr, p []byte) (int, syscall.Errno) { return call(syscall.Write, fd, p) }
 
 func call(do func(int, []byte) (int, error), fd uintptr, p []byte) (int, syscall.Errno) {
 	for {

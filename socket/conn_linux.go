@@ -85,14 +85,14 @@ func (t *transfer) end(op string, c *Conn, err error) (int, error) {
 }
 
 func (t *transfer) read(fd uintptr) (done bool) {
-	t.n, t.fail = read(fd, t.p)
+	t.n, t.fail = Read(fd, t.p)
 	return t.fail != syscall.EAGAIN
 }
 
 func (t *transfer) write(fd uintptr) (done bool) {
 	for len(t.p) > 0 {
 		var n int
-		if n, t.fail = write(fd, t.p); t.fail != 0 {
+		if n, t.fail = Write(fd, t.p); t.fail != 0 {
 			return t.fail != syscall.EAGAIN
 		}
 		t.n, t.p = t.n+n, t.p[n:]
