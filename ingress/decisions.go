@@ -16,10 +16,10 @@ const (
 	keptDecisions = 256
 	// keptCandidates is how many replicas are kept of each.
 	keptCandidates = 32
-	// explainEvery is how much time each replica that is looked at to explain a decision uses up. To look takes a few
-	// thousandths of that, so explanations cost next to nothing however many requests and replicas there
-	// are. With 8 replicas that is every decision up to 625 a second.
-	explainEvery = 200 * time.Microsecond
+	// explainEvery is how much time each replica that is looked at to explain a decision uses up. To look takes about a
+	// thousandth of that, so explanations cost next to nothing however many requests and replicas there
+	// are. With 8 replicas that is every decision up to 125 a second.
+	explainEvery = time.Millisecond
 	// explainAhead is how much may be used up at once: for all that are kept, with 16 replicas.
 	explainAhead = keptDecisions * 16 * explainEvery
 )

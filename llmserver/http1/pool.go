@@ -14,7 +14,7 @@ const (
 	// A connection that is used again within this time, and that trusted times in a row, is not looked at before each use
 	// any more: that is a system call, and replicas close what is idle, not what is busy. Should one do so all the same, its
 	// request ends as it does where the replica closes just behind the look, with ErrStale.
-	fresh   = time.Millisecond
+	fresh   = 5 * time.Millisecond
 	trusted = 16
 	// maxIdle bounds what a burst leaves behind.
 	maxIdle = 4096
