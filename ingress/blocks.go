@@ -123,10 +123,12 @@ func (h *promptHasher) flush() { h.rest = h.rest[:copy(h.rest, h.whole(h.rest))]
 
 // whole hashes the whole blocks of p, and returns what is behind them.
 func (h *promptHasher) whole(p []byte) []byte {
-	for len(p) >= h.size {
-		h.chain = link(h.chain, xxhash.Sum64(p[:h.size]))
-		h.blocks = append(h.blocks, h.chain)
-		p = p[h.size:]
+	size, chain, blocks := h.size, h.chain, h.blocks // not stored once per block
+	for len(p) >= size {
+		chain = link(chain, xxhash.Sum64(p[:size]))
+		blocks = append(blocks, chain)
+		p = p[size:]
 	}
+	h.chain, h.blocks = chain, blocks
 	return p
 }
