@@ -14,7 +14,8 @@ import "math"
 type Cache struct {
 	blockTokens int
 	capacity    int
-	blocks      []block // by place; at place 0 is no block, but the start of every chain and both ends of the idle ones
+	slabs       []*slab // of blocks, by place; at place 0 is no block, but the start of every chain and both ends of the idle ones
+	places      place   // used at least once
 	heads       []place // of the lists of known blocks, by hash; a power of two
 	vacant      place   // the list of blocks that are gone
 	known       int     // blocks whose content is
@@ -37,12 +38,15 @@ type block struct {
 	older, newer place  // among the idle
 }
 
+// slab is memory for blocks. It is taken piece by piece, so that none is copied when there is to be more.
+type slab [128]block
+
 // gone is no number of pins.
 const gone = math.MaxUint32
 
 // NewCache makes an empty cache of tokens/blockTokens blocks.
 func NewCache(tokens, blockTokens int) *Cache {
-	return &Cache{blockTokens: blockTokens, capacity: tokens / blockTokens, blocks: make([]block, 1), heads: make([]place, 1)}
+	return &Cache{blockTokens: blockTokens, capacity: tokens / blockTokens, slabs: []*slab{new(slab)}, places: 1, heads: make([]place, 1)}
 }
 
 // Capacity is the number of blocks.
@@ -83,7 +87,7 @@ func (c *Cache) Lease(chain []uint64, blocks int) (l Lease, ok bool) {
 		if at == 0 {
 			break
 		}
-		if c.blocks[at].pins == 0 {
+		if c.block(at).pins == 0 {
 			revived++
 		}
 		l.last = at
@@ -93,7 +97,7 @@ func (c *Cache) Lease(chain []uint64, blocks int) (l Lease, ok bool) {
 	if c.Held()+revived+l.blank > c.capacity {
 		return Lease{}, false
 	}
-	for at := l.last; at != 0; at = c.blocks[at].before {
+	for at := l.last; at != 0; at = c.block(at).before {
 		c.pin(at)
 	}
 	c.blank += l.blank
@@ -130,7 +134,7 @@ func (l *Lease) Extend(chain []uint64) {
 func (l *Lease) Release() {
 	c := l.cache
 	c.blank -= l.blank
-	for at := l.last; at != 0; at = c.blocks[at].before {
+	for at := l.last; at != 0; at = c.block(at).before {
 		c.unpin(at)
 	}
 	l.last, l.pinned, l.blank = 0, 0, 0
@@ -139,16 +143,16 @@ func (l *Lease) Release() {
 // after finds the block with a hash that follows another one in a chain, 0 if there is none. What was found there the last
 // time is looked at first, and is nearly always it; where nothing ever was, there is nothing.
 func (c *Cache) after(at place, hash uint64) place {
-	next := c.blocks[at].next
+	next := c.block(at).next
 	if next == 0 {
 		return 0
 	}
-	if b := &c.blocks[next]; b.hash == hash && b.pins != gone {
+	if b := c.block(next); b.hash == hash && b.pins != gone {
 		return next
 	}
-	for next = *c.head(hash); next != 0; next = c.blocks[next].below {
-		if c.blocks[next].hash == hash {
-			c.blocks[at].next = next
+	for next = *c.head(hash); next != 0; next = c.block(next).below {
+		if c.block(next).hash == hash {
+			c.block(at).next = next
 			return next
 		}
 	}
@@ -161,59 +165,65 @@ func (c *Cache) head(hash uint64) *place { return &c.heads[hash&uint64(len(c.hea
 // add makes a block that follows another one and has one pin.
 func (c *Cache) add(before place, hash uint64) (at place) {
 	if at = c.vacant; at != 0 {
-		c.vacant = c.blocks[at].below
+		c.vacant = c.block(at).below
 	} else {
-		if len(c.blocks) > len(c.heads) {
-			c.grow()
-		}
-		at = place(len(c.blocks))
-		c.blocks = append(c.blocks, block{})
+		at = c.fresh()
 	}
 	head := c.head(hash)
-	c.blocks[at] = block{hash: hash, pins: 1, before: before, below: *head}
+	*c.block(at) = block{hash: hash, pins: 1, before: before, below: *head}
 	*head = at
-	c.blocks[before].next = at
+	c.block(before).next = at
 	c.known++
 	return at
 }
 
-// grow makes room for as many blocks again. There are none vacant.
-func (c *Cache) grow() {
-	c.heads = make([]place, 2*len(c.heads))
-	c.blocks = append(make([]block, 0, 1+len(c.heads)), c.blocks...)
-	for at := 1; at < len(c.blocks); at++ {
-		b := &c.blocks[at]
-		head := c.head(b.hash)
-		b.below, *head = *head, place(at)
+// fresh is a place that was not used yet. The lists are kept short.
+func (c *Cache) fresh() (at place) {
+	at = c.places
+	c.places++
+	if int(at) == len(c.slabs)*len(slab{}) {
+		c.slabs = append(c.slabs, new(slab))
 	}
+	if int(at) > len(c.heads) {
+		c.heads = make([]place, 2*len(c.heads))
+		for known := place(1); known < at; known++ { // all of them, as none is vacant
+			b := c.block(known)
+			head := c.head(b.hash)
+			b.below, *head = *head, known
+		}
+	}
+	return at
 }
 
+// block is the one at a place.
+func (c *Cache) block(at place) *block { return &c.slabs[at/place(len(slab{}))][at%place(len(slab{}))] }
+
 func (c *Cache) pin(at place) {
-	b := &c.blocks[at]
+	b := c.block(at)
 	if b.pins == 0 {
-		c.blocks[b.older].newer, c.blocks[b.newer].older = b.newer, b.older
+		c.block(b.older).newer, c.block(b.newer).older = b.newer, b.older
 		c.idle--
 	}
 	b.pins++
 }
 
 func (c *Cache) unpin(at place) {
-	b, ends := &c.blocks[at], &c.blocks[0]
+	b, ends := c.block(at), c.block(0)
 	if b.pins--; b.pins == 0 {
 		b.older, b.newer = ends.older, 0
-		c.blocks[b.older].newer, ends.older = at, at
+		c.block(b.older).newer, ends.older = at, at
 		c.idle++
 	}
 }
 
 func (c *Cache) evict(blocks int) {
 	for range blocks {
-		at := c.blocks[0].newer // the oldest
+		at := c.block(0).newer // the oldest
 		c.pin(at)
-		b := &c.blocks[at]
+		b := c.block(at)
 		link := c.head(b.hash)
 		for *link != at {
-			link = &c.blocks[*link].below
+			link = &c.block(*link).below
 		}
 		*link = b.below
 		b.pins, b.below, c.vacant = gone, c.vacant, at

@@ -10,6 +10,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -194,16 +195,11 @@ func (t *Trace) add(blockTokens int, r Request) error {
 		return fmt.Errorf("it has %d prompt tokens and %d of output", r.Prompt, r.Output)
 	}
 	r.Prompt = max(r.Prompt, 1)
+	if len(t.Requests) == cap(t.Requests) {
+		t.Requests = slices.Grow(t.Requests, len(t.Requests)+1) // by more than append, which copies often
+	}
 	t.Requests = append(t.Requests, r)
 	return nil
-}
-
-func (t *Trace) addMooncake(l *line) error {
-	r := Request{At: seconds(l.Timestamp / 1e3), Prompt: l.InputLength, Output: l.OutputLength, Follows: -1}
-	for _, id := range l.HashIDs {
-		r.runs = appendID(r.runs, id)
-	}
-	return t.add(mooncakeBlock, r)
 }
 
 // addSession adds the turns of a session. A subagent's turns are its own

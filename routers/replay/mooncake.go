@@ -102,3 +102,12 @@ func (m *mooncakeLine) request() Request {
 		At: seconds(float64(m.time) / 1e3), Prompt: int(m.prompt), Output: int(m.answers), Follows: -1, runs: slices.Clone(m.runs),
 	}
 }
+
+// addMooncake adds the request of a line that was decoded.
+func (t *Trace) addMooncake(l *line) error {
+	r := Request{At: seconds(l.Timestamp / 1e3), Prompt: l.InputLength, Output: l.OutputLength, Follows: -1}
+	for _, id := range l.HashIDs {
+		r.runs = appendID(r.runs, id)
+	}
+	return t.add(mooncakeBlock, r)
+}
