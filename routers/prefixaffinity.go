@@ -45,7 +45,7 @@ type PrefixOptions struct {
 }
 
 // DefaultPrefixOptions are those of Ray Serve, and sizes. The block is the longest with which replays of
-// text find at least 0.97 of what is possible, the engines knowing it by 16 tokens:
+// text find at least 0.97 of what is possible, the engines knowing it by 16 tokens; shorter ones cost more to hash and to know:
 //
 //	                            64     128    256    512   1024   2048 bytes
 //	agents, short prompts, 4   1.00   1.00   0.97   0.94   0.85   0.74 of what is possible, on 4 replicas
@@ -53,8 +53,6 @@ type PrefixOptions struct {
 //	agents, long prompts,  8   1.00   1.00   1.00   1.00   1.00   1.00
 //	single questions,      8   1.00   1.00   1.00   1.00   1.00   0.81
 //	index per long prompt      143    111     79     47     23     11 marks of 80 bytes, see chain
-//	scan and hash                     2.4    2.7    3.0 GB/s
-//	place a prompt of 100 kB           49     43     36 µs
 var DefaultPrefixOptions = PrefixOptions{
 	MatchRate: 0.1, Imbalance: math.Inf(1), BlockBytes: 128, IndexBytes: 64 << 20,
 }
