@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"berth/config"
+	"berth/ingress/http1"
 	"berth/llmserver"
-	"berth/socket"
 	"berth/streaming"
 )
 
@@ -85,6 +85,8 @@ func newServer(c *config.Config, log *slog.Logger, t *tracing) (*Server, error) 
 	}
 	if c.HTTP.TLS != (config.TLS{}) {
 		s.public.encrypt(s.certificate.Load)
+	} else {
+		s.public.front = http1.NewServer(s.public.server)
 	}
 	if c.Admin.Address != "" {
 		s.admin, err = listen(c.Admin.Address, s.adminRoutes(), log)
@@ -176,7 +178,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	}
 	finish, stop := context.WithTimeout(context.WithoutCancel(ctx), drain.DrainTimeout)
 	defer stop()
-	if err := s.public.server.Shutdown(finish); err != nil {
+	if err := s.public.front.Shutdown(finish); err != nil {
 		s.log.Warn("the drain timeout ended before all requests did", "timeout", drain.DrainTimeout)
 	}
 	return nil
@@ -198,9 +200,17 @@ func (s *Server) Close() {
 type listener struct {
 	net.Listener
 	server   *http.Server
+	front    server         // to begin with: the server, or what stands before it
 	serving  sync.WaitGroup // the accepting goroutine
 	conns    sync.WaitGroup // begun by it
 	requests sync.WaitGroup // begun by connections
+}
+
+// server is what is wanted of an http.Server.
+type server interface {
+	Serve(net.Listener) error
+	Shutdown(context.Context) error
+	Close() error
 }
 
 func listen(address string, h http.Handler, log *slog.Logger) (*listener, error) {
@@ -224,12 +234,13 @@ func listen(address string, h http.Handler, log *slog.Logger) (*listener, error)
 	}
 	l.server.Protocols.SetHTTP1(true)
 	l.server.Protocols.SetUnencryptedHTTP2(true)
+	l.front = l.server
 	return l, nil
 }
 
 func (l *listener) serve(failed chan<- error) {
 	l.serving.Go(func() {
-		serve := func(ln net.Listener) error { return l.server.Serve(socket.Listener{Listener: ln}) }
+		serve := l.front.Serve
 		if l.server.TLSConfig != nil {
 			serve = func(ln net.Listener) error { return l.server.ServeTLS(ln, "", "") }
 		}
@@ -251,10 +262,10 @@ func (l *listener) track(_ net.Conn, state http.ConnState) {
 // close cuts every connection and waits for the handlers to notice. Each of the
 // three waits is over only when nothing more can join the next.
 func (l *listener) close() {
-	l.server.Close()
+	l.front.Close()
 	l.Listener.Close()
 	l.serving.Wait()
-	l.server.Close() // a connection accepted meanwhile
+	l.front.Close() // a connection accepted meanwhile
 	l.conns.Wait()
 	l.requests.Wait()
 }
