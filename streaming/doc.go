@@ -12,13 +12,13 @@
 //
 // (shares of a whole of some 20 µs on two cores of a Xeon that had other work to do):
 //
-//	write and flush            34 %   the system call alone 22, most of it the kernel handing the bytes to the client's
-//	                                  socket; net/http's and gin's writers 9
-//	read                       29 %   two system calls 13: Go reads before it waits, and that first read finds nothing;
-//	                                  package net and the poller around them 10, taking the chunked coding apart 2
-//	scheduler                  13 %   of which the poller's system call 4
-//	the runtime's monitor      10 %   woken whenever all was idle, so the less the more there is to do
-//	tap                         4 %   tokens, usage and gaps
+//	write and flush            45 %   the system call alone 30, most of it the kernel handing the bytes to the client's
+//	                                  socket; net/http's and gin's writers 10
+//	read                       29 %   two system calls 16: Go reads before it waits, and that first read finds nothing;
+//	                                  the poller and what is around it 9, taking the chunked coding apart 1
+//	scheduler                  12 %   of which the poller's system call 5
+//	the runtime's monitor       0 %   once 10: the first system call after all was idle woke it, see package socket
+//	tap                         3 %   tokens, usage and gaps
 //	finding ends of events      1 %
 //	begin and end of requests   4 %
 //	watch of the write          0 %   two additions; its timer fires twice a minute
@@ -26,22 +26,25 @@
 // Nothing is allocated per event: TestAnEventIsPassedWithoutAllocation.
 //
 // What took time and went: net/http's transport, whose two goroutines per connection each event changed between (package
-// http1); a copy buffer of 32 KiB per stream; a write deadline per write, which is two changes of a timer (see watch); a flush of
+// http1); telling the scheduler of each system call (package socket); processors beyond what the load needs, which look for
+// work and find none (cmd/berth); a copy buffer of 32 KiB per stream; a write deadline per write, which is two changes of a timer (see watch); a flush of
 // the header by itself, which is a write more per answer, as is the flush of an answer of known length; the watch's timer where an answer is short.
-// What was tried and brought nothing that could be measured: putting events into the chunked coding here and writing them past net/http,
-// one processor instead of two, a build with a profile. To wait before the first read would save a system call, but
-// the end of a connection that comes together with the last bytes would not be seen: Go has it in an edge that is gone by then.
 //
-// Before and after the round of work on small requests, in one run of go run ./e2e/bench -against OLD:
+// What was tried and brought too little: putting events into the chunked coding here and writing them past net/http,
+// a build with a profile; larger reads while those of 4 KiB come full (bulk costs the same, for the kernel hands over what has come
+// and there seldom is more); and to wait before the first read. That is safe if the wait never leaves one call of
+// syscall.RawConn.Read, within which the relay must then run, and if package hangup tells of an end that comes together with the last bytes. It
+// spared one read in two, and 2 % of a lone event, 1 % of one of 1,000 streams, for some 4 KiB more stack per stream.
 //
-//	                                    before          after           after / HAProxy
-//	small request                       87.6 µs         64.8 µs         2.5
-//	event of 200 streams                24.1            21.4            1.36
-//	event of 1,000 streams               7.7             7.5            1.28
-//	event in bulk                        1.7             1.6            1.33
-//	memory of each of 1,000 streams     69 KiB          54 KiB
+// Before and after the scheduler heard of fewer calls and had fewer processors, each line from one interleaved run on two cores
+// that other work slowed down; the README has the figures of a quiet machine:
 //
-// The machine was busy with other work (a load of 13 on two cores). On a quiet one, whose figures the README has, the
-// event that comes by itself costs 1.8 times HAProxy's and the small request 2.8: the less there is to do, the more often
-// all of it sleeps and is woken.
+//	                                    before          after           before and after / HAProxy
+//	event of 200 streams                34.4 µs         28.6 µs         1.72    1.44
+//	event of 1,000 streams              17.4            16.8            1.16    1.12
+//	event in bulk                        3.0             2.9            1.86    1.77
+//	event of 500 short streams a second 23.2            16.8            2.20    1.60
+//	small request                       91.1            84.1            2.73    2.52
+//
+// The less there is to do, the more often all of it sleeps and is woken, and the further HAProxy is ahead.
 package streaming
