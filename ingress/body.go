@@ -37,7 +37,7 @@ type bodyReader struct {
 //
 // Memory follows what has arrived, so that a declared length alone holds none: see grow.
 //
-// The read deadline is gone after success, and stays after an error: net/http reads on before it answers a request
+// The read deadline is gone after success, and stays after an error: the server reads on before it answers a request
 // whose body was left unread, and a silent client would hold the answer back. For the same reason a handler that
 // answers without a read calls arm. An upload that went silent has also cancelled r's context.
 func (br *bodyReader) read(w http.ResponseWriter, r *http.Request) (*body, error) {
@@ -60,7 +60,7 @@ func (br *bodyReader) read(w http.ResponseWriter, r *http.Request) (*body, error
 		b.Release()
 		return nil, err
 	}
-	r.Body.Close() // else net/http looks once more whether something is left, before it sends the header
+	r.Body.Close() // else the server looks once more whether something is left, before it sends the header
 	b.parts[0] = b.data
 	return b, nil
 }

@@ -28,7 +28,7 @@ func newClient(w http.ResponseWriter, resp *http.Response, timeout time.Duration
 	return c
 }
 
-// start writes status and header, once. net/http sends them along with the first body bytes.
+// start writes status and header, once. The server sends them along with the first body bytes.
 func (c *client) start() {
 	if c.Started {
 		return
@@ -53,7 +53,7 @@ func (c *client) send(p []byte, flush bool) error {
 	return nil
 }
 
-// kept is how much of an answer net/http keeps to itself until it is told to flush or the handler returns. An
+// kept is how much of an answer the server keeps to itself until it is told to flush or the handler returns. An
 // answer that is no longer never waits for its client here, so it needs no watch and no timer.
 const kept = 2 << 10
 
@@ -97,8 +97,8 @@ func (c *client) finish() {
 	copyTrailer(c.w.Header(), c.resp.Trailer)
 }
 
-// close ends the watch. What net/http has yet to send when the handler returns or panics gets a deadline of its own;
-// net/http forgets it with the request.
+// close ends the watch. What the server has yet to send when the handler returns or panics gets a deadline of its own,
+// which is forgotten with the request.
 func (c *client) close() {
 	if stalled := c.watch.stop(); c.Started && !stalled && c.watch.timeout > 0 {
 		_ = c.rc.SetWriteDeadline(time.Now().Add(c.watch.timeout)) // a writer without deadlines needs none
@@ -151,7 +151,7 @@ func (w *watch) look() {
 }
 
 // stop tells whether the watch has ended a write. Once it has returned, the writer is not touched any more, which
-// net/http demands of a handler that returns. It may be called twice.
+// the server demands of a handler that returns. It may be called twice.
 func (w *watch) stop() (stalled bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
