@@ -72,6 +72,7 @@ func (b *body) Close() error {
 func (b *body) drain() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.closed = b.closed || b.x.done // or who lingers would read beside a goroutine that the handler has left behind
 	switch {
 	case b.left == 0 || b.err == io.ErrUnexpectedEOF: // nothing will come, as the handler has seen
 		b.closed = true

@@ -95,6 +95,7 @@ func (c *conn) serve() {
 	handedOver = true
 	c.watch.Stop()
 	c.reads.begin() // takes back what is armed
+	c.writes.begin()
 	c.server.others.take(&handed{socket.Wrap(c.TCPConn), bytes.NewReader(bytes.Clone(c.rest))})
 }
 
@@ -132,6 +133,9 @@ func (c *conn) next() (x *exchange, plain bool) {
 	for lines := 0; ; {
 		for c.posted && skipped < 4 && len(c.rest) > 0 && (c.rest[0] == '\r' || c.rest[0] == '\n') {
 			c.rest, skipped = c.rest[1:], skipped+1 // net/http's tolerance: some old clients end a body that way
+		}
+		if len(c.rest) == 0 {
+			c.dropPage()
 		}
 		if end := bytes.Index(c.rest, []byte("\r\n\r\n")); end >= 0 {
 			return c.begin(string(c.rest[:end+2]), end+4)
