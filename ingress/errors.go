@@ -150,7 +150,7 @@ func refuse(c *gin.Context, err error) {
 	fail(c, err)
 }
 
-// leaveUnread ends an HTTP/1.1 connection with this request if it has a body that nobody reads: net/http would else
+// leaveUnread ends an HTTP/1.1 connection with this request if it has a body that nobody reads: the server would else
 // read on before it answers, and after it, however slowly the body comes.
 func leaveUnread(c *gin.Context) {
 	if c.Request.ContentLength != 0 && c.Request.ProtoMajor == 1 {

@@ -109,7 +109,7 @@ func (s *Server) recover(c *gin.Context) {
 				visitOf(c).code = internalError
 				panic(http.ErrAbortHandler)
 			}
-			fail(c, errInternal)
+			refuse(c, errInternal) // who knows how much of the body was read
 		}
 	}()
 	c.Next()

@@ -1,11 +1,14 @@
 package ingress
 
 import (
+	"bufio"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gin-gonic/gin"
 )
@@ -47,6 +50,30 @@ func TestAPanicIsAnAnswerOrABrokenOne(t *testing.T) {
 	}
 	if n := f.metric(`berth_requests_total{model="",route="other",status="500"}`); n != 1 {
 		t.Errorf("counted %v failures", n)
+	}
+}
+
+func TestAPanicIsAnsweredThoughTheBodyNeverComes(t *testing.T) {
+	f := serve(t, modelOn("m", refusing(1)))
+	routes := f.routes()
+	routes.POST("/before", func(*gin.Context) { panic("in a handler") })
+	server := httptest.NewServer(routes)
+	defer server.Close()
+	c, err := net.Dial("tcp", server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_, _ = io.WriteString(c, "POST /before HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\n")
+	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	f.log.take() // the panic is told there
+	if resp.StatusCode != http.StatusInternalServerError || !resp.Close {
+		t.Errorf("answered %d, closing %t; want 500 and the end of the connection", resp.StatusCode, resp.Close)
 	}
 }
 

@@ -45,28 +45,6 @@ func TestAConnKeepsThePromisesOfPackageNet(t *testing.T) {
 	})
 }
 
-func TestAListenerAcceptsConnectionsOfOurs(t *testing.T) {
-	inner, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := Listener{inner}
-	defer l.Close()
-	dialled, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer dialled.Close()
-	accepted, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer accepted.Close()
-	if _, plain := accepted.(*net.TCPConn); plain != (Wrap(dialled) == dialled) {
-		t.Errorf("accepted a %T", accepted)
-	}
-}
-
 func TestMuchPassesWholeAtEverySize(t *testing.T) {
 	for _, size := range []int{1, 4 << 10, 64 << 10, 64<<10 + 1, 512 << 10} {
 		a, b := pair(t)
