@@ -3,10 +3,8 @@ package replay
 import (
 	"cmp"
 	"fmt"
-	"math/bits"
 	"math/rand/v2"
 	"slices"
-	"sort"
 	"sync"
 	"time"
 )
@@ -163,63 +161,6 @@ func sorted(requests []Request) []Request {
 		}
 	}
 	return result
-}
-
-// Ceiling is the part of all prompt tokens that the best of routers would find in unlimited
-// caches: those of leading blocks that an earlier request carried, the block with the last
-// token of a prompt excepted, which is always computed. It is worked out once.
-func (t *Trace) Ceiling() float64 {
-	t.measure.Do(func() {
-		var known hashSet
-		var chain []uint64
-		hits, total := 0, 0
-		for i := range t.Requests {
-			r := &t.Requests[i]
-			chain = r.chain(t.BlockTokens, chain)
-			// Who is known is known from its start, so the first that is not is found by bisection.
-			hit := sort.Search(len(chain), func(i int) bool { return !known.has(chain[i]) })
-			known.add(chain[hit:])
-			hits += min(hit, (r.Prompt-1)/t.BlockTokens) * t.BlockTokens
-			total += r.Prompt
-		}
-		t.ceiling = ratio(float64(hits), float64(total))
-	})
-	return t.ceiling
-}
-
-// hashSet is a set of hashes: a table of them that is at most half full, in which each lies where it belongs or in the
-// first free place after that. 0, which marks free places, is in no set, and no hash in practice.
-type hashSet struct {
-	table []uint64 // a power of two, but at first
-	count int
-}
-
-func (s *hashSet) has(hash uint64) bool { return len(s.table) > 0 && s.table[s.place(hash)] == hash }
-
-// add adds hashes that are not in the set.
-func (s *hashSet) add(hashes []uint64) {
-	if s.count += len(hashes); 2*s.count > len(s.table) {
-		old := s.table
-		s.table = make([]uint64, 1<<bits.Len(uint(2*s.count)))
-		for _, hash := range old {
-			if hash != 0 {
-				s.table[s.place(hash)] = hash
-			}
-		}
-	}
-	for _, hash := range hashes {
-		s.table[s.place(hash)] = hash
-	}
-}
-
-// place is where a hash is, or would be.
-func (s *hashSet) place(hash uint64) int {
-	last := len(s.table) - 1
-	at := int(hash) & last
-	for s.table[at] != hash && s.table[at] != 0 {
-		at = (at + 1) & last
-	}
-	return at
 }
 
 // ratio is a/b, 0 where there is nothing to compare.
