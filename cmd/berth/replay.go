@@ -133,6 +133,7 @@ func (f *replayFlags) run(ctx context.Context, out, progress io.Writer) error {
 	if err != nil {
 		return err
 	}
+	growInHugePages(256 << 20)
 	debug.SetGCPercent(400) // the trace is most of the heap, and stays
 	trace, err := replay.Open(f.trace, f.textBlock)
 	if err != nil {
