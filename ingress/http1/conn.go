@@ -121,7 +121,8 @@ func (c *conn) turn(to phase) bool {
 // cut ends the connection unless it has moved on from the state that it was seen in. Any goroutine may call it.
 func (c *conn) cut(seen state) {
 	if c.state.CompareAndSwap(uint64(seen), uint64(stateOf(over, 0))) {
-		c.TCPConn.Close() // there is no request to tell
+		c.TCPConn.Close()
+		c.left()
 	}
 }
 

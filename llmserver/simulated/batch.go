@@ -124,28 +124,49 @@ func (b *Batch) Begin() bool {
 func (b *Batch) Step() time.Duration { return b.cost.Step(b.chunk, b.growing) }
 
 // Alike is how many steps like the one that Begin planned follow each other if nothing is added or removed: those until an
-// answer is complete where all that runs grows, else 1.
+// answer is complete or a prompt comes to its last chunk. Where somebody waits while a prompt is computed it is 1, for that may
+// turn out to need less memory than was set aside, and then there may be room.
 func (b *Batch) Alike() int {
-	if b.chunk > 0 || len(b.running) == 0 {
+	if b.chunk > 0 && len(b.waiting) > 0 || b.chunk+b.growing == 0 {
 		return 1
 	}
 	steps := math.MaxInt
 	for _, s := range b.running {
-		steps = min(steps, s.Limit-s.generated)
+		steps = min(steps, s.alike())
 	}
 	return steps
+}
+
+// alike is for how many steps the sequence does what it does in the current one.
+func (s *Sequence) alike() int {
+	switch {
+	case s.chunk == prefillChunk:
+		return max(1, (s.Prompt-s.computed-1)/prefillChunk) // in the last one the answers begin
+	case s.chunk > 0:
+		return 1
+	case s.growing > 0:
+		return s.Limit - s.generated
+	default:
+		return math.MaxInt // its turn comes after the others'
+	}
 }
 
 // Finish ends that many steps, 1 to Alike: prompts are further, answers have grown, complete sequences have left, and then
 // progress is told.
 func (b *Batch) Finish(steps int) {
-	advanced := b.advanced[:0]
+	advanced, finished := b.advanced[:0], false
 	for _, s := range b.running {
 		if b.advance(s, steps) {
 			advanced = append(advanced, s)
 		}
+		if s.finished() {
+			finished = true
+			s.lease.Release()
+		}
 	}
-	b.running = slices.DeleteFunc(b.running, (*Sequence).finished)
+	if finished {
+		b.running = slices.DeleteFunc(b.running, (*Sequence).finished)
+	}
 	for _, s := range advanced {
 		if s.Progress != nil {
 			s.Progress(s.generated)
@@ -156,11 +177,12 @@ func (b *Batch) Finish(steps int) {
 }
 
 func (b *Batch) advance(s *Sequence, steps int) (told bool) {
-	s.computed += s.chunk
-	if s.chunk > 0 && s.computed == s.Prompt {
-		b.totals.PromptTokens += int64(s.Prompt)
-		b.totals.CachedTokens += int64(s.cached)
-		told = true
+	if s.chunk > 0 {
+		s.computed += steps * s.chunk
+		if told = s.computed == s.Prompt; told {
+			b.totals.PromptTokens += int64(s.Prompt)
+			b.totals.CachedTokens += int64(s.cached)
+		}
 	}
 	if s.growing > 0 {
 		s.generated += steps
@@ -170,9 +192,8 @@ func (b *Batch) advance(s *Sequence, steps int) (told bool) {
 	s.chunk, s.growing = 0, 0
 	// The token generated last has not been through the model yet, so its block is not whole.
 	inMemory := s.computed + max(0, s.generated-1)
-	s.lease.Extend(s.Chain[:min(len(s.Chain), inMemory/b.cache.blockTokens)])
-	if s.finished() {
-		s.lease.Release()
+	if known := s.lease.Known(); known < len(s.Chain) && inMemory >= (known+1)*b.cache.blockTokens {
+		s.lease.Extend(s.Chain[:min(len(s.Chain), inMemory/b.cache.blockTokens)])
 	}
 	return told
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"pgregory.net/rapid"
 )
 
 var testCost = Cost{PrefillTokensPerSecond: 1000, DecodeStep: 10 * time.Millisecond, DecodeStepPerRequest: time.Millisecond}
@@ -124,6 +126,22 @@ func TestTheNextTurnFindsThePromptAndTheAnswerButItsOwnLastToken(t *testing.T) {
 	}
 }
 
+func TestABlockIsThereForOthersAsSoonAsItIsWhole(t *testing.T) {
+	b := NewBatch(testCost, NewCache(1<<20, 16), 8)
+	chain := chainFrom(make([]uint64, 2))
+	b.Add(&Sequence{Prompt: 17, Answers: 1, Limit: 20, Chain: chain})
+	for step := 1; b.Begin(); step++ {
+		b.Finish(1)
+		want := 1
+		if step >= 16 { // 17 tokens and 16, the last of which is not in memory
+			want = 2
+		}
+		if n := b.cache.Match(chain); n != want {
+			t.Errorf("%d blocks in memory after step %d, want %d", n, step, want)
+		}
+	}
+}
+
 func TestAnAbandonedPrefillLeavesOnlyWhatWasComputed(t *testing.T) {
 	b := NewBatch(testCost, NewCache(1<<20, 16), 8)
 	chain := chainFrom(make([]uint64, 60)) // hashes of a path; deep enough for three chunks of a 20-token block
@@ -163,31 +181,51 @@ func TestASequenceWithoutAnswersEndsWithItsPrompt(t *testing.T) {
 }
 
 func TestStepsThatAreAlikeCanBeTakenAtOnce(t *testing.T) {
-	run := func(leap bool) (now time.Duration, begun int, told []string) {
-		b := NewBatch(testCost, NewCache(20*16, 16), 8)
-		for i, limit := range []int{40, 7, 0, 25, 3} {
-			b.Add(&Sequence{Prompt: 20 * (i + 1), Answers: 1 + i%2, Limit: limit, Progress: func(generated int) {
-				if generated == limit || generated == 0 {
-					told = append(told, fmt.Sprint(i, " has ", generated, " at ", now))
+	begun := func(blocks int, leap func(alike int) int, prompts ...Sequence) (steps int, told []string) {
+		b := NewBatch(testCost, NewCache(blocks*128, 128), 8)
+		now := time.Duration(0)
+		for i := range prompts {
+			s := &prompts[i]
+			s.Progress = func(generated int) {
+				if generated <= 1 || generated == s.Limit {
+					told = append(told, fmt.Sprint(i, " has ", generated, " at ", now, " with ", s.Cached(), " cached"))
 				}
-			}})
-		}
-		for ; b.Begin(); begun++ {
-			steps := 1
-			if leap {
-				steps = b.Alike()
 			}
-			now += time.Duration(steps) * b.Step()
-			b.Finish(steps)
+			b.Add(s)
 		}
-		return now, begun, append(told, fmt.Sprint(b.Totals()))
+		for ; b.Begin(); steps++ {
+			n := leap(b.Alike())
+			now += time.Duration(n) * b.Step()
+			b.Finish(n)
+		}
+		return steps, append(told, fmt.Sprint(now, b.Totals(), b.cache.idle))
 	}
-	one, steps, each := run(false)
-	leaps, begun, told := run(true)
-	if one != leaps || !slices.Equal(each, told) {
-		t.Errorf("step by step it took %v: %q\nat once %v: %q", one, each, leaps, told)
-	}
-	if begun > 10 || begun >= steps {
-		t.Errorf("it was begun %d times instead of %d", begun, steps)
+	one, whole := func(int) int { return 1 }, func(alike int) int { return alike }
+	rapid.Check(t, func(t *rapid.T) {
+		blocks := rapid.IntRange(40, 100).Draw(t, "blocks")
+		prompts := make([]Sequence, rapid.IntRange(1, 6).Draw(t, "prompts"))
+		for i := range prompts {
+			tokens := 1024*rapid.IntRange(0, 5).Draw(t, "1024s") + rapid.SampledFrom([]int{-128, -1, 0, 1, 50}).Draw(t, "tokens")
+			chain := chainFrom(make([]uint64, 60)) // half of the prompts are alike
+			if rapid.Bool().Draw(t, "other") {
+				chain = chainFrom(slices.Repeat([]uint64{1}, 60))
+			}
+			s := Sequence{Prompt: max(1, tokens), Answers: rapid.IntRange(1, 2).Draw(t, "answers"), Limit: rapid.IntRange(0, 9).Draw(t, "limit")}
+			s.Chain = chain[:s.Prompt/128]
+			prompts[i] = s
+		}
+		_, each := begun(blocks, one, slices.Clone(prompts)...)
+		some := func(alike int) int { return rapid.IntRange(1, alike).Draw(t, "leap") }
+		for _, leap := range []func(alike int) int{some, whole} {
+			if _, told := begun(blocks, leap, slices.Clone(prompts)...); !slices.Equal(each, told) {
+				t.Fatalf("step by step: %q\nin leaps: %q", each, told)
+			}
+		}
+	})
+	long := Sequence{Prompt: 3 * prefillChunk, Answers: 1, Limit: 9}
+	_, each := begun(200, one, long, long)
+	// The first prompt but for its last chunk, that chunk; likewise the second one; the first answer to its end, the second one.
+	if steps, told := begun(200, whole, long, long); steps != 6 || !slices.Equal(each, told) {
+		t.Errorf("two long prompts and their answers were begun %d times, want 6\nstep by step: %q\nin leaps: %q", steps, each, told)
 	}
 }
