@@ -52,7 +52,9 @@ type PrefixOptions struct {
 //	                       8   1.00   1.00   0.96   0.91   0.77   0.57 on 8
 //	agents, long prompts,  8   1.00   1.00   1.00   1.00   1.00   1.00
 //	single questions,      8   1.00   1.00   1.00   1.00   1.00   0.81
-//	index per long prompt      143    111     79     47     23     11 marks of 80 bytes, see chain
+//	index per long prompt      143    111     79     47     23     11 marks, see chain
+//
+// A mark takes 16 to 25 bytes of the index where prompts are long, 70 where they are of a few blocks each.
 var DefaultPrefixOptions = PrefixOptions{
 	MatchRate: 0.1, Imbalance: math.Inf(1), BlockBytes: 128, IndexBytes: 64 << 20,
 }

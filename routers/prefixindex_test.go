@@ -6,56 +6,65 @@ import (
 	"slices"
 	"testing"
 
-	"pgregory.net/rapid"
-
 	"berth/llmserver"
 )
 
-// check fails unless the index is sound: who holds a mark of a chain holds those
-// before it, and everything adds up.
-func (x *prefixIndex) check(t interface{ Fatalf(string, ...any) }, chains []chain) {
+// check fails unless the index is sound: who holds a segment holds the one before it and counts it as used later, what a segment
+// is found by is what it holds, and everything adds up.
+func (x *prefixIndex) check(t interface{ Fatalf(string, ...any) }) {
 	size := 0
-	held := make(map[uint32]bool) // marks
+	held := make(map[uint32]uint32) // segments, and by how many
 	for number := range x.holders {
 		h, blocks := &x.holders[number], 0
-		for i := h.oldest; i != 0; i = x.holdings.at(i).newer {
-			blocks += int(x.holdings.at(i).span)
-			held[x.holdings.at(i).mark] = true
+		newer := make(map[uint32]bool)
+		for i := h.newest; i != 0; i = x.holdings.at(i).older {
+			at := x.holdings.at(i).segment
+			if parent := x.segments.at(at).parent; parent != 0 && !newer[parent] {
+				t.Fatalf("replica %d does not hold what comes before a segment, or forgets it sooner", number)
+			}
+			if x.holding(at, uint32(number)) != i || x.holdings.at(i).holder != uint32(number) {
+				t.Fatalf("a holding of replica %d is not found", number)
+			}
+			newer[at] = true
+			blocks += x.blocks(i)
+			held[at]++
 			size++
 		}
 		if blocks != h.blocks || blocks > x.perReplica {
 			t.Fatalf("replica %d holds %d blocks, counts %d and may have %d", number, blocks, h.blocks, x.perReplica)
 		}
-		for _, c := range chains {
-			for k := 1; k < c.marks(); k++ {
-				if x.holding(x.mark(c.mark(k)), uint32(number)) != 0 && x.holding(x.mark(c.mark(k-1)), uint32(number)) == 0 {
-					t.Fatalf("replica %d holds mark %d of a chain and not the one before", number, k)
-				}
-			}
-		}
 	}
 	if size != x.size || size > x.capacity {
 		t.Fatalf("%d holdings, counted %d, of at most %d", size, x.size, x.capacity)
 	}
+	for at, count := range held {
+		s := x.segments.at(at)
+		if s.count != count || s.marks == 0 || x.beginning(s.hashes[0]) != at {
+			t.Fatalf("%d hold a segment that counts %d, has %d marks and is found as %d", count, s.count, s.marks, x.beginning(s.hashes[0]))
+		}
+		if p := x.segments.at(s.parent); s.parent != 0 && p.start+p.marks != s.start || s.parent == 0 && s.start != 0 {
+			t.Fatalf("a segment begins at %d, which is not where the one before it ends", s.start)
+		}
+	}
 	x.checkBranches(t, held)
 }
 
-// checkBranches counts the chains that go on from each mark.
-func (x *prefixIndex) checkBranches(t interface{ Fatalf(string, ...any) }, held map[uint32]bool) {
+// checkBranches counts the chains that go on from each segment.
+func (x *prefixIndex) checkBranches(t interface{ Fatalf(string, ...any) }, held map[uint32]uint32) {
 	inner, branches := make(map[uint32]bool), make(map[uint32]uint32)
 	for i := range held {
-		inner[x.marks.at(i).parent] = true
+		inner[x.segments.at(i).parent] = true
 	}
 	for i := range held {
 		if !inner[i] {
-			for above := x.marks.at(i).parent; above != 0; above = x.marks.at(above).parent {
+			for above := x.segments.at(i).parent; above != 0; above = x.segments.at(above).parent {
 				branches[above]++
 			}
 		}
 	}
 	for i := range held {
-		if got := x.marks.at(i).branches; got != branches[i] {
-			t.Fatalf("%d chains go on from a mark; it counts %d", branches[i], got)
+		if got := x.segments.at(i).branches; got != branches[i] {
+			t.Fatalf("%d chains go on from a segment; it counts %d", branches[i], got)
 		}
 	}
 }
@@ -94,132 +103,6 @@ func TestMarksAreThePositionsThatTheySay(t *testing.T) {
 	}
 }
 
-// known is a naive model of what one replica holds: the newest first.
-type known []knownBlock
-
-type knownBlock struct {
-	hash      uint64
-	since     int
-	claims    int
-	confirmed bool
-}
-
-func (k known) find(hash uint64) int {
-	return slices.IndexFunc(k, func(b knownBlock) bool { return b.hash == hash })
-}
-
-// modelClaim is a claim of the index and the same of the model.
-type modelClaim struct {
-	claim
-	hashes []uint64
-	turn   int
-}
-
-func TestTheIndexKnowsWhatANaiveOneKnows(t *testing.T) {
-	const replicas = 3
-	rapid.Check(t, func(t *rapid.T) {
-		limit := rapid.IntRange(1, 12).Draw(t, "blocks per replica")
-		x := newPrefixIndex(minIndexBytes, limit)
-		var model [replicas]known
-		for range replicas {
-			x.enter(new(llmserver.Replica))
-		}
-		var claims []modelClaim
-		var chains []chain
-		turn := 0
-		some := func() (int, chain) {
-			c := chainOf(rapid.SliceOfN(rapid.IntRange(0, 1), 0, 6).Draw(t, "blocks")...)
-			chains = append(chains, c)
-			return rapid.IntRange(0, replicas-1).Draw(t, "replica"), c
-		}
-		t.Repeat(map[string]func(*rapid.T){
-			"": func(t *rapid.T) { x.check(t, chains) },
-			"learn": func(*rapid.T) {
-				r, c := some()
-				turn++
-				want, hashes := model[r].learn(c[:min(limit, len(c))], limit, turn)
-				got, claim := x.learn(uint32(r), c)
-				if got != want {
-					t.Fatalf("%d blocks were known; want %d", got, want)
-				}
-				claims = append(claims, modelClaim{claim, hashes, turn})
-			},
-			"settle": func(t *rapid.T) {
-				if len(claims) == 0 {
-					t.Skip()
-				}
-				i := rapid.IntRange(0, len(claims)-1).Draw(t, "claim")
-				c, confirmed := claims[i], rapid.Bool().Draw(t, "confirmed")
-				claims = slices.Delete(claims, i, i+1)
-				x.settle(c.claim, confirmed)
-				model[c.number].settle(c, confirmed)
-			},
-			"forget": func(*rapid.T) {
-				r := rapid.IntRange(0, replicas-1).Draw(t, "replica")
-				x.forget(uint32(r))
-				model[r] = nil
-			},
-			"match": func(*rapid.T) {
-				_, c := some()
-				longest, most := x.match(c), 0
-				for r := range model {
-					want := 0
-					for want < len(c) && model[r].find(c[want]) >= 0 {
-						want++
-					}
-					most = max(most, want)
-					if got := int(x.depth[r]); got != want {
-						t.Fatalf("replica %d matches %d blocks; want %d", r, got, want)
-					}
-				}
-				if longest != most {
-					t.Fatalf("the longest match is %d; want %d", longest, most)
-				}
-			},
-		})
-	})
-}
-
-func (k *known) learn(c chain, limit, turn int) (had int, claimed []uint64) {
-	for had < len(c) && k.find(c[had]) >= 0 {
-		had++
-	}
-	next := make(known, 0, len(c))
-	for i, hash := range c {
-		b := knownBlock{hash: hash, since: turn}
-		if i < had {
-			b = (*k)[k.find(hash)]
-		}
-		if !b.confirmed {
-			b.claims++
-			claimed = append(claimed, hash)
-		}
-		next = append(next, b)
-	}
-	for _, b := range *k {
-		if !slices.Contains(c, b.hash) && len(next) < limit {
-			next = append(next, b)
-		}
-	}
-	*k = next
-	return had, claimed
-}
-
-func (k *known) settle(c modelClaim, confirmed bool) {
-	for _, hash := range c.hashes {
-		i := k.find(hash)
-		if i < 0 || (*k)[i].since > c.turn {
-			continue
-		}
-		b := &(*k)[i]
-		b.claims--
-		b.confirmed = b.confirmed || confirmed
-		if b.claims == 0 && !b.confirmed {
-			*k = slices.Delete(*k, i, i+1)
-		}
-	}
-}
-
 func TestTheIndexStaysWithinItsBudgetWhateverComes(t *testing.T) {
 	for _, budget := range []int{minIndexBytes, 1 << 20, 3_000_000} {
 		t.Run(fmt.Sprint(budget), func(t *testing.T) {
@@ -228,14 +111,16 @@ func TestTheIndexStaysWithinItsBudgetWhateverComes(t *testing.T) {
 				x.enter(new(llmserver.Replica))
 			}
 			var claims []claim
-			var chains []chain
 			for i := range 3000 {
 				c := long(random.IntN(500), 1+random.IntN(100))
 				if i%500 == 0 {
 					c = long(random.IntN(500), 100_000)
 				}
-				chains = append(chains[max(0, len(chains)-20):], c)
-				_, claim := x.learn(uint32(random.IntN(20)), c)
+				number := random.IntN(20)
+				_, claim := x.learn(uint32(number), c)
+				if x.match(c); int(x.depth[number]) != position(c.marks()) {
+					t.Fatalf("of a prompt of %d blocks %d are known", len(c), x.depth[number])
+				}
 				if claims = append(claims, claim); len(claims) > 50 {
 					x.settle(claims[0], random.IntN(2) == 0)
 					claims = claims[1:]
@@ -244,7 +129,7 @@ func TestTheIndexStaysWithinItsBudgetWhateverComes(t *testing.T) {
 					t.Fatalf("after %d prompts it takes %d bytes of %d", i, x.bytes(), budget)
 				}
 				if i%100 == 0 {
-					x.check(t, chains)
+					x.check(t)
 				}
 			}
 			if x.size < x.capacity/2 {
@@ -257,6 +142,61 @@ func TestTheIndexStaysWithinItsBudgetWhateverComes(t *testing.T) {
 				t.Errorf("with everybody gone it holds %d", x.size)
 			}
 		})
+	}
+}
+
+func TestAFullIndexHasRoomToSplitWhatNotTooManyHold(t *testing.T) {
+	for replicas, learned := range map[int]bool{300: true, 600: false} {
+		x := newPrefixIndex(minIndexBytes, 0)
+		everybodys := long(1, segmentMarks)
+		claims := make([]claim, replicas)
+		for i := range claims {
+			x.enter(new(llmserver.Replica))
+			_, claims[i] = x.learn(uint32(i), everybodys)
+		}
+		for i := range x.capacity {
+			x.learn(0, long(2+i, 1))
+		}
+		part := chainOf(1, 0, 0, 0, 0, 0, 5, 5, 5) // half a segment of it is everybody's
+		known, c := x.learn(7, part)
+		x.check(t)
+		if x.match(part); learned != (known == segmentMarks/2 && int(x.depth[7]) == len(part)) {
+			t.Errorf("with %d replicas, %d blocks were known and %d are now", replicas, known, x.depth[7])
+		}
+		x.settle(c, false)
+		x.settle(claims[7], true)
+		x.check(t)
+		if i := x.holding(x.beginning(everybodys[0]), 7); x.holdings.at(i).claims != 0 || !x.holdings.at(i).confirmed {
+			t.Errorf("with %d replicas, what was known before is not as it was", replicas)
+		}
+	}
+}
+
+func TestAConversationThatGrowsByLittleTakesFewSegments(t *testing.T) {
+	x := newPrefixIndex(minIndexBytes, 0)
+	x.enter(new(llmserver.Replica))
+	for turn := range dense {
+		_, c := x.learn(0, long(1, turn+1))
+		x.settle(c, true)
+		x.check(t)
+	}
+	if most := 2 * dense / segmentMarks; x.size > most {
+		t.Errorf("%d blocks that came one by one are %d segments; want at most %d", dense, x.size, most)
+	}
+}
+
+func TestWhatWasUsedLongerAgoIsForgottenSooner(t *testing.T) {
+	x := newPrefixIndex(minIndexBytes, 10)
+	r := x.enter(new(llmserver.Replica))
+	_, beginning := x.learn(r, long(1, 4))
+	x.settle(beginning, true)
+	_, whole := x.learn(r, long(1, 6))
+	x.learn(r, long(2, 2))
+	x.learn(r, long(1, 4))
+	x.settle(whole, true)
+	x.learn(r, long(3, 4))
+	if first, second := x.match(long(1, 6)), x.match(long(2, 2)); first != 4 || second != 2 {
+		t.Errorf("it still knows %d blocks of a prompt whose end it used before another one, of which it knows %d; want 4 and 2", first, second)
 	}
 }
 

@@ -1,173 +1,166 @@
 package routers
 
-import (
-	"math"
-	"math/bits"
-	"unsafe"
-)
+func (s *segment) link() *uint32 { return &s.next }
+func (h *holding) link() *uint32 { return &h.next }
 
-// add makes a holding of the chain's mark at index k, which counts as used just before the one above it, that of the mark
-// before; most recently if there is none.
-func (x *prefixIndex) add(number uint32, blocks chain, k int, above uint32) uint32 {
+// bytes is the memory that the index has taken, but for a few words per replica.
+func (x *prefixIndex) bytes() int {
+	return x.segments.bytes() + x.holdings.bytes() + 4*(len(x.byHash)+len(x.byHolder))
+}
+
+// grow makes a segment of the chain's marks from an index on, after another one, 0 at the start of the chain.
+func (x *prefixIndex) grow(parent uint32, blocks chain, k int) (at uint32) {
 	if x.byHash == nil {
 		x.byHash, x.byHolder = make([]uint32, x.capacity+1), make([]uint32, x.capacity+1)
 	}
-	parent := uint32(0)
-	if above != 0 {
-		parent = x.holdings.at(above).mark
+	at = x.segments.take()
+	s := x.segments.at(at)
+	*s = segment{parent: parent, start: uint32(k), marks: uint32(min(segmentMarks, blocks.marks()-k))}
+	for i := range int(s.marks) {
+		s.hashes[i] = blocks.mark(k + i)
 	}
-	at := x.after(parent, blocks.mark(k))
-	if at == 0 {
-		at = x.addMark(blocks.mark(k), parent)
-	}
-	m := x.marks.at(at)
-	head := x.heldBy(at, number)
-	i := x.holdings.take()
-	*x.holdings.at(i) = holding{
-		mark: at, holder: number, next: *head, right: m.first,
-		since: x.turn, claims: 1, span: uint16(min(position(k+1)-position(k), math.MaxUint16)),
-	}
-	*head = i
-	if m.first != 0 {
-		x.holdings.at(m.first).left = i
-	}
-	m.first = i
-	m.count++
-	x.holders[number].blocks += int(x.holdings.at(i).span)
-	x.size++
-	x.use(i, above)
-	return i
-}
-
-// drop removes a holding, and its mark if nobody else holds it.
-func (x *prefixIndex) drop(i uint32) {
-	h := x.holdings.at(i)
-	m := x.marks.at(h.mark)
-	x.unuse(i)
-	if h.left != 0 {
-		x.holdings.at(h.left).right = h.right
-	} else {
-		m.first = h.right
-	}
-	if h.right != 0 {
-		x.holdings.at(h.right).left = h.left
-	}
-	link := x.heldBy(h.mark, h.holder)
-	for *link != i {
-		link = &x.holdings.at(*link).next
-	}
-	*link = h.next
-	x.holders[h.holder].blocks -= int(h.span)
-	x.size--
-	if m.count--; m.count == 0 {
-		x.dropMark(h.mark)
-	}
-	x.holdings.give(i)
-}
-
-func (x *prefixIndex) addMark(hash uint64, parent uint32) (at uint32) {
-	head := &x.byHash[slot(hash, x.byHash)]
-	at = x.marks.take()
-	*x.marks.at(at) = mark{hash: hash, next: *head, parent: parent}
-	*head = at
+	x.enlist(at)
 	if parent != 0 {
-		x.marks.at(parent).child = at
+		x.segments.at(parent).child = at
 		x.branch(parent, +1)
 	}
 	return at
 }
 
-func (x *prefixIndex) dropMark(i uint32) {
-	m := x.marks.at(i)
-	link := &x.byHash[slot(m.hash, x.byHash)]
-	for *link != i {
-		link = &x.marks.at(*link).next
+// split has the first marks of a segment be one of their own, which all hold who held the whole; false if there is no room for that.
+// The rest stays where it is, for what goes on from it knows it by its place.
+func (x *prefixIndex) split(at uint32, marks int) (ok bool) {
+	s := x.segments.at(at)
+	if x.size+int(s.count) > x.capacity {
+		return false
 	}
-	*link = m.next
-	if m.parent != 0 {
-		x.branch(m.parent, -1)
+	x.delist(at)
+	front := x.segments.take()
+	f := x.segments.at(front)
+	*f = segment{parent: s.parent, branches: max(1, s.branches), child: at, start: s.start, marks: uint32(marks), hashes: s.hashes}
+	s.parent, s.start, s.marks = front, s.start+uint32(marks), s.marks-uint32(marks)
+	copy(s.hashes[:], s.hashes[marks:])
+	x.enlist(front)
+	x.enlist(at)
+	if f.parent != 0 {
+		x.segments.at(f.parent).child = front
 	}
-	x.marks.give(i)
+	for i := s.first; i != 0; i = x.holdings.at(i).right {
+		h := x.holdings.at(i)
+		j := x.place(front, h.holder)
+		half := x.holdings.at(j)
+		half.since, half.claims, half.confirmed = h.since, h.claims, h.confirmed
+		x.use(j, h.newer)
+	}
+	return true
 }
 
-// branch counts a mark that comes or goes below another one. That is an end less or more for all above too, but where
+// join has the end of a chain, when it is confirmed, become part of the segment before it, if that has room, nothing else goes on from
+// there, and one replica holds both and used both last together. So a conversation that grows by little is not a segment for each turn.
+func (x *prefixIndex) join(i uint32) {
+	h := x.holdings.at(i)
+	own, s := &x.holders[h.holder], x.segments.at(h.segment)
+	p := x.segments.at(s.parent)
+	if s.parent == 0 || s.branches > 0 || p.branches > 1 || p.count > 1 || h.newer != p.first || p.marks+s.marks > segmentMarks {
+		return
+	}
+	copy(p.hashes[p.marks:], s.hashes[:s.marks])
+	marks, blocks := s.marks, x.blocks(i)
+	x.drop(i)
+	p.marks += marks
+	own.blocks += blocks
+}
+
+// blocks is how many blocks a holding stands for.
+func (x *prefixIndex) blocks(i uint32) int {
+	s := x.segments.at(x.holdings.at(i).segment)
+	return position(int(s.start+s.marks)) - position(int(s.start))
+}
+
+// hold makes a holding of a segment, which counts as used just before the one above it, that of the segment before; most
+// recently if there is none.
+func (x *prefixIndex) hold(at, number, above uint32) (i uint32) {
+	i = x.place(at, number)
+	h := x.holdings.at(i)
+	h.since, h.claims = x.turn, 1
+	x.holders[number].blocks += x.blocks(i)
+	x.use(i, above)
+	return i
+}
+
+// place makes a holding and puts it where it is found.
+func (x *prefixIndex) place(at, number uint32) (i uint32) {
+	s := x.segments.at(at)
+	head := x.heldBy(at, number)
+	i = x.holdings.take()
+	*x.holdings.at(i) = holding{segment: at, holder: number, next: *head, right: s.first}
+	*head = i
+	if s.first != 0 {
+		x.holdings.at(s.first).left = i
+	}
+	s.first = i
+	s.count++
+	x.size++
+	return i
+}
+
+// drop removes a holding, and its segment if nobody else holds it.
+func (x *prefixIndex) drop(i uint32) {
+	h := x.holdings.at(i)
+	s := x.segments.at(h.segment)
+	x.holders[h.holder].blocks -= x.blocks(i)
+	x.unuse(i)
+	if h.left != 0 {
+		x.holdings.at(h.left).right = h.right
+	} else {
+		s.first = h.right
+	}
+	if h.right != 0 {
+		x.holdings.at(h.right).left = h.left
+	}
+	link := x.heldBy(h.segment, h.holder)
+	for *link != i {
+		link = &x.holdings.at(*link).next
+	}
+	*link = h.next
+	if s.count--; s.count == 0 {
+		x.delist(h.segment)
+		if s.parent != 0 {
+			x.branch(s.parent, -1)
+		}
+		x.segments.give(h.segment)
+	}
+	x.size--
+	x.holdings.give(i)
+}
+
+// enlist puts a segment where it is found by its first mark.
+func (x *prefixIndex) enlist(at uint32) {
+	s := x.segments.at(at)
+	head := &x.byHash[slot(s.hashes[0], x.byHash)]
+	s.next, *head = *head, at
+}
+
+func (x *prefixIndex) delist(at uint32) {
+	s := x.segments.at(at)
+	link := &x.byHash[slot(s.hashes[0], x.byHash)]
+	for *link != at {
+		link = &x.segments.at(*link).next
+	}
+	*link = s.next
+}
+
+// branch counts a segment that comes or goes below another one. That is an end less or more for all above too, but where
 // it takes the place of an end, or gives it back.
 func (x *prefixIndex) branch(i uint32, change int32) {
 	for range maxMarks {
-		m := x.marks.at(i)
-		before := m.branches
-		m.branches += uint32(change)
-		if i = m.parent; i == 0 || before == 0 || m.branches == 0 {
+		s := x.segments.at(i)
+		before := s.branches
+		s.branches += uint32(change)
+		if i = s.parent; i == 0 || before == 0 || s.branches == 0 {
 			return
 		}
 	}
-}
-
-// mark finds a mark by its hash.
-func (x *prefixIndex) mark(hash uint64) uint32 {
-	if x.byHash == nil {
-		return 0
-	}
-	i := x.byHash[slot(hash, x.byHash)]
-	for i != 0 {
-		m := x.marks.at(i)
-		if m.hash == hash {
-			break
-		}
-		i = m.next
-	}
-	return i
-}
-
-// after finds the mark with a hash that follows another one in its chain, or begins it if that is none. What was found there
-// the last time is looked at first, and is nearly always it; where nothing ever was, there is nothing.
-func (x *prefixIndex) after(parent uint32, hash uint64) uint32 {
-	if parent == 0 {
-		return x.mark(hash)
-	}
-	p := x.marks.at(parent)
-	if p.child == 0 {
-		return 0
-	}
-	if m := x.marks.at(p.child); m.hash == hash && m.count > 0 {
-		return p.child
-	}
-	i := x.mark(hash)
-	if i != 0 {
-		p.child = i
-	}
-	return i
-}
-
-// holding finds a mark at a replica.
-func (x *prefixIndex) holding(mark, number uint32) uint32 {
-	if mark == 0 {
-		return 0
-	}
-	i := *x.heldBy(mark, number)
-	for i != 0 {
-		h := x.holdings.at(i)
-		if h.mark == mark && h.holder == number {
-			break
-		}
-		i = h.next
-	}
-	return i
-}
-
-// heldBy is the list in which a mark at a replica is, if it is held there. The marks of a chain mostly have numbers in
-// sequence, and what a replica holds of them is in one line of the processor's cache.
-func (x *prefixIndex) heldBy(mark, number uint32) *uint32 {
-	const line = 16
-	hash := (uint64(mark/line)<<32 | uint64(number)) * 0x9e3779b97f4a7c15
-	first, _ := bits.Mul64(hash, uint64(len(x.byHolder)/line))
-	return &x.byHolder[first*line+uint64(mark%line)]
-}
-
-// slot is where in a table a hash belongs.
-func slot(hash uint64, table []uint32) uint64 {
-	high, _ := bits.Mul64(hash, uint64(len(table)))
-	return high
 }
 
 // use puts a holding into its holder's list, one older than above or, where
@@ -203,53 +196,4 @@ func (x *prefixIndex) unuse(i uint32) {
 	} else {
 		owner.oldest = h.newer
 	}
-}
-
-// arena hands out places for values, by index; it grows in chunks and does not
-// shrink. Nothing in it is a pointer, so the garbage collector passes it by.
-type arena[T any, P link[T]] struct {
-	chunks []*[arenaChunk]T
-	used   uint32 // places handed out at least once, and place 0, which is none
-	free   uint32 // the list of those given back
-}
-
-// link is a value with room for an index, by which those given back are listed.
-type link[T any] interface {
-	*T
-	link() *uint32
-}
-
-func (m *mark) link() *uint32    { return &m.next }
-func (h *holding) link() *uint32 { return &h.next }
-
-const arenaChunk = 1024
-
-// bytes is the memory that the index has taken, but for a few words per replica.
-func (x *prefixIndex) bytes() int {
-	return x.marks.bytes() + x.holdings.bytes() + 4*(len(x.byHash)+len(x.byHolder))
-}
-
-func (a *arena[T, P]) bytes() int {
-	var value T
-	return len(a.chunks) * arenaChunk * int(unsafe.Sizeof(value))
-}
-
-func (a *arena[T, P]) at(i uint32) P { return &a.chunks[i/arenaChunk][i%arenaChunk] }
-
-func (a *arena[T, P]) take() uint32 {
-	if i := a.free; i != 0 {
-		a.free = *a.at(i).link()
-		return i
-	}
-	a.used = max(a.used, 1)
-	if int(a.used) >= arenaChunk*len(a.chunks) {
-		a.chunks = append(a.chunks, new([arenaChunk]T))
-	}
-	a.used++
-	return a.used - 1
-}
-
-func (a *arena[T, P]) give(i uint32) {
-	*a.at(i).link() = a.free
-	a.free = i
 }
