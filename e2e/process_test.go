@@ -37,9 +37,19 @@ var (
 // serve starts berth with a configuration and waits until it is ready. When the test is over, it must come to rest.
 func serve(t *testing.T, config string) *berth {
 	t.Helper()
+	return serveBy(t, build, config)
+}
+
+// serveBy is serve with the binary that is built so.
+func serveBy(t *testing.T, build func() (binary string, err error), config string) *berth {
+	t.Helper()
+	binary, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
 	file := filepath.Join(t.TempDir(), "berth.yaml")
 	replace(t, file, config)
-	b := listening(t, runBerth(t, "", "serve", "--config", file))
+	b := listening(t, run(t, "", binary, "serve", "--config", file))
 	b.file = file
 	t.Cleanup(func() { b.rest(t) })
 	eventually(t, "berth is ready", func() bool { return b.get(t, b.url+"/readyz").status == http.StatusOK })

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"net/http"
+	"strings"
 	"sync"
 
 	"berth/llmserver"
@@ -30,6 +31,7 @@ func (h *holders) find(id string) *llmserver.Replica {
 }
 
 func (h *holders) put(id string, r *llmserver.Replica) {
+	id = strings.Clone(id) // it may be a piece of a request's head, all of which would stay with it
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.of == nil {

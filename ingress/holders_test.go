@@ -5,6 +5,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"unsafe"
 )
 
 func TestAnIDIsHeardHoweverTheAnswerIsCut(t *testing.T) {
@@ -48,5 +49,18 @@ func TestTheHoldersOfOldResponsesAreForgotten(t *testing.T) {
 	}
 	if h.find(fmt.Sprint(2*maxHolders)) != r || h.find(fmt.Sprint(2*maxHolders-1)) != nil {
 		t.Error("not the oldest were forgotten")
+	}
+}
+
+func TestNothingIsKeptOfARequestButTheID(t *testing.T) {
+	head := "GET /v1/responses/resp_1 HTTP/1.1"
+	var h holders
+	for range 2 { // a map takes the key of the second, too
+		h.put(head[len("GET /v1/responses/"):][:len("resp_1")], nil)
+		for id := range h.of {
+			if within := uintptr(unsafe.Pointer(unsafe.StringData(id))) - uintptr(unsafe.Pointer(unsafe.StringData(head))); within < uintptr(len(head)) {
+				t.Errorf("%s lies in the head, at %d", id, within)
+			}
+		}
 	}
 }

@@ -2,8 +2,15 @@ package http1
 
 import (
 	"bufio"
+	"context"
+	"errors"
 	"io"
+	"mime/multipart"
 	"net/http"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
@@ -68,4 +75,156 @@ func TestAGoroutineThatTheHandlerLeftBehindReadsNoMore(t *testing.T) {
 	}
 	_, _ = io.Copy(io.Discard, c) // the answer, and the end
 	c.Close()
+}
+
+// The kernel resets a connection that is closed with something unread, and what the client has yet to read may be lost.
+func TestTheAnswerToABodyThatIsNotReadComesWithoutAReset(t *testing.T) {
+	came := make(chan struct{})
+	s := serve(t, func(_ *stand, w http.ResponseWriter, _ *http.Request) {
+		<-came
+		w.WriteHeader(http.StatusRequestEntityTooLarge)
+		write(w, "too large")
+	})
+	c := s.dial(t)
+	_, _ = io.WriteString(c, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000\r\n\r\n"+strings.Repeat("x", 20_000))
+	came <- struct{}{}
+	raw, err := io.ReadAll(c) // to the end of the connection
+	if answers := understand(raw); err != nil || len(answers) != 1 || answers[0].Body != "too large" || !answers[0].Close {
+		t.Errorf("got %s, %v", text(answers), err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := s.front().Shutdown(ctx); err != nil { // c is open yet
+		t.Errorf("a client that neither sends its body nor goes is waited for: %v", err)
+	}
+}
+
+// A goroutine that waits for a body holds it, and nothing comes that could end the wait.
+func TestAPanicEndsAConnectionWhoseBodyIsWaitedFor(t *testing.T) {
+	ended := make(chan error, 1)
+	s := serve(t, func(_ *stand, _ http.ResponseWriter, r *http.Request) {
+		go func() {
+			_, err := r.Body.Read(make([]byte, 1))
+			ended <- err
+		}()
+		for b := r.Body.(*body); b.mu.TryLock(); runtime.Gosched() {
+			b.mu.Unlock()
+		}
+		panic(http.ErrAbortHandler)
+	})
+	c := s.dial(t)
+	_, _ = io.WriteString(c, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\n")
+	if got, err := io.ReadAll(c); len(got) > 0 || err != nil {
+		t.Errorf("the client got %q and %v", got, err)
+	}
+	if err := receive(t, ended); err == nil || err == io.EOF {
+		t.Errorf("the body ended with %v", err)
+	}
+}
+
+func TestWhatAHandlerLeftBehindTouchesNoLaterAnswer(t *testing.T) {
+	var first http.ResponseWriter
+	s := serve(t, func(_ *stand, w http.ResponseWriter, r *http.Request) {
+		if first == nil {
+			first = w
+			write(w, "one")
+			return
+		}
+		write(w, "t")
+		first.WriteHeader(http.StatusTeapot)
+		first.Header().Set("X-Evil", "1")
+		_, written := io.WriteString(first, "evil")
+		_, long := io.WriteString(first, long)
+		if flushed := flush(first); written != errOver || long != errOver || flushed != errOver {
+			t.Errorf("the writer of a handler that has returned says %v, %v and %v", written, long, flushed)
+		}
+		write(w, "wo")
+	})
+	c := s.dial(t)
+	_, _ = io.WriteString(c, "GET /1 HTTP/1.1\r\nHost: h\r\n\r\nGET /2 HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+	raw, err := io.ReadAll(c)
+	if all := understand(raw); err != nil || len(all) != 2 || all[0].Body != "one" || all[1].Body != "two" || all[1].Header.Get("X-Evil") != "" {
+		t.Errorf("got %q, %v", raw, err)
+	}
+}
+
+func TestABodyEndsWithItsHandlerHoweverThatEnds(t *testing.T) {
+	for _, path := range []string{"/return", "/duplex", "/panic"} {
+		bodies := make(chan io.Reader, 1)
+		s := serve(t, func(_ *stand, w http.ResponseWriter, r *http.Request) {
+			bodies <- r.Body
+			switch r.URL.Path {
+			case "/duplex":
+				_ = http.NewResponseController(w).EnableFullDuplex()
+			case "/panic":
+				panic(http.ErrAbortHandler)
+			}
+		})
+		c := s.dial(t)
+		_, _ = io.WriteString(c, "POST "+path+" HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 4\r\n\r\nbody")
+		_, _ = io.ReadAll(c)
+		if err := s.front().Shutdown(t.Context()); err != nil { // the connection's goroutine has ended
+			t.Error(err)
+		}
+		if n, err := receive(t, bodies).Read(make([]byte, 4)); n > 0 || !errors.Is(err, http.ErrBodyReadAfterClose) {
+			t.Errorf("%s: read %d bytes and %v", path, n, err)
+		}
+	}
+}
+
+// HTTP/2 begins at the beginning of a connection; later its preface is neither that nor a request.
+func TestHTTP2DoesNotBeginAmidAConnection(t *testing.T) {
+	const preface, settings = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+	for name, before := range map[string]string{
+		"behind a GET":  "GET / HTTP/1.1\r\nHost: h\r\n\r\n",
+		"behind a POST": "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\nx\r\n",
+	} {
+		s := serve(t, shape)
+		c := s.dial(t)
+		_, _ = io.WriteString(c, before+preface+settings)
+		raw, err := io.ReadAll(c)
+		if all := understand(raw); len(all) != 1 || all[0].Status != "200 OK" || errors.Is(err, os.ErrDeadlineExceeded) { // a reset will do
+			t.Errorf("%s: got %q, %v", name, raw, err)
+		}
+	}
+}
+
+// What comes before a hand-over lies in a page, whose end it may come to, and is net/http's to the last byte.
+func TestNoByteIsLostWhenAConnectionIsHandedOver(t *testing.T) {
+	s := serve(t, echo)
+	const plain, chunked = "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc", "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+	for _, size := range []int{1, 2000, len(page{}) - len(plain) - len(chunked) - 4, len(page{}), 20_000} {
+		body := long[:size]
+		input := plain + chunked + strconv.FormatInt(int64(size), 16) + "\r\n" + body + "\r\n0\r\n\r\n" + plain
+		for _, cut := range []int{len(plain) + 5, len(plain) + len(chunked) - 1, len(plain) + len(chunked) + 1, len(input)} {
+			answers, _ := s.say(t, input[:cut], input[cut:])
+			if len(answers) != 3 || answers[0].Body != "abc" || answers[1].Body != body || answers[2].Body != "abc" {
+				t.Errorf("%d bytes, cut at %d: got %s", size, cut, text(answers))
+			}
+		}
+	}
+}
+
+func TestFilesOfAFormAreGoneWithTheirRequest(t *testing.T) {
+	names := make(chan string, 1)
+	s := serve(t, func(_ *stand, _ http.ResponseWriter, r *http.Request) {
+		if err := r.ParseMultipartForm(1); err != nil {
+			t.Error(err)
+		}
+		file, err := r.MultipartForm.File["f"][0].Open()
+		if err != nil {
+			t.Error(err)
+		}
+		names <- file.(*os.File).Name()
+		file.Close()
+	})
+	var form strings.Builder
+	w := multipart.NewWriter(&form)
+	if part, err := w.CreateFormFile("f", "f"); err != nil || write(part, long) != nil || w.Close() != nil {
+		t.Fatal(err)
+	}
+	s.say(t, "POST / HTTP/1.1\r\nHost: h\r\nContent-Type: "+w.FormDataContentType()+"\r\nContent-Length: "+itoa(form.Len())+"\r\n\r\n", form.String())
+	if _, err := os.Stat(receive(t, names)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the file is there yet: %v", err)
+	}
 }

@@ -121,8 +121,7 @@ func (c *conn) turn(to phase) bool {
 // cut ends the connection unless it has moved on from the state that it was seen in. Any goroutine may call it.
 func (c *conn) cut(seen state) {
 	if c.state.CompareAndSwap(uint64(seen), uint64(stateOf(over, 0))) {
-		c.TCPConn.Close()
-		c.left()
+		c.TCPConn.Close() // there is no request to tell
 	}
 }
 

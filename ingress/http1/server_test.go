@@ -1,8 +1,8 @@
 package http1
 
 import (
+	"bufio"
 	"bytes"
-	"context"
 	"errors"
 	"io"
 	"math/rand/v2"
@@ -25,89 +25,6 @@ func echo(_ *stand, w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *stand) front() *Server { return s.server.(*Server) }
-
-func TestShutdownEndsIdleConnectionsAndWaitsForRequests(t *testing.T) {
-	arrived, proceed := make(chan struct{}), make(chan struct{})
-	s := serve(t, func(_ *stand, w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/begun" {
-			write(w, "begun")
-			flush(w)
-		}
-		if r.URL.Path != "/quick" {
-			arrived <- struct{}{}
-			<-proceed
-		}
-		write(w, "done")
-	})
-	fresh, used, within := s.dial(t), s.dial(t), s.dial(t)
-	busy, begun, other := s.dial(t), s.dial(t), s.dial(t)
-	io.WriteString(used, "GET /quick HTTP/1.1\r\nHost: h\r\n\r\n")
-	io.ReadFull(used, make([]byte, 100))
-	io.WriteString(within, "GET /within HTTP/1.1\r\nHo")
-	io.WriteString(busy, "GET /busy HTTP/1.1\r\nHost: h\r\n\r\n")
-	receive(t, arrived)
-	io.WriteString(begun, "GET /begun HTTP/1.1\r\nHost: h\r\n\r\n")
-	receive(t, arrived)
-	io.WriteString(other, "POST /other HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
-	receive(t, arrived)
-	over := make(chan error, 1)
-	go func() { over <- s.front().Shutdown(t.Context()) }()
-	for _, c := range []net.Conn{fresh, used, within} {
-		if rest, err := io.ReadAll(c); err != nil || strings.Contains(string(rest), "HTTP") {
-			t.Errorf("a connection without a request got %q, %v", rest, err)
-		}
-	}
-	if _, err := net.Dial("tcp", s.address); err == nil {
-		t.Error("a connection is accepted")
-	}
-	select {
-	case err := <-over:
-		t.Errorf("over before the requests are: %v", err)
-	default:
-	}
-	for range 3 {
-		proceed <- struct{}{}
-	}
-	for i, c := range []net.Conn{busy, begun, other} {
-		answers := understandOf(c)
-		if len(answers) != 1 || answers[0].Err != "" || !strings.HasSuffix(answers[0].Body, "done") || i == 0 && !answers[0].Close {
-			t.Errorf("request %d got %s", i, text(answers))
-		}
-	}
-	if err := receive(t, over); err != nil {
-		t.Errorf("Shutdown: %v", err)
-	}
-}
-
-func TestShutdownWaitsNoLongerThanItMay(t *testing.T) {
-	arrived := make(chan struct{})
-	s := serve(t, func(_ *stand, w http.ResponseWriter, r *http.Request) {
-		close(arrived)
-		<-r.Context().Done()
-	})
-	c := s.dial(t)
-	io.WriteString(c, "GET / HTTP/1.1\r\nHost: h\r\n\r\n")
-	receive(t, arrived)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := s.front().Shutdown(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
-	s.server.Close() // which cuts it
-	if answers := understandOf(c); len(answers) != 0 {
-		t.Errorf("got %s", text(answers))
-	}
-	if err := s.front().Shutdown(t.Context()); err != nil {
-		t.Errorf("when all is over: %v", err)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.front().Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		t.Errorf("a server that was closed serves: %v", err)
-	}
-}
 
 func TestConnectionsThatWaitTooLongAreClosed(t *testing.T) {
 	hs := plainServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { write(w, "ok") }))
@@ -201,6 +118,34 @@ func TestRealClientsOfEveryKindAreServed(t *testing.T) {
 	}
 }
 
+// A handler passes on what others have sent: no value of a field may begin a line of its own.
+func TestNoFieldSplitsAnAnswer(t *testing.T) {
+	const value = "a\r\nX-Evil: 1\r\n\r\nHTTP/1.1 200 OK\r\n\nX-Evil: 2\rX-Evil: 3"
+	for _, status := range []int{200, 204, 304, 500} {
+		for _, name := range []string{"X-A", "Connection", "Content-Type", "Content-Encoding", "Content-Length", "Transfer-Encoding", "Date", "Trailer", "X-T",
+			http.TrailerPrefix + "X-U", "X-Evil: 4\r\nX-B"} {
+			s := serve(t, func(_ *stand, w http.ResponseWriter, _ *http.Request) {
+				w.Header()["Trailer"] = []string{"X-T"}
+				w.Header()[name] = []string{value, value}
+				w.WriteHeader(http.StatusEarlyHints)
+				w.WriteHeader(status)
+				write(w, "body")
+			})
+			c := s.dial(t)
+			io.WriteString(c, "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+			raw, err := io.ReadAll(c)
+			if err != nil || !bytes.HasPrefix(raw, []byte("HTTP/1.1 103 ")) {
+				t.Errorf("%d, %s: got %q, %v", status, name, raw, err)
+			}
+			for line := range strings.FieldsFuncSeq(string(raw), func(r rune) bool { return r == '\r' || r == '\n' }) {
+				if strings.HasPrefix(line, "X-Evil") || strings.HasPrefix(line, "HTTP/1.1 200") && status != 200 {
+					t.Errorf("%d, %s: a line of its own is %q", status, name, line)
+				}
+			}
+		}
+	}
+}
+
 // Law 13, from the client's side: wherever reads and writes are cut, the bytes are the same.
 func TestBytesPassUnchangedWhereverTheyAreCut(t *testing.T) {
 	s := serve(t, func(_ *stand, w http.ResponseWriter, r *http.Request) {
@@ -245,6 +190,44 @@ func TestBytesPassUnchangedWhereverTheyAreCut(t *testing.T) {
 	for i := range want {
 		if got[i].Body != want[i] || got[i].Err != "" {
 			t.Errorf("answer %d is altered: %d bytes, not %d; %s", i, len(got[i].Body), len(want[i]), got[i].Err)
+		}
+	}
+}
+
+// The kernel has room for a part of a write only.
+func TestBytesPassUnchangedToAClientThatReadsLate(t *testing.T) {
+	for _, size := range []int{3000, 5000} { // in a page, and not
+		const pieces = 3000
+		progress := make(chan struct{}, pieces)
+		s := serve(t, func(_ *stand, w http.ResponseWriter, _ *http.Request) {
+			w.(*exchange).conn.SetWriteBuffer(1)
+			for i := range pieces {
+				write(w, long[i:i+size])
+				flush(w)
+				progress <- struct{}{}
+			}
+		})
+		c := s.dial(t)
+		io.WriteString(c, "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+		for stuck := false; !stuck; {
+			select {
+			case <-progress:
+			case <-time.After(100 * time.Millisecond):
+				stuck = true
+			}
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := make([]byte, size)
+		for i := range pieces {
+			if n, err := io.ReadFull(resp.Body, p); err != nil || string(p) != long[i:i+size] {
+				t.Fatalf("piece %d of %d bytes is altered: %d bytes, %v", i, size, n, err)
+			}
+		}
+		if n, err := io.Copy(io.Discard, resp.Body); n > 0 || err != nil {
+			t.Errorf("%d bytes more, %v", n, err)
 		}
 	}
 }

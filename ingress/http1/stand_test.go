@@ -49,7 +49,7 @@ func (s *stand) take() []string {
 var quiet = log.New(io.Discard, "", 0)
 
 func plainServer(h http.Handler) *http.Server {
-	hs := &http.Server{Handler: h, ErrorLog: quiet, ReadHeaderTimeout: 20 * time.Second, IdleTimeout: time.Minute, Protocols: new(http.Protocols)}
+	hs := &http.Server{Handler: h, ErrorLog: quiet, ReadHeaderTimeout: time.Minute, IdleTimeout: time.Minute, Protocols: new(http.Protocols)}
 	hs.Protocols.SetHTTP1(true)
 	hs.Protocols.SetUnencryptedHTTP2(true)
 	return hs

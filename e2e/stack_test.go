@@ -1,0 +1,59 @@
+package e2e
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"testing"
+)
+
+// buildPlain makes the berth that is shipped, whatever this test was built with.
+var buildPlain = sync.OnceValues(func() (binary string, err error) {
+	binary = filepath.Join(scratch, "berth-plain")
+	cmd := exec.Command("go", "build", "-o", binary, "berth/cmd/berth")
+	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0")
+	return binary, cmd.Run()
+})
+
+// Most of what a stream holds between two events is its stack. Go doubles one that is too small, and halves it later if less
+// than a quarter is in use, so a few kilobytes more on the way from the connection to the wait for the next event, or anywhere
+// before it, are 8 KiB more per stream.
+func TestAStreamThatWaitsHasAStackOf8KiB(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
+		t.Skip("frames have other sizes here")
+	}
+	const streams = 200
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, "data: {}\n\n")
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}))
+	t.Cleanup(upstream.Close)
+	b := serveBy(t, buildPlain, anywhere+"llm_configs:\n- {model_loading_config: {model_id: demo}, deployment_config: {max_ongoing_requests: 300, request_router_config: {request_router_class: PrefixCacheAffinityRouter}}, "+
+		"replicas: [{url: \""+upstream.URL+"\"}]}\n")
+	stacks := func() float64 {
+		for range 4 { // each collection halves a stack once
+			b.get(t, b.admin+"/debug/pprof/heap?gc=1")
+		}
+		return b.sum(t, "go_memstats_stack_inuse_bytes")
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	client := newClient(t, false)
+	open(t, ctx, client, b.url, ask("demo", "Hello", 1, true))
+	before := stacks()
+	for range streams {
+		open(t, ctx, client, b.url, ask("demo", "Hello", 1, true))
+	}
+	if each := (stacks() - before) / streams; each > 12<<10 {
+		t.Errorf("the stacks of a stream take %.1f KiB, want 8", each/1024)
+	}
+}
