@@ -3,8 +3,8 @@ package replay
 import (
 	"bufio"
 	"bytes"
+	"encoding/binary"
 	"fmt"
-	"slices"
 )
 
 // mooncakeBlock is the tokens of a block of Mooncake's traces.
@@ -33,6 +33,7 @@ func (t *Trace) readMooncake(in *bufio.Reader) (rest []byte, err error) {
 type mooncakeLine struct {
 	time, prompt, answers uint64
 	runs                  []run
+	memory                []run // of the requests' runs, to be cut off piece by piece
 }
 
 // scan takes a line apart; false if it is of another form.
@@ -56,7 +57,7 @@ func (m *mooncakeLine) scan(text []byte) (ok bool) {
 			text, ok = m.scanIDs(text)
 		}
 	}
-	return ok && len(bytes.TrimSpace(text)) == 0
+	return ok && len(bytes.TrimLeft(text, " \t\r\n")) == 0
 }
 
 // scanIDs takes the ids apart and what closes the list and the line.
@@ -68,12 +69,33 @@ func (m *mooncakeLine) scanIDs(text []byte) (rest []byte, ok bool) {
 			return nil, false
 		}
 		m.runs = appendID(m.runs, id)
-		if len(rest) > 0 && rest[0] == ',' {
-			text = rest[1:]
-			continue
+		if len(rest) == 0 || rest[0] != ',' {
+			return after(rest, `]}`)
 		}
-		return after(rest, `]}`)
+		length := len(text) - len(rest) + 1
+		n := ascending(text, length)
+		m.runs[len(m.runs)-1].count += n
+		text = text[(n+1)*length:]
 	}
+}
+
+// ascending is how many numbers follow the first one, which is so long with its spaces and its comma, that are as long and
+// in each of which the last digit is one more than in the one before. Most ids are such: a comparison is all that they need.
+func ascending(text []byte, length int) (n int) {
+	if length > 8 || len(text) < 8 {
+		return 0
+	}
+	whole := ^uint64(0) >> (64 - 8*length)
+	one := uint64(1) << (8 * (length - 2)) // before the comma
+	expected := binary.LittleEndian.Uint64(text) & whole
+	for range '9' - text[length-2] {
+		expected += one
+		if text = text[length:]; len(text) < 8 || binary.LittleEndian.Uint64(text)&whole != expected {
+			break
+		}
+		n++
+	}
+	return n
 }
 
 // after is what comes after the text that is expected, and spaces before it.
@@ -98,8 +120,13 @@ func number(text []byte) (n uint64, rest []byte, ok bool) {
 }
 
 func (m *mooncakeLine) request() Request {
+	if n := len(m.runs); n > cap(m.memory)-len(m.memory) {
+		m.memory = make([]run, 0, max(n, 4096))
+	}
+	m.memory = append(m.memory, m.runs...)
+	runs := m.memory[len(m.memory)-len(m.runs) : len(m.memory) : len(m.memory)]
 	return Request{
-		At: seconds(float64(m.time) / 1e3), Prompt: int(m.prompt), Output: int(m.answers), Follows: -1, runs: slices.Clone(m.runs),
+		At: seconds(float64(m.time) / 1e3), Prompt: int(m.prompt), Output: int(m.answers), Follows: -1, runs: runs,
 	}
 }
 

@@ -30,6 +30,9 @@ func TestMooncakesLinesAreScannedAndOthersAreLeft(t *testing.T) {
 
 func FuzzALineOfMooncakes(f *testing.F) {
 	f.Add(`{"timestamp": 1, "input_length": 1100, "output_length": 5, "hash_ids": [0, 1, 9]}` + "\r\n")
+	f.Add(`{"timestamp":1,"input_length":2,"output_length":1,"hash_ids":[ 7, 8, 9, 10,11,12, 12, 13,  14,998,999,1000,12345,12346,123456, 123457, 123458]}`)
+	f.Add(`{"timestamp":1,"input_length":2,"output_length":1,"hash_ids":[1238,1239,123:,123;,1240]}`)
+	f.Add(`{"timestamp":1,"input_length":2,"output_length":1,"hash_ids":[7]}` + "\v")
 	f.Add(`{"timestamp":01,"input_length":2,"output_length":1,"hash_ids":[7,]}`)
 	f.Add(`{"timestamp":1,"input_length":2,"output_length":1,"hash_ids":[7 8]}`)
 	f.Add(`{"timestamp":1,"input_length":2,"output_length":1,"hash_ids":[,7]}`)
