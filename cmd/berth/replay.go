@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -133,6 +134,7 @@ func (f *replayFlags) run(ctx context.Context, out, progress io.Writer) error {
 	if err != nil {
 		return err
 	}
+	runtime.MemProfileRate = 0 // nobody can ask this process for a profile
 	growInHugePages(256 << 20)
 	debug.SetGCPercent(400) // the trace is most of the heap, and stays
 	trace, err := replay.Open(f.trace, f.textBlock)
