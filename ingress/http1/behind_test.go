@@ -172,6 +172,22 @@ func TestABodyEndsWithItsHandlerHoweverThatEnds(t *testing.T) {
 	}
 }
 
+// The answer waits for a body that its handler has left; what the handler has left at work need not.
+func TestTheContextEndsWithTheHandlerAndNotWithTheAnswer(t *testing.T) {
+	contexts := make(chan context.Context, 1)
+	s := serve(t, func(_ *stand, w http.ResponseWriter, r *http.Request) {
+		contexts <- r.Context()
+		write(w, "answer")
+	})
+	c := s.dial(t)
+	_, _ = io.WriteString(c, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbo")
+	receive(t, receive(t, contexts).Done())
+	_, _ = io.WriteString(c, "dyGET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+	if all := understandOf(c); len(all) != 2 || all[0].Body != "answer" || all[1].Body != "answer" {
+		t.Errorf("got %s", text(all))
+	}
+}
+
 // HTTP/2 begins at the beginning of a connection; later its preface is neither that nor a request.
 func TestHTTP2DoesNotBeginAmidAConnection(t *testing.T) {
 	const preface, settings = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "\x00\x00\x00\x04\x00\x00\x00\x00\x00"

@@ -4,7 +4,7 @@
 // 4 KiB with fields that can be understood in one way only, a body of declared length. Whatever else comes first on a
 // connection, or later, makes it net/http's for the rest of its life, with all bytes that it has not been answered for. So h2c,
 // chunked uploads, Expect, HEAD, strange and hostile bytes have net/http's rules and answers, and there is nothing here
-// to judge them by.
+// to judge them by. Only a preface of HTTP/2 that comes later ends the connection: for net/http it would be the first.
 //
 // # What it saves
 //

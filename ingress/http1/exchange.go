@@ -183,6 +183,7 @@ func (x *exchange) FlushError() error {
 // finish sends the rest when the handler has returned, and tells whether the connection may be used again.
 func (x *exchange) finish() (again bool) {
 	x.done = true
+	x.cancel() // what follows may wait for the client
 	if x.FlushError() != nil {
 		return false
 	}
@@ -200,7 +201,6 @@ func (x *exchange) finish() (again bool) {
 
 // end lets go of all that the exchange has.
 func (x *exchange) end() {
-	x.cancel()
 	x.body.Close()
 	x.head.drop()
 	x.kept.drop()
