@@ -77,6 +77,42 @@ func TestAPanicIsAnsweredThoughTheBodyNeverComes(t *testing.T) {
 	}
 }
 
+// Who knows what is still at work behind a panic.
+func TestAVisitIsUsedAgainAsNewAndNeverAfterAPanic(t *testing.T) {
+	f := serve(t, modelOn("m", refusing(1)))
+	lost := make(map[*visit]bool)
+	visited := func(c *gin.Context) *visit {
+		v := visitOf(c)
+		if lost[v] {
+			t.Error("a visit that a panic ended is used again")
+		}
+		if v.key != nil || v.model != "" || v.exchange.Server != nil || v.exchange.attempts > 0 || v.status != 0 || v.code != "" || v.cut {
+			t.Errorf("of a request before there is left model %q, status %d, code %q", v.model, v.status, v.code)
+		}
+		v.exchanging(f.Server, c, phaseBody).attempts = 1
+		v.model, v.status, v.code, v.cut = "m", 299, "code", true
+		return v
+	}
+	routes := f.routes()
+	routes.GET("/return", func(c *gin.Context) { visited(c) })
+	routes.GET("/panic", func(c *gin.Context) {
+		lost[visited(c)] = true
+		panic(http.ErrAbortHandler)
+	})
+	ask := func(path string) {
+		defer func() { _ = recover() }()
+		routes.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, path, nil))
+	}
+	for range 50 {
+		ask("/panic")
+		ask("/return")
+		ask("/return")
+	}
+	if len(lost) != 50 {
+		t.Errorf("%d visits ended in 50 panics", len(lost))
+	}
+}
+
 func TestARequestIDIsEchoedOrMinted(t *testing.T) {
 	seen := make(chan string, 1)
 	f := serve(t, modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
