@@ -90,7 +90,7 @@ var answers = []struct {
 		"Every replica is busy and the waiting line is full; try again later.", busyDelay}},
 	{routers.ErrWaitOver, answer{503, serverError, "queue_timeout", "",
 		"Every replica stayed busy until the wait was over; try again later.", busyDelay}},
-	{errOverInLine, answer{503, serverError, "queue_timeout", "", "", busyDelay}},
+	{errOverInLine, answer{503, serverError, "queue_timeout", "", errOverInLine.Error(), busyDelay}},
 	{routers.ErrClosed, answer{503, serverError, "model_removed", "model",
 		"The model is no longer served here.", never}},
 	{streaming.ErrUpstreamBroken, answer{502, serverError, "upstream_broken", "",

@@ -18,6 +18,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"berth/config"
+	"berth/llmserver"
 )
 
 // wantError checks that r is an error in OpenAI's form. An empty param stands for null.
@@ -229,4 +230,12 @@ func TestARefusalDoesNotWaitForTheBody(t *testing.T) {
 			t.Errorf("%v after the answer the connection had %v, not its end", time.Since(sent), err)
 		}
 	})
+}
+
+func TestWhatEarlierAttemptsCameToIsNotInTheAnswerThatTheTimeIsOver(t *testing.T) {
+	failed := fmt.Errorf("replica a: %w: dial tcp 10.0.0.1:8000: connection refused", llmserver.ErrNoConnection)
+	a := answerFor(fmt.Errorf("%w; %w", failed, errOverInLine))
+	if a.code != "queue_timeout" || a.message != errOverInLine.Error() {
+		t.Errorf("the client reads %s: %s", a.code, a.message)
+	}
 }
