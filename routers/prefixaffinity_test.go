@@ -183,8 +183,8 @@ func TestWhoLeavesIsForgottenAndWhoStaysIsNot(t *testing.T) {
 	}
 	held := prompt(t, r, long(1, 9))
 	late.Release()
-	if p := r.Policy().(*prefixAffinity); p.work[p.index[held.Replica()]] != 10 {
-		t.Errorf("%d blocks of work are under way; want 10", p.work[p.index[held.Replica()]])
+	if p, want := r.Policy().(*prefixAffinity), 10+crowd*(10+10+4+10)/4; p.work[p.index[held.Replica()]] != want {
+		t.Errorf("%d blocks of work are under way; want %d", p.work[p.index[held.Replica()]], want)
 	}
 	p := new(Payload)
 	p.Blocks = long(2, 9)

@@ -55,6 +55,41 @@ func TestAReplicaThatCouldNotTakeAnyOwesLittle(t *testing.T) {
 	}
 }
 
+func TestARequestUnderWayCountsForMoreThanItComputes(t *testing.T) {
+	f := newFleet(t, 99, 99)
+	r := affine(f)
+	serve(t, prompt(t, r, long(1, 20)))
+	serve(t, prompt(t, r, long(2, 25)))
+	busy := prompt(t, r, long(1, 20)) // to the first one, which computes one block of it
+	if got := prompt(t, r, long(3, 20)).Replica(); busy.Replica() != f.replicas[0] || got == busy.Replica() {
+		t.Error("a new prompt goes to the one that is busy, as it was sent a few blocks less")
+	}
+}
+
+func TestADocumentStaysInOnePlaceAndASystemPromptIsSpread(t *testing.T) {
+	for documents, want := range map[int]bool{1: false, 40: true} {
+		f := newFleet(t, 99, 99, 99, 99)
+		r := affine(f)
+		ask := func(document, question int) *Selection {
+			return prompt(t, r, chainOf(append(slices.Repeat([]int{document}, 50), 1000+question)...))
+		}
+		home := ask(0, 0)
+		serve(t, home)
+		for i := range 400 {
+			serve(t, ask(i%documents, 1+i))
+		}
+		p := r.Policy().(*prefixAffinity)
+		for i, m := range p.members {
+			if m == home.Replica() {
+				p.work[p.numbers[i]] += 1000
+			}
+		}
+		if stays := ask(0, 1000).Replica() == home.Replica(); stays != want {
+			t.Errorf("of %d documents, one stays where there is much to do: %v", documents, stays)
+		}
+	}
+}
+
 func TestTheFirstOfARankingIsTheFirstInOrder(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for range 1000 {

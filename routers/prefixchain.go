@@ -11,8 +11,6 @@ type chain []uint64
 const (
 	denseBits = 6 // 1<<denseBits marks are single blocks
 	dense     = 1 << denseBits
-	// maxMarks is more than the marks of any chain.
-	maxMarks = dense + 32*dense/2
 )
 
 // position is how many blocks the first k marks stand for.

@@ -15,7 +15,7 @@ func (x *prefixIndex) match(blocks chain) (longest int) {
 		x.depth[number], x.worth[number] = 0, 0
 	}
 	x.found, x.path, x.sums = x.found[:0], x.path[:0], x.sums[:0]
-	total := sum{}
+	total, fair := sum{}, x.fair()
 	for at, k := uint32(0), 0; k < blocks.marks(); {
 		next, common := x.next(at, blocks, k)
 		if next == 0 {
@@ -23,13 +23,18 @@ func (x *prefixIndex) match(blocks chain) (longest int) {
 		}
 		s := x.segments.at(next)
 		k += common
-		total.worth += (position(k) - total.blocks) * worth(s.branches)
+		total.worth += (position(k) - total.blocks) * worth(s.branches, fair)
 		total.blocks = position(k)
 		x.path, x.sums = append(x.path, next), append(x.sums, total)
 		at = next
 	}
 	x.find()
 	return total.blocks
+}
+
+// fair is how many chains may have a block in common, see worth.
+func (x *prefixIndex) fair() float64 {
+	return commonShare * float64(x.ends) / float64(max(1, len(x.holders)-len(x.vacant)))
 }
 
 // find notes what the holders of the segments on the path hold, the deepest first.

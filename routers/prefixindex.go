@@ -31,6 +31,7 @@ type prefixIndex struct {
 	byHash   []uint32 // heads of lists of segments, by their first marks; nil until something is learned
 	byHolder []uint32 // heads of lists of holdings
 	size     int      // holdings
+	ends     uint32   // chains that are held
 
 	evictions uint64 // marks at replicas that made room for others
 

@@ -51,12 +51,13 @@ func (x *prefixIndex) check(t interface{ Fatalf(string, ...any) }) {
 
 // checkBranches counts the chains that go on from each segment.
 func (x *prefixIndex) checkBranches(t interface{ Fatalf(string, ...any) }, held map[uint32]uint32) {
-	inner, branches := make(map[uint32]bool), make(map[uint32]uint32)
+	inner, branches, ends := make(map[uint32]bool), make(map[uint32]uint32), uint32(0)
 	for i := range held {
 		inner[x.segments.at(i).parent] = true
 	}
 	for i := range held {
 		if !inner[i] {
+			ends++
 			for above := x.segments.at(i).parent; above != 0; above = x.segments.at(above).parent {
 				branches[above]++
 			}
@@ -66,6 +67,9 @@ func (x *prefixIndex) checkBranches(t interface{ Fatalf(string, ...any) }, held 
 		if got := x.segments.at(i).branches; got != branches[i] {
 			t.Fatalf("%d chains go on from a segment; it counts %d", branches[i], got)
 		}
+	}
+	if ends != x.ends {
+		t.Fatalf("%d chains are held; it counts %d", ends, x.ends)
 	}
 }
 
@@ -215,6 +219,9 @@ func TestWhoHoldsTheMostMakesRoom(t *testing.T) {
 func TestWhatManyHaveInCommonIsWorthLess(t *testing.T) {
 	x := newPrefixIndex(minIndexBytes, 0)
 	r := x.enter(new(llmserver.Replica))
+	for range 7 {
+		x.enter(new(llmserver.Replica))
+	}
 	common := []int{1, 2, 3}
 	one := chainOf(append(common, 10, 11)...)
 	_, first := x.learn(r, one)
@@ -242,6 +249,29 @@ func TestWhatManyHaveInCommonIsWorthLess(t *testing.T) {
 	x.settle(first, false)
 	if got := worths(); got != 0 {
 		t.Errorf("what nobody holds is worth %d", got)
+	}
+}
+
+func TestWhatIsCommonToFewOfManyIsWorthAsMuchAsAConversation(t *testing.T) {
+	x := newPrefixIndex(minIndexBytes, 0)
+	r := x.enter(new(llmserver.Replica))
+	x.enter(new(llmserver.Replica))
+	for i := range 30 {
+		x.learn(r, long(100+i, 2))
+	}
+	for i := range 10 { // of 40 in all, of which a replica's share is 20
+		x.learn(r, chainOf(1, 2, 3, 10+i))
+	}
+	x.match(chainOf(1, 2, 3))
+	if got := x.worth[r]; got != 3*recompute {
+		t.Errorf("three blocks that a fourth of all begin with are worth %d; want %d", got, 3*recompute)
+	}
+	for i := range 30 {
+		x.learn(r, chainOf(1, 2, 3, 20+i))
+	}
+	x.match(chainOf(1, 2, 3))
+	if got, want := x.worth[r], 3*(recompute*49/144); got != want { // 40 of 70 are 12/7 of two thirds of 35
+		t.Errorf("three blocks that most begin with are worth %d; want %d", got, want)
 	}
 }
 

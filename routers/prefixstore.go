@@ -22,8 +22,8 @@ func (x *prefixIndex) grow(parent uint32, blocks chain, k int) (at uint32) {
 	x.enlist(at)
 	if parent != 0 {
 		x.segments.at(parent).child = at
-		x.branch(parent, +1)
 	}
+	x.branch(parent, +1)
 	return at
 }
 
@@ -125,9 +125,7 @@ func (x *prefixIndex) drop(i uint32) {
 	*link = h.next
 	if s.count--; s.count == 0 {
 		x.delist(h.segment)
-		if s.parent != 0 {
-			x.branch(s.parent, -1)
-		}
+		x.branch(s.parent, -1)
 		x.segments.give(h.segment)
 	}
 	x.size--
@@ -150,17 +148,18 @@ func (x *prefixIndex) delist(at uint32) {
 	*link = s.next
 }
 
-// branch counts a segment that comes or goes below another one. That is an end less or more for all above too, but where
-// it takes the place of an end, or gives it back.
+// branch counts a segment that comes or goes below another one, 0 at the start of a chain. That is an end less or more for
+// all above too, and in all, but where it takes the place of an end, or gives it back.
 func (x *prefixIndex) branch(i uint32, change int32) {
-	for range maxMarks {
+	for i != 0 {
 		s := x.segments.at(i)
 		before := s.branches
 		s.branches += uint32(change)
-		if i = s.parent; i == 0 || before == 0 || s.branches == 0 {
+		if i = s.parent; before == 0 || s.branches == 0 {
 			return
 		}
 	}
+	x.ends += uint32(change)
 }
 
 // use puts a holding into its holder's list, one older than above or, where
