@@ -72,9 +72,10 @@ func (b *body) Close() error {
 func (b *body) drain() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.closed = b.closed || b.x.done // or who lingers would read beside a goroutine that the handler has left behind
+	closed := b.closed
+	b.closed = closed || b.x.done // or who lingers would read beside a goroutine that the handler has left behind
 	switch {
-	case b.left == 0 || b.err == io.ErrUnexpectedEOF: // nothing will come, as the handler has seen
+	case b.left == 0, b.err == io.ErrUnexpectedEOF && (closed || b.left < drainable): // nothing will come, as the handler has seen
 		b.closed = true
 		return true
 	case b.left >= drainable:

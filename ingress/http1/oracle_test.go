@@ -96,6 +96,8 @@ var requests = map[string]string{
 	"large length":        "POST /unread HTTP/1.1\r\nHost: h\r\nContent-Length: 4611686018427387904\r\n\r\nabcd",
 	"empty length":        "POST / HTTP/1.1\r\nHost: h\r\nContent-Length:\r\n\r\nabcd",
 	"short body":          "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 4444\r\n\r\nabcd",
+	"short large body":    "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 270000\r\n\r\nabcd",
+	"short closed body":   "POST /read%20and%20closed HTTP/1.1\r\nHost: h\r\nContent-Length: 270000\r\n\r\nabcd",
 	"get with a body":     "GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nabcd",
 	"folded":              "GET / HTTP/1.1\r\nHost: h\r\nX-A: a\r\n b\r\n\r\n",
 	"folded first":        "GET / HTTP/1.1\r\n Host: h\r\n\r\n",

@@ -188,6 +188,10 @@ var shapes = map[string]func(w http.ResponseWriter, r *http.Request) error{
 		_, after := r.Body.Read(make([]byte, 1))
 		return errors.Join(err, after, write(w, "closed"))
 	},
+	"read and closed": func(w http.ResponseWriter, r *http.Request) error {
+		_, err := io.Copy(io.Discard, r.Body)
+		return errors.Join(err, r.Body.Close(), write(w, "closed"))
+	},
 	"read late": func(w http.ResponseWriter, r *http.Request) error {
 		err := errors.Join(write(w, "early"), flush(w))
 		_, late := io.ReadAll(r.Body)
