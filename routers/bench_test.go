@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"testing"
+	"time"
 
 	"berth/llmserver"
 )
@@ -73,4 +74,60 @@ func BenchmarkHandOver(b *testing.B) {
 			r.release(slot)
 		})
 	}
+}
+
+// A replica of a full fleet comes back while requests wait, all ranked before: ns/change is the time
+// for which that holds the router's mutex, the hand-over of the replica's one slot included.
+func BenchmarkRefresh(b *testing.B) {
+	for _, c := range conforming {
+		build, err := Lookup(c.class, c.kwargs)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, size := range []struct{ replicas, waiting int }{{1000, 1000}, {4000, 5000}} {
+			b.Run(fmt.Sprint(c.class, "/", size.replicas, "x", size.waiting), func(b *testing.B) {
+				refreshUnderLoad(b, New(plain(size.replicas, 1), build, roomy, Hooks{}), size.waiting)
+			})
+		}
+	}
+}
+
+func refreshUnderLoad(b *testing.B, r *Router, waiting int) {
+	var slots []*llmserver.Slot
+	for _, m := range r.Members() {
+		s, err := m.Claim("holder", 0)
+		if err != nil {
+			b.Fatal(err)
+		}
+		slots = append(slots, s)
+	}
+	handed, began := make(chan handover, 1), 0
+	join := func() {
+		p := &Payload{SessionID: strconv.Itoa(began), Blocks: long(began%100, 20)}
+		w, err := r.choice(p, nil).enqueue()
+		if err != nil {
+			b.Fatal(err)
+		}
+		w.done = handed
+		began++
+	}
+	for range waiting {
+		join()
+	}
+	var held time.Duration
+	for b.Loop() {
+		i := began % len(slots)
+		start := time.Now()
+		r.Refresh()
+		r.release(slots[i])
+		held += time.Since(start)
+		select {
+		case h := <-handed:
+			slots[i] = h.slot
+			join()
+		default: // nobody wants it
+			slots[i], _ = r.Members()[i].Claim("holder", 0)
+		}
+	}
+	b.ReportMetric(float64(held.Nanoseconds())/float64(b.N), "ns/change")
 }

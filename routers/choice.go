@@ -251,19 +251,22 @@ func (c *choice) wait(ctx context.Context) (*Selection, error) {
 func (c *choice) enqueue() (*waiter, error) {
 	r := c.router
 	w := &waiter{payload: c.payload, exclude: c.exclude, done: make(chan handover, 1)}
-	w.rank(c.generation, c.ranking) // here, so as not to do it under the lock
+	ranked := w.rank(c.generation, c.ranking) // here, so as not to do it under the lock
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if g := r.current.Load(); g != c.generation {
 		c.rank(g)
-		w.rank(g, c.ranking)
+		ranked = w.rank(g, c.ranking)
 	}
 	g := c.generation
 	switch {
 	case g.closed:
 		return nil, ErrClosed
-	case w.ranked == 0:
+	case !ranked:
 		return nil, g.unavailable(c.payload, c.exclude)
+	}
+	if _, learns := g.policy.(Learner); learns {
+		w.ranked = nil // what it continues may be placed while it waits
 	}
 	c.waiter = w
 	newcomer := c.payload.place == 0

@@ -35,16 +35,20 @@ const (
 	window = 64
 	// patience is how often a waiter lets a younger one go first.
 	patience = 64
+	// nearRanks bounds how many outdated rankings are made anew for one slot, once a taker is known.
+	nearRanks = 8
+	// fewRanked is how many members a ranking may have to be taken back one by one.
+	fewRanked = 8
 )
 
 // waiter is one request in line.
 type waiter struct {
 	payload *Payload
 	exclude []*llmserver.Replica
-	tiers   []uint16             // by index in the generation's members: 1 for the best tier, 0 for not ranked
-	ranked  int                  // how many are ranked
+	ranked  *generation          // by which it is ranked; nil: to be ranked again when its turn is near
 	members []*llmserver.Replica // of the generation that ranked it last
-	stale   *generation          // by which it is to be ranked once more when its turn is near; nil: not
+	tiers   []uint16             // by index in members: 1 for the best tier, 0 for not ranked
+	noted   []int32              // the indices at which tiers is not 0; not all if more than fewRanked
 	passed  int                  // how often a younger waiter was preferred
 	handed  bool                 // no longer in line
 	done    chan handover
@@ -60,34 +64,41 @@ type handover struct {
 }
 
 // rank notes in which tier each member is; false if none is in any.
-func (w *waiter) rank(g *generation, ranking iter.Seq[Tier]) bool {
-	w.members, w.tiers, w.ranked = g.members, make([]uint16, len(g.members)), 0
+func (w *waiter) rank(g *generation, ranking iter.Seq[Tier]) (any bool) {
+	w.ranked, w.members = g, g.members
+	w.clear(len(g.members))
 	if ranking == nil {
 		return false
-	}
-	if _, learns := g.policy.(Learner); learns {
-		w.stale = g
 	}
 	tier := uint16(0)
 	for t := range ranking {
 		tier = min(tier, math.MaxUint16-1) + 1
 		for _, r := range t.Replicas {
 			if i, ok := g.index[r]; ok && !slices.Contains(w.exclude, r) {
-				w.tiers[i] = tier
-				w.ranked++
+				w.tiers[i], any = tier, true
+				if len(w.noted) <= fewRanked {
+					w.noted = append(w.noted, int32(i))
+				}
 			}
 		}
 	}
-	return w.ranked > 0
+	return any
 }
 
-// approach ranks w once more when its turn is near, if the policy learns: the
-// prompts that w continues may have been placed while it was in line.
-func (w *waiter) approach() {
-	if g := w.stale; g != nil {
-		w.rank(g, g.rank(w.payload))
-		w.stale = nil
+// clear makes tiers that rank none of n members. Few notes are taken back one by one: of a large fleet, memory
+// for all members is far away.
+func (w *waiter) clear(n int) {
+	switch {
+	case len(w.tiers) != n:
+		w.tiers = make([]uint16, n)
+	case len(w.noted) > fewRanked:
+		clear(w.tiers)
+	default:
+		for _, i := range w.noted {
+			w.tiers[i] = 0
+		}
 	}
+	w.noted = w.noted[:0]
 }
 
 // best is the index of the member with room that w ranks best, by burden within a tier; -1 if none has room.
@@ -96,7 +107,7 @@ func (w *waiter) best(g *generation) int {
 	best, tier, least := -1, uint16(0), 0.0
 	for i, m := range g.members {
 		t := w.tiers[i]
-		if t == 0 || best >= 0 && t > tier || m.CountsSlots() || !m.HasRoom() {
+		if t == 0 || best >= 0 && t > tier || m.CountsSlots() || !m.Available() || !m.HasRoom() {
 			continue
 		}
 		if burden := m.Burden(); best < 0 || t < tier || burden < least {
@@ -163,33 +174,42 @@ func (l *line) hand(w *waiter, h handover) {
 	w.done <- h
 }
 
-// next is the waiter to whom a slot of the replica at index i goes: among
+// next is the waiter to whom a slot of g's replica at index i goes: among
 // the oldest that rank it, the one that ranks it best, the older of equals; but before
 // anyone the oldest whose patience is at its end. Nil if nobody could use it.
-func (l *line) next(i int) *waiter {
+//
+// On the way waiters whose ranking is outdated are ranked by g: the oldest few, and as many as it
+// takes to find a taker. The others are passed by this time, which counts against their patience; each
+// slot ranks the next few.
+func (l *line) next(g *generation, i int) *waiter {
 	var best *waiter
-	tier, seen := uint16(0), 0
+	seen, made := 0, 0
 	for w := l.head; w != nil && seen < window; w = w.next {
-		w.approach()
-		t := w.tiers[i]
-		if t == 0 {
+		if w.ranked != g {
+			if best != nil && made >= nearRanks && w.passed < patience {
+				continue
+			}
+			w.rank(g, g.rank(w.payload))
+			made++
+		}
+		if w.tiers[i] == 0 {
 			continue
 		}
 		seen++
 		if w.passed >= patience {
 			return w
 		}
-		if best == nil || t < tier {
-			best, tier = w, t
+		if best == nil || w.tiers[i] < best.tiers[i] {
+			best = w
 		}
 	}
 	return best
 }
 
-// give hands the slot on the replica at index i to w and counts whom it passes over.
-func (l *line) give(i int, w *waiter, slot *llmserver.Slot) {
+// give hands the slot on g's replica at index i to w, which next has found, and counts whom it passes over.
+func (l *line) give(g *generation, i int, w *waiter, slot *llmserver.Slot) {
 	for older := w.prev; older != nil; older = older.prev {
-		if older.tiers[i] != 0 {
+		if older.ranked != g || older.tiers[i] != 0 {
 			older.passed++
 			l.passed++
 		}

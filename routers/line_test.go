@@ -2,9 +2,12 @@ package routers
 
 import (
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"berth/llmserver"
 )
 
 // modelWaiter is a waiter as the naive model of the line sees it.
@@ -111,7 +114,7 @@ func TestTheLineGivesSlotsAsANaiveModelDoes(t *testing.T) {
 			"give": func(t *rapid.T) {
 				i := rapid.IntRange(0, members-1).Draw(t, "replica")
 				for range rapid.IntRange(1, 70).Draw(t, "slots") {
-					got, want := l.next(i), model.next(i)
+					got, want := l.next(nil, i), model.next(i)
 					if want == nil {
 						if got != nil {
 							t.Fatal("a waiter who cannot use the slot would get it")
@@ -121,7 +124,7 @@ func TestTheLineGivesSlotsAsANaiveModelDoes(t *testing.T) {
 					if got != want.waiter {
 						t.Fatalf("the slot goes to the %dth in line; want the %dth", model.index(got), model.index(want.waiter))
 					}
-					l.give(i, got, nil)
+					l.give(nil, i, got, nil)
 					at := model.index(got)
 					for _, older := range model[:at] {
 						if older.tiers[i] != 0 {
@@ -152,7 +155,7 @@ func TestOnlyTheOldestWhoRankAReplicaAreCompared(t *testing.T) {
 		l := lineOf(place-1, 2)
 		eager := &waiter{payload: new(Payload), tiers: []uint16{1}, done: make(chan handover, 1)}
 		l.join(eager)
-		if got := l.next(0); (got == eager) != wins || !wins && got != l.head {
+		if got := l.next(nil, 0); (got == eager) != wins || !wins && got != l.head {
 			t.Errorf("the %dth who ranks it best is next: %t; want %t", place, got == eager, wins)
 		}
 		for range 100 { // who cannot use it does not count
@@ -160,7 +163,7 @@ func TestOnlyTheOldestWhoRankAReplicaAreCompared(t *testing.T) {
 			w.payload.place = 1
 			l.join(w)
 		}
-		if got := l.next(0); (got == eager) != wins {
+		if got := l.next(nil, 0); (got == eager) != wins {
 			t.Errorf("behind others who do not rank it the %dth is next: %t; want %t", place, got == eager, wins)
 		}
 	}
@@ -172,10 +175,65 @@ func TestAWaiterPassedOver64TimesIsNext(t *testing.T) {
 	for n := range 65 {
 		eager := &waiter{payload: new(Payload), tiers: []uint16{1}, done: make(chan handover, 1)}
 		l.join(eager)
-		got := l.next(0)
+		got := l.next(nil, 0)
 		if want := map[bool]*waiter{false: eager, true: oldest}[n == 64]; got != want {
 			t.Fatalf("slot %d went to the oldest: %t", n, got == oldest)
 		}
-		l.give(0, got, nil)
+		l.give(nil, 0, got, nil)
+	}
+}
+
+// outdatedLine returns a line of n waiters who rank replica a, and a last one who ranks replica b, all by an
+// earlier generation than the one returned, whose policy counts how often it is asked.
+func outdatedLine(t *testing.T, n int) (*line, *generation, *atomic.Int32) {
+	f, asked := newFleet(t, 1, 1), new(atomic.Int32)
+	g := &generation{members: f.replicas, index: map[*llmserver.Replica]int{f.replicas[0]: 0, f.replicas[1]: 1}}
+	g.policy = &byText{members: f.replicas, ranks: asked}
+	l, earlier := new(line), *g
+	for i := range n + 1 {
+		w := &waiter{payload: &Payload{Text: []byte("a")}, done: make(chan handover, 1)}
+		if i == n {
+			w.payload.Text = []byte("b")
+		}
+		w.rank(&earlier, earlier.rank(w.payload))
+		l.join(w)
+	}
+	asked.Store(0)
+	return l, g, asked
+}
+
+func TestLineRanksFewWaitersAnewForOneSlot(t *testing.T) {
+	l, g, asked := outdatedLine(t, 1000)
+	if w := l.next(g, 0); w != l.head {
+		t.Error("the slot does not go to the oldest")
+	}
+	if n := asked.Load(); n != nearRanks {
+		t.Errorf("%d waiters were ranked anew; want %d", n, nearRanks)
+	}
+	l.give(g, 0, l.head, nil)
+	l.next(g, 0)
+	if n := asked.Load(); n != 2*nearRanks {
+		t.Errorf("%d waiters were ranked anew for two slots; want %d", n, 2*nearRanks)
+	}
+}
+
+func TestLineFindsTheOneTakerBehindOutdatedWaiters(t *testing.T) {
+	l, g, _ := outdatedLine(t, 1000)
+	if w := l.next(g, 1); w != l.tail {
+		t.Error("the only one who can use the slot does not get it")
+	}
+}
+
+func TestLineRanksAWaiterWhoseTurnIsOverdue(t *testing.T) {
+	l, g, _ := outdatedLine(t, 50)
+	overdue := l.head
+	for range 40 {
+		overdue = overdue.next
+	}
+	overdue.passed = patience - 1
+	l.next(g, 0)
+	l.give(g, 0, l.tail, nil) // passes over all who are older, ranked by g or not
+	if w := l.next(g, 0); w != overdue {
+		t.Error("the slot does not go to the one whose patience is at its end")
 	}
 }

@@ -56,14 +56,25 @@ func (r *ring) walk(hash uint64) iter.Seq[int] {
 			}
 			return -1
 		})
-		seen, left := make([]bool, len(r.ids)), len(r.ids)
-		for i := start; left > 0; i++ {
+		var first [8]int // the owners met, of whom a walk seldom needs more
+		var seen []bool  // the same for a longer walk
+		for i, met := start, 0; met < len(r.ids); i++ {
 			owner := int(r.points[i%len(r.points)].owner)
-			if seen[owner] {
+			if seen != nil && seen[owner] || seen == nil && slices.Contains(first[:met], owner) {
 				continue
 			}
-			seen[owner] = true
-			left--
+			if seen == nil && met == len(first) {
+				seen = make([]bool, len(r.ids))
+				for _, o := range first {
+					seen[o] = true
+				}
+			}
+			if seen != nil {
+				seen[owner] = true
+			} else {
+				first[met] = owner
+			}
+			met++
 			if !yield(owner) {
 				return
 			}

@@ -27,6 +27,8 @@ type Router struct {
 	freedSlots atomic.Uint64    // slots given back so far, for the drain rate
 	ranks      [4]atomic.Uint64 // selections by the rank of their replica, the last for all further ones
 
+	changes atomic.Int32 // of replicas' states that Refresh has yet to look at
+
 	mu      sync.Mutex // guards all below, and stores to current
 	line    line
 	rate    drainRate
@@ -35,10 +37,12 @@ type Router struct {
 }
 
 // generation is what a router goes by until something changes; it is
-// immutable. A change of what is available makes a new one with the same policy.
+// immutable. A change of what is available makes a new one with the same policy, so
+// that a ranking is known to be outdated by the generation that it was made by.
 type generation struct {
 	members []*llmserver.Replica
 	index   map[*llmserver.Replica]int
+	staying []*llmserver.Replica // the members that are not draining: available, or merely down or ejected
 	policy  Policy
 	limits  Limits
 	closed  bool
@@ -69,10 +73,24 @@ func (r *Router) Update(members []*llmserver.Replica, build Builder, limits Limi
 	r.begin(g)
 }
 
-// Refresh has waiting requests ranked anew and free slots given out. It is to
-// be called when a replica becomes available or ceases to be, or its limit
-// changes; membership and policy stay.
+// Refresh gives out free slots and tells requests that cannot be served any more. It is to be
+// called when a replica becomes available or ceases to be, or its limit changes; membership and
+// policy stay. Calls at the same time are one: a call that finds another at work returns at once,
+// and that one looks again before it returns.
 func (r *Router) Refresh() {
+	if r.changes.Add(1) > 1 {
+		return
+	}
+	for {
+		seen := r.changes.Load()
+		r.refresh()
+		if r.changes.CompareAndSwap(seen, 0) {
+			return
+		}
+	}
+}
+
+func (r *Router) refresh() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	next := *r.current.Load()
@@ -140,10 +158,12 @@ func (r *Router) Choose(ctx context.Context, p *Payload, exclude ...*llmserver.R
 	return sel, err
 }
 
-// begin stores the next generation, ranks the line by it and gives out what
-// is free. The mutex is held.
+// begin stores the next generation, ends the waits that nobody can serve any more and gives out
+// what is free. Requests are ranked by it only as their turn comes near, see line.next: to rank the
+// whole line here would hold the mutex for its length times the number of members. The mutex is held.
 func (r *Router) begin(g *generation) {
 	g.spare()
+	g.staying = slices.DeleteFunc(slices.Clone(g.members), (*llmserver.Replica).Draining)
 	r.current.Store(g)
 	for m, stop := range r.seeking {
 		if _, member := g.index[m]; !member {
@@ -152,7 +172,7 @@ func (r *Router) begin(g *generation) {
 	}
 	for w := r.line.head; w != nil; {
 		next := w.next
-		if !w.rank(g, g.rank(w.payload)) && !g.mayComeBack(w.payload, w.exclude) {
+		if !g.mayServe(w.payload, w.exclude) {
 			r.hand(w, handover{err: g.unavailable(w.payload, w.exclude)})
 		}
 		w = next
@@ -171,10 +191,10 @@ func (r *Router) offer(g *generation, i int) bool {
 		r.seek(g, i)
 		return false
 	}
-	if !m.HasRoom() {
+	if !m.Available() || !m.HasRoom() {
 		return false
 	}
-	w := r.line.next(i)
+	w := r.line.next(g, i)
 	if w == nil {
 		return false
 	}
@@ -188,7 +208,7 @@ func (r *Router) offer(g *generation, i int) bool {
 
 // give hands w the slot on the replica at index i. The mutex is held.
 func (r *Router) give(i int, w *waiter, slot *llmserver.Slot) {
-	r.line.give(i, w, slot)
+	r.line.give(r.current.Load(), i, w, slot)
 	r.left()
 }
 
@@ -207,30 +227,35 @@ func (r *Router) left() {
 }
 
 // release ends a slot's use. While requests wait it is handed over without
-// ever being free. While none do, the slot is freed first and the line looked at
-// again after that; who joins the line counts itself first and tries for a slot
-// after that, so one of the two sees the other.
+// ever being free. Otherwise it is freed first and the line looked at again after that; who joins
+// the line counts itself first and tries for a slot after that, so one of the two sees the other.
 func (r *Router) release(s *llmserver.Slot) {
 	r.freedSlots.Add(1)
 	replica := s.Replica()
-	if r.waiting.Load() == 0 || replica.CountsSlots() {
-		s.Release()
-		if !r.current.Load().chooses(replica) {
-			replica.Freed()
-		}
-		r.freed(replica)
+	if r.waiting.Load() > 0 && !replica.CountsSlots() && r.handOver(s) {
 		return
 	}
+	s.Release()
+	if !r.current.Load().chooses(replica) {
+		replica.Freed() // another model's requests may wait for it by now
+	}
+	r.freed(replica)
+}
+
+// handOver reports whether a waiting request has got the slot.
+func (r *Router) handOver(s *llmserver.Slot) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	i, w := r.wanting(replica)
+	i, w := r.wanting(s.Replica())
 	if w == nil {
-		s.Release()
-		return
+		return false
 	}
-	if heir := s.HandOver(w.payload.RequestID); heir != nil {
-		r.give(i, w, heir)
+	heir := s.HandOver(w.payload.RequestID)
+	if heir == nil {
+		return false
 	}
+	r.give(i, w, heir)
+	return true
 }
 
 // passOn gives a slot that was handed over, but not used, to the next in line.
@@ -270,11 +295,15 @@ func (r *Router) freed(replica *llmserver.Replica) {
 // wanting finds who is to get a slot of the replica, nil if nobody, and the
 // replica's index, -1 if it is no member. The mutex is held.
 func (r *Router) wanting(replica *llmserver.Replica) (i int, w *waiter) {
-	i, member := r.current.Load().index[replica]
-	if !member {
+	g := r.current.Load()
+	i, member := g.index[replica]
+	switch {
+	case !member:
 		return -1, nil
+	case !replica.Up(): // whether an ejected one lets somebody in is its circuit's business
+		return i, nil
 	}
-	return i, r.line.next(i)
+	return i, r.line.next(g, i)
 }
 
 // chooses tells whether a replica is chosen from.
@@ -307,12 +336,14 @@ func (g *generation) spare() {
 	}
 }
 
-// mayComeBack tells whether there are members that are merely down. Who is in line waits for such a
-// one as long as for a slot: one failed probe must not cost a whole line.
-func (g *generation) mayComeBack(p *Payload, tried []*llmserver.Replica) bool {
-	return slices.ContainsFunc(g.eligible(p), func(m *llmserver.Replica) bool {
-		return !m.Draining() && !slices.Contains(tried, m)
-	})
+// mayServe reports whether there is a member that serves p now or may later: down or ejected, it may
+// come back, and one failed probe must not cost a whole line.
+func (g *generation) mayServe(p *Payload, tried []*llmserver.Replica) bool {
+	if p.Only != nil {
+		_, member := g.index[p.Only]
+		return member && !p.Only.Draining() && !slices.Contains(tried, p.Only)
+	}
+	return slices.ContainsFunc(g.staying, func(m *llmserver.Replica) bool { return !slices.Contains(tried, m) })
 }
 
 // unavailable says why nobody can be asked to serve.

@@ -20,7 +20,7 @@ const (
 // slot that it gets goes to who wants it most at that moment. The mutex is held.
 func (r *Router) seek(g *generation, i int) {
 	m := g.members[i]
-	if r.seeking[m] != nil || !m.Available() || r.line.next(i) == nil {
+	if r.seeking[m] != nil || !m.Available() || r.line.next(g, i) == nil {
 		return
 	}
 	slot, err := m.Claim("waiting line", 0)
