@@ -237,7 +237,7 @@ func BenchmarkChooseAndNote(b *testing.B) {
 					if err != nil {
 						b.Fatal(err)
 					}
-					if _, err := sel.Dispatch(nil); err != nil {
+					if _, err := sel.Dispatch(&http.Request{}); err != nil {
 						b.Fatal(err)
 					}
 					sel.Release()

@@ -24,21 +24,34 @@ type bubble struct{ rapid.TB }
 type modelCircuit struct {
 	failures int
 	times    int
-	until    time.Time // zero while closed
-	trial    *Slot
+	until    time.Duration // by monotonic time; zero while closed
+	opened   time.Duration
+	halfOpen bool
 	spared   bool
 }
 
-func (m *modelCircuit) due() bool { return m.trial == nil && !time.Now().Before(m.until) }
+func (m *modelCircuit) isOpen() bool { return m.until != 0 }
 
-func (m *modelCircuit) admits() bool { return m.until.IsZero() || m.spared || m.due() }
+func (m *modelCircuit) due() bool { return m.isOpen() && monotonic() >= m.until }
+
+func (m *modelCircuit) admits() bool { return !m.isOpen() || m.spared || m.due() }
+
+// enter lets a request in, as a trial if the time is over.
+func (m *modelCircuit) enter() {
+	if m.due() {
+		m.halfOpen, m.until = true, monotonic()+5*time.Second
+	}
+}
 
 // open opens it for 30 s, 60 s, and so on up to 300 s.
 func (m *modelCircuit) open() {
 	m.times++
-	m.failures, m.trial = 0, nil
-	m.until = time.Now().Add(min(30*time.Second<<(m.times-1), 300*time.Second))
+	m.failures, m.halfOpen, m.opened = 0, false, monotonic()
+	m.until = m.opened + min(30*time.Second<<(m.times-1), 300*time.Second)
 }
+
+// counts reports whether what came of the slot's request has a say while the circuit is open.
+func (m *modelCircuit) counts(s *Slot) bool { return s.since >= m.opened }
 
 // circuitMachine plays requests on one replica, and the model beside it.
 type circuitMachine struct {
@@ -53,7 +66,6 @@ func (m *circuitMachine) claim(t *rapid.T) {
 	if anyway && err != nil {
 		s, err = m.r.ClaimAnyway("holder")
 	}
-	trial := !m.model.until.IsZero() && m.model.due()
 	switch {
 	case !m.model.admits() && !anyway:
 		if err != ErrEjected {
@@ -62,12 +74,8 @@ func (m *circuitMachine) claim(t *rapid.T) {
 		return
 	case err != nil:
 		t.Fatalf("Claim = %v", err)
-	case s.trial.Load() != trial:
-		t.Fatalf("a trial: %t; want %t", s.trial.Load(), trial)
 	}
-	if trial {
-		m.model.trial = s
-	}
+	m.model.enter()
 	m.slots = append(m.slots, s)
 }
 
@@ -87,11 +95,8 @@ func (m *circuitMachine) good(t *rapid.T) {
 	resp := &http.Response{StatusCode: rapid.SampledFrom([]int{200, 204, 302}).Draw(t, "status"), Body: io.NopCloser(strings.NewReader("x"))}
 	m.r.listen(s, resp)
 	io.ReadAll(resp.Body)
-	switch {
-	case m.model.trial == s:
+	if !m.model.isOpen() || m.model.counts(s) {
 		m.model = modelCircuit{}
-	case m.model.until.IsZero():
-		m.model.failures = 0
 	}
 	s.Release()
 }
@@ -100,9 +105,11 @@ func (m *circuitMachine) bad(t *rapid.T) {
 	s := m.take(t)
 	s.Blame(rapid.SampledFrom([]error{ErrBroken, ErrTimeout, ErrNotHTTP, ErrGateway}).Draw(t, "error"))
 	switch {
-	case m.model.trial == s:
-		m.model.open()
-	case m.model.until.IsZero():
+	case m.model.isOpen():
+		if m.model.halfOpen && m.model.counts(s) {
+			m.model.open()
+		}
+	default:
 		if m.model.failures++; m.model.failures == 5 {
 			m.model.open()
 		}
@@ -123,49 +130,27 @@ func (m *circuitMachine) silent(t *rapid.T) {
 		m.r.listen(s, resp)
 		io.ReadAll(resp.Body)
 	}
-	if m.model.trial == s {
-		m.model.trial = nil
-	}
 	s.Release()
 }
 
 // pass hands a slot over, as a request in line gets it.
 func (m *circuitMachine) pass(t *rapid.T) {
 	s := m.take(t)
-	if m.model.trial == s {
-		m.model.trial = nil
-	}
-	trial := !m.model.until.IsZero() && m.model.due()
 	heir := s.HandOver("heir")
 	if (heir != nil) != m.model.admits() {
 		t.Fatalf("handed over: %t; want %t", heir != nil, m.model.admits())
 	}
-	if heir == nil {
-		return
+	if heir != nil {
+		m.model.enter()
+		m.slots = append(m.slots, heir)
 	}
-	if heir.trial.Load() != trial {
-		t.Fatalf("a trial: %t; want %t", heir.trial.Load(), trial)
-	}
-	if trial {
-		m.model.trial = heir
-	}
-	m.slots = append(m.slots, heir)
 }
 
 func (m *circuitMachine) check(t *rapid.T) {
 	if m.r.Available() != m.model.admits() || m.r.HasRoom() != m.model.admits() {
 		t.Fatalf("available: %t, with room: %t; want %t at %+v", m.r.Available(), m.r.HasRoom(), m.model.admits(), m.model)
 	}
-	trials := 0
-	for _, s := range m.slots {
-		if s.trial.Load() {
-			trials++
-		}
-	}
-	if trials > 1 || (trials == 1) != (m.model.trial != nil) {
-		t.Fatalf("%d trials at %+v", trials, m.model)
-	}
-	if _, open := m.r.Ejected(); open == m.model.until.IsZero() {
+	if _, open := m.r.Ejected(); open != m.model.isOpen() {
 		t.Fatalf("open: %t at %+v", open, m.model)
 	}
 }
@@ -183,10 +168,10 @@ func TestACircuitDoesAsItsPictureSays(t *testing.T) {
 				"spare": func(t *rapid.T) {
 					spared := rapid.Bool().Draw(t, "spared")
 					r.Spare(spared)
-					m.model.spared = spared && !m.model.until.IsZero()
+					m.model.spared = spared && m.model.isOpen()
 				},
 				"sleep": func(t *rapid.T) {
-					time.Sleep(time.Duration(rapid.SampledFrom([]int{1, 29, 30, 60, 299, 300}).Draw(t, "seconds")) * time.Second)
+					time.Sleep(time.Duration(rapid.SampledFrom([]int{1, 4, 5, 29, 30, 60, 299, 300}).Draw(t, "seconds")) * time.Second)
 				},
 			})
 			for _, s := range m.slots {
@@ -341,48 +326,90 @@ func TestTheTrialsFirstByteClosesTheCircuitAndStartsSlowly(t *testing.T) {
 	})
 }
 
-func TestATrialWithoutAVerdictMakesRoomForTheNext(t *testing.T) {
+// Nobody owns a trial, so nothing that becomes of its request can keep the circuit half-open.
+func TestCircuitLetsTheNextOneInWhereATrialBringsNoVerdict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, fake := newTestReplica(tolerated)
+		r, fake := newTestReplica(2 * tolerated)
 		fail(t, r, fake, ErrBroken, tolerated)
 		time.Sleep(firstEjection)
 		synctest.Wait()
 		var told atomic.Int32
 		r.Observe(func() { told.Add(1) })
+		var under []*Slot
 		for name, end := range map[string]func(s *Slot){
-			"its client goes":           func(s *Slot) { s.Blame(context.Canceled) },
-			"it is never sent":          func(*Slot) {},
-			"its answer is never read":  func(s *Slot) { r.listen(s, &http.Response{StatusCode: 200}) },
-			"the request was at fault":  func(s *Slot) { r.listen(s, &http.Response{StatusCode: 400}) },
+			"its client goes":           func(s *Slot) { s.Blame(context.Canceled); s.Release() },
+			"it is never sent":          func(s *Slot) { s.Release() },
+			"its response is long":      func(s *Slot) { r.listen(s, &http.Response{StatusCode: 200}); under = append(under, s) },
+			"the request was at fault":  func(s *Slot) { r.listen(s, &http.Response{StatusCode: 400}); s.Release() },
 			"the backend would not":     func(s *Slot) { fake.faults = func(string) error { return ErrFull }; s.Confirm(t.Context(), 0) },
-			"its connection was an old": func(s *Slot) { s.Blame(fmt.Errorf("%w: %w", ErrBroken, ErrStale)) },
+			"its connection was an old": func(s *Slot) { s.Blame(fmt.Errorf("%w: %w", ErrBroken, ErrStale)); s.Release() },
+			"another one gets its slot": func(s *Slot) { s.HandOver("heir").Release() },
 		} {
 			fake.faults = nil
-			before := told.Load()
+			told.Store(0)
 			s, err := r.Claim("holder", 0)
-			if err != nil || !s.trial.Load() {
+			if err != nil {
 				t.Fatalf("where %s: %v", name, err)
 			}
-			if r.Available() {
-				t.Errorf("where %s: another is let in", name)
-			}
+			r.Spare(name == "another one gets its slot")
 			end(s)
+			r.Spare(false)
+			time.Sleep(trialTime - time.Millisecond)
+			if r.Available() {
+				t.Errorf("where %s: another is let in too soon", name)
+			}
+			time.Sleep(time.Millisecond)
+			synctest.Wait()
+			if !r.Available() || told.Load() == 0 {
+				t.Errorf("where %s: available %t, told %d times", name, r.Available(), told.Load())
+			}
+		}
+		for _, s := range under {
 			s.Release()
-			r.Wait()
-			if !r.Available() || told.Load() == before {
-				t.Errorf("where %s: available %t, told %d times", name, r.Available(), told.Load()-before)
-			}
 		}
-		for range tolerated { // anyway: those that are no trial too
-			if s, err := r.ClaimAnyway("holder"); err != nil {
-				t.Error(err)
-			} else {
-				defer r.Wait()
-				defer s.Release()
-			}
+		r.Wait()
+	})
+}
+
+// What was sent before the circuit opened says nothing of the time since.
+func TestCircuitHeedsNoRequestFromBeforeItOpened(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, fake := newTestReplica(3 * tolerated)
+		respond := func(s *Slot) {
+			resp := &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader("x"))}
+			r.listen(s, resp)
+			resp.Body.Read(make([]byte, 1))
+			s.Release()
 		}
-		if _, err := r.ClaimAnyway("another"); err != ErrFull {
-			t.Errorf("on a full replica: %v", err)
+		good, bad := claim(t, r), claim(t, r)
+		time.Sleep(time.Second)
+		fail(t, r, fake, ErrBroken, tolerated)
+		respond(good)
+		if r.Available() {
+			t.Error("a response to an earlier request has closed it")
+		}
+		time.Sleep(firstEjection)
+		trial := claim(t, r)
+		bad.Blame(ErrBroken)
+		bad.Release()
+		if r.Ejections() != 1 {
+			t.Error("the failure of an earlier request has opened it again")
+		}
+		respond(trial)
+		r.Wait()
+		if !r.Available() {
+			t.Error("the trial has not closed it")
+		}
+	})
+}
+
+// A clock that is set back keeps no replica out: time.Now is never compared.
+func TestCircuitTimesAreMonotonic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, fake := newTestReplica(tolerated)
+		fail(t, r, fake, ErrBroken, tolerated)
+		if until := time.Duration(r.circuit.read().until) * time.Millisecond; until > monotonic()+firstEjection {
+			t.Errorf("it ends at %v; now it is %v", until, monotonic())
 		}
 	})
 }

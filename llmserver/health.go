@@ -12,22 +12,23 @@ import (
 // health is what is known of whether a replica can be reached. Two things tell: requests and probes.
 //
 //	     a request: no connection, draining, no clear answer
-//	     probes: draining, or anything else three times in a row
+//	     probes: draining, late while nothing else came either, or anything else three times in a row
 //	up ─────────────────────────────────────────────────────────▶ down
 //	 ▲                                                             │
 //	 └─────────────────────────────────────────────────────────────┘
 //	     a good probe
 //
-// A late probe does not count while the replica answers requests: a busy engine answers its health
+// A late probe does not count if some byte of a response came meanwhile: a busy engine answers its health
 // last. After a failed probe the next one comes soon, with growing gaps up to the usual period.
 // Whether what is reached works is the circuit's business. A replica that is down keeps its place in
 // the set, and so on the hash ring.
 type health struct {
-	down     atomic.Pointer[string] // why it cannot serve; nil while it can
-	heard    atomic.Int64           // when it last answered a request, Unix nanoseconds
-	wake     chan struct{}          // asks for a probe now
-	mu       sync.Mutex
-	observer func() // called after each change, from the goroutine that saw it; may be nil
+	down      atomic.Pointer[string] // why it cannot serve; nil while it can
+	responded atomic.Int64           // when it last began a response, by monotonic time
+	received  atomic.Uint64          // reads that have brought some of a response so far
+	wake      chan struct{}          // asks for a probe now
+	mu        sync.Mutex
+	observer  func() // called after each change, from the goroutine that saw it; may be nil
 }
 
 const (
@@ -48,10 +49,9 @@ func (r *Replica) Available() bool {
 // ejected.
 func (r *Replica) Up() bool { return r.health.down.Load() == nil && r.gate.read().phase == serving }
 
-// Ejected tells since when the replica's circuit is open; false if it is closed.
-func (r *Replica) Ejected() (since time.Time, open bool) {
-	s := r.circuit.read()
-	return time.UnixMilli(s.until).Add(-s.ejected()), s.open()
+// Ejected reports whether the replica's circuit is open, and since when, by a monotonic clock.
+func (r *Replica) Ejected() (since time.Duration, open bool) {
+	return time.Duration(r.circuit.opened.Load()), r.circuit.read().open()
 }
 
 // Spare has the replica chosen though its circuit is open, or not any more. Whoever knows the other
@@ -71,7 +71,7 @@ func (r *Replica) State() string {
 		return "down"
 	case !s.open():
 		return "serving"
-	case s.trial || s.due():
+	case s.halfOpen || s.due():
 		return "half_open"
 	default:
 		return "ejected"
@@ -148,28 +148,26 @@ func (r *Replica) setAside(err error) (news bool) {
 	return news
 }
 
-// answered hears of a request that was answered.
-func (h *health) answered() { h.heard.Store(time.Now().UnixNano()) }
-
 // keepProbing probes the replica until ctx ends: at its period, soon and with growing
 // gaps after a failure, and at once when a request could not connect. The first
 // probe comes at once.
 func (r *Replica) keepProbing(ctx context.Context) {
 	misses, retry := 0, firstRetry
 	for {
+		received := r.health.received.Load()
 		err := r.probe(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		period := r.Endpoint().ProbeEvery
+		period, late := r.Endpoint().ProbeEvery, errors.Is(err, errProbeLate)
 		switch {
 		case err == nil:
 			misses, retry = 0, firstRetry
 			r.set(nil)
-		case errors.Is(err, context.DeadlineExceeded) && r.busy(period):
+		case late && r.health.received.Load() != received:
 			misses = 0
 		default:
-			if misses++; misses >= missesAllowed || errors.Is(err, ErrDraining) || !r.Up() {
+			if misses++; misses >= missesAllowed || late || errors.Is(err, ErrDraining) || !r.Up() {
 				r.set(err)
 			}
 			period = min(retry, period)
@@ -181,21 +179,22 @@ func (r *Replica) keepProbing(ctx context.Context) {
 	}
 }
 
+// errProbeLate is what clients read of a replica that is down for it.
+var errProbeLate = errors.New("its health check was not answered in time")
+
 // probe asks once.
 func (r *Replica) probe(ctx context.Context) error {
-	ctx, stop := context.WithTimeout(ctx, r.Endpoint().ProbeTimeout)
+	ctx, stop := context.WithTimeoutCause(ctx, r.Endpoint().ProbeTimeout, errProbeLate)
 	defer stop()
 	report, err := r.backend.Probe(ctx)
 	r.learn(report)
-	if err == nil && report.Draining {
-		err = ErrDraining
+	switch {
+	case err == nil && report.Draining:
+		return ErrDraining
+	case err != nil && ctx.Err() != nil:
+		return context.Cause(ctx)
 	}
 	return err
-}
-
-// busy tells whether the replica answered a request not long ago.
-func (r *Replica) busy(within time.Duration) bool {
-	return time.Since(time.Unix(0, r.health.heard.Load())) < 2*within
 }
 
 // pause waits about d, less when a probe is asked for; false when ctx ended.

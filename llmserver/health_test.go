@@ -3,6 +3,7 @@ package llmserver
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -149,7 +150,7 @@ func TestProbesAloneSetAReplicaAsideOnlyAfterThreeFailuresInARow(t *testing.T) {
 	}
 }
 
-func TestLateProbesAreSoftEvidence(t *testing.T) {
+func TestReplicaIsDownAfterItsFirstLateProbeIfNothingElseCame(t *testing.T) {
 	probes := 0
 	probe := func(ctx context.Context) error {
 		probes++
@@ -158,27 +159,46 @@ func TestLateProbesAreSoftEvidence(t *testing.T) {
 	watched(t, probe, func(r *Replica, _ *fakeBackend, _ *atomic.Int32) {
 		setAside := make(chan int, 1)
 		r.Observe(func() { setAside <- probes })
-		if n := <-setAside; n != missesAllowed || r.Available() {
-			t.Errorf("available %t after %d probes; want false, %d", r.Available(), n, missesAllowed)
+		if n := <-setAside; n != 1 || r.Available() {
+			t.Errorf("available %t after %d probes; want false, 1", r.Available(), n)
+		}
+		if r.Said() != "its health check was not answered in time" {
+			t.Errorf("it says %q", r.Said())
 		}
 	})
 }
 
-func TestAnEngineThatAnswersRequestsIsNotSetAsideForLateProbes(t *testing.T) {
-	watched(t, late, func(r *Replica, fake *fakeBackend, changes *atomic.Int32) {
-		for range 60 {
-			ask(t, r, fake, nil)
-			time.Sleep(10 * time.Second)
-		}
-		if !r.Available() || changes.Load() != 0 {
-			t.Fatalf("available %t after %d changes", r.Available(), changes.Load())
-		}
-		time.Sleep(2 * time.Minute) // now it answers nothing any more
-		synctest.Wait()
-		if r.Available() {
-			t.Error("it is still available")
-		}
-	})
+func TestReplicaThatSendsResponsesIsNotDownForLateProbes(t *testing.T) {
+	for name, sends := range map[string]func(t *testing.T, r *Replica, fake *fakeBackend) func(){
+		"responses": func(t *testing.T, r *Replica, fake *fakeBackend) func() {
+			return func() { ask(t, r, fake, nil) }
+		},
+		"more of a long one": func(t *testing.T, r *Replica, _ *fakeBackend) func() {
+			s := claim(t, r)
+			resp := &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(strings.Repeat("x", 1000)))}
+			r.listen(s, resp)
+			t.Cleanup(s.Release)
+			return func() { resp.Body.Read(make([]byte, 1)) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			watched(t, late, func(r *Replica, fake *fakeBackend, changes *atomic.Int32) {
+				send := sends(t, r, fake)
+				for range 120 {
+					send()
+					time.Sleep(patient.ProbeTimeout / 2)
+				}
+				if !r.Available() || changes.Load() != 0 {
+					t.Fatalf("available %t after %d changes", r.Available(), changes.Load())
+				}
+				time.Sleep(2 * (patient.ProbeEvery + patient.ProbeTimeout)) // now it sends nothing any more
+				synctest.Wait()
+				if r.Available() {
+					t.Error("it is still available")
+				}
+			})
+		})
+	}
 }
 
 func TestDrainingIsTold(t *testing.T) {

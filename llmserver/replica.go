@@ -64,7 +64,7 @@ type Replica struct {
 	endpoint atomic.Pointer[Endpoint]
 	health   health
 	circuit  circuit
-	back     atomic.Int64 // when it came back, Unix nanoseconds; zero once that is long ago
+	back     atomic.Int64 // when it came back, by monotonic time; zero once that is long ago
 	view     view
 	events   Events
 
@@ -146,40 +146,33 @@ func (r *Replica) Claim(holder string, bound int) (*Slot, error) {
 
 // ClaimInto is Claim for one who has the slot's memory already, still zero. On an error it is as it was.
 func (r *Replica) ClaimInto(s *Slot, holder string, bound int) error {
-	trial, ok := r.circuit.enter()
-	if !ok {
+	if !r.enter() {
 		return ErrEjected
 	}
-	return r.claim(s, holder, bound, trial)
+	return r.claim(s, holder, bound)
 }
 
 // ClaimAnyway is Claim for one who has nobody else to ask: the circuit has no say.
 func (r *Replica) ClaimAnyway(holder string) (*Slot, error) {
 	s := new(Slot)
-	trial, _ := r.circuit.enter()
-	if err := r.claim(s, holder, 0, trial); err != nil {
+	r.enter() // perhaps as a trial
+	if err := r.claim(s, holder, 0); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
-func (r *Replica) claim(s *Slot, holder string, bound int, trial bool) error {
+func (r *Replica) claim(s *Slot, holder string, bound int) error {
 	if err := r.gate.reserve(bound); err != nil {
-		if trial {
-			r.circuit.leave()
-		}
 		return err
 	}
-	r.grant(s, holder, trial)
+	r.grant(s, holder)
 	return nil
 }
 
 // grant makes the slot for a unit that the gate counts as reserved already.
-func (r *Replica) grant(s *Slot, holder string, trial bool) {
-	s.replica, s.token, s.holder, s.since = r, NewUUID(), holder, time.Now()
-	if trial {
-		s.trial.Store(true)
-	}
+func (r *Replica) grant(s *Slot, holder string) {
+	s.replica, s.token, s.holder, s.since = r, NewUUID(), holder, monotonic()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s.next = r.live
@@ -216,8 +209,9 @@ func (r *Replica) Slots() []SlotInfo {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var all []SlotInfo
+	start := time.Now().Add(-monotonic())
 	for s := r.live; s != nil; s = s.next {
-		all = append(all, SlotInfo{s.holder, s.state.Load() == slotRunning, s.since})
+		all = append(all, SlotInfo{s.holder, s.state.Load() == slotRunning, start.Add(s.since)})
 	}
 	return all
 }
@@ -225,6 +219,7 @@ func (r *Replica) Slots() []SlotInfo {
 // Do sends a request into a slot that was started. A replica that cannot be
 // connected to is down from then on, until a probe reaches it.
 func (r *Replica) Do(req *http.Request, s *Slot) (*http.Response, error) {
+	s.sent, s.received = monotonic(), r.health.received.Load()
 	resp, report, err := r.backend.Do(req, s.token)
 	r.learn(report)
 	if err != nil {
@@ -234,7 +229,8 @@ func (r *Replica) Do(req *http.Request, s *Slot) (*http.Response, error) {
 		}
 		return nil, fmt.Errorf("replica %s: %w", r.Label(), err)
 	}
-	r.health.answered()
+	r.health.responded.Store(int64(monotonic()))
+	r.health.received.Add(1)
 	r.listen(s, resp)
 	return resp, nil
 }

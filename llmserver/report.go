@@ -28,7 +28,7 @@ const freshness = time.Second
 // edges since the report count at once, in whatever order reports come.
 type view struct {
 	others    atomic.Int64 // ongoing for other ingresses
-	at        atomic.Int64 // when that was reported, Unix nanoseconds
+	at        atomic.Int64 // when that was reported, by monotonic time
 	restarted atomic.Bool  // another process has answered
 
 	mu   sync.Mutex
@@ -60,7 +60,7 @@ func (r *Replica) learn(report Report) {
 	}
 	if own, known := r.own(report); known {
 		v.others.Store(int64(max(0, report.Ongoing-own)))
-		v.at.Store(time.Now().UnixNano())
+		v.at.Store(int64(monotonic()))
 	}
 	report.OwnKnown = report.OwnKnown || v.last.OwnKnown
 	v.last = report
@@ -95,4 +95,4 @@ func (r *Replica) recap(limit int) {
 }
 
 // fresh tells whether the last report is to be believed when it leaves no room.
-func (v *view) fresh() bool { return time.Since(time.Unix(0, v.at.Load())) < freshness }
+func (v *view) fresh() bool { return monotonic()-time.Duration(v.at.Load()) < freshness }

@@ -36,12 +36,16 @@ func NewUUID() (t uuid.UUID) {
 type Slot struct {
 	replica *Replica
 	token   Token
-	holder  string // under the replica's mutex
-	since   time.Time
+	holder  string        // under the replica's mutex
+	since   time.Duration // when it was claimed, by monotonic time
 	state   atomic.Uint32
-	trial   atomic.Bool // its request is the trial of the replica's circuit, and has no verdict yet
 
-	confirmed bool // by the backend; belongs to who holds the slot
+	// These belong to who holds the slot.
+	confirmed bool          // by the backend
+	sent      time.Duration // when its request was sent, by monotonic time; zero before
+	received  uint64        // by the replica's clients until then, see health
+	body      slotBody      // of the response
+	counted   bool          // as a failure of the replica
 
 	prev, next *Slot // in the replica's list of live slots, under its mutex
 }
@@ -132,16 +136,12 @@ func (s *Slot) HandOver(holder string) *Slot {
 		return nil
 	}
 	defer s.cancel(unit)
-	trial, ok := s.replica.circuit.enter()
-	if !ok || s.replica.gate.pass(unit) != nil {
+	if !s.replica.enter() || s.replica.gate.pass(unit) != nil {
 		s.replica.gate.free(unit)
-		if trial {
-			s.replica.unsettled()
-		}
 		return nil
 	}
 	heir := new(Slot)
-	s.replica.grant(heir, holder, trial)
+	s.replica.grant(heir, holder)
 	return heir
 }
 
@@ -156,9 +156,6 @@ func (s *Slot) end() (unit uint64, ok bool) {
 			continue // it was started just now
 		}
 		s.replica.forget(s)
-		if s.trial.Swap(false) {
-			s.replica.unsettled()
-		}
 		if state == slotRunning {
 			return oneRunning, true
 		}

@@ -10,7 +10,7 @@ const (
 )
 
 // comeBack begins the slow start of a replica that was down or ejected.
-func (r *Replica) comeBack() { r.back.Store(time.Now().UnixNano()) }
+func (r *Replica) comeBack() { r.back.Store(int64(monotonic())) }
 
 // Burden is what load comparisons within a tier go by: the load, with the request to be placed, over
 // the share that the replica is to get. The share is 1, but after the replica has come back it grows
@@ -23,7 +23,7 @@ func (r *Replica) Burden() float64 {
 	if back == 0 {
 		return load
 	}
-	share := time.Since(time.Unix(0, back)).Seconds() / slowStart.Seconds()
+	share := float64(int64(monotonic())-back) / float64(slowStart)
 	if share >= 1 {
 		r.back.CompareAndSwap(back, 0)
 		return load

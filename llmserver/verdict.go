@@ -14,30 +14,40 @@ import (
 // answers its probes and nothing else is ejected in the end.
 //
 // Counted, and ejected after so many in a row: a connection that broke before the first byte or was
-// given up for its silence, an answer that is not HTTP, and a 502, 503 or 504 that is no refusal.
+// given up for its silence, an answer that is not HTTP, a 502, 503 or 504 that is no refusal, and
+// silence that others have not, see Abandoned.
 //
 // A good answer clears the count. All else says nothing: 4xx and 500, which requests bring about
 // themselves (a prompt that is too long); refusals; an old connection that broke; and whatever ends
 // because the client went away.
 
-// failed hears why a request, or its reservation, came to nothing.
+// suspiciousSilence is how long a replica must have sent nothing for that to count against it. Clients of
+// interactive services wait as long; a long prompt takes longer, but then the siblings' streams go on.
+const suspiciousSilence = 2 * time.Second
+
+// failed records why a request, or its reservation, came to nothing.
 func (r *Replica) failed(s *Slot, err error) {
 	switch {
 	case errors.Is(err, ErrNoConnection), errors.Is(err, errUnclear):
-		if r.setAside(err) || s.trial.Load() {
+		if r.setAside(err) || r.circuit.read().open() {
 			r.count(s, err)
 		}
 	case errors.Is(err, ErrDraining):
 		r.setAside(err)
 	case errors.Is(err, ErrStale):
-	case errors.Is(err, ErrBroken), errors.Is(err, ErrTimeout), errors.Is(err, ErrNotHTTP), errors.Is(err, ErrGateway):
+	case errors.Is(err, ErrBroken), errors.Is(err, ErrTimeout), errors.Is(err, ErrNotHTTP), errors.Is(err, ErrGateway),
+		errors.Is(err, ErrSilent):
 		r.count(s, err)
 	}
 }
 
-// count counts a failure against the replica.
+// count counts a failure against the replica, once for each slot.
 func (r *Replica) count(s *Slot, err error) {
-	ejected := r.circuit.fail(s.trial.Swap(false), err)
+	if s.counted {
+		return
+	}
+	s.counted = true
+	ejected := r.circuit.fail(s.since, err)
 	if ejected == 0 {
 		return
 	}
@@ -47,44 +57,60 @@ func (r *Replica) count(s *Slot, err error) {
 	r.health.tell()
 }
 
-// succeeded hears that an answer has come which shows that the replica works.
-func (r *Replica) succeeded(s *Slot) {
-	if r.circuit.succeed(s.trial.Swap(false)) {
-		r.comeBack()
-		r.health.tell()
+// enter reports whether the circuit lets a request in. Who waits may use the replica again if the verdict on a
+// trial does not come in time.
+func (r *Replica) enter() bool {
+	trial, ok := r.circuit.enter()
+	if trial {
+		time.AfterFunc(trialTime, r.health.tell)
 	}
+	return ok
 }
 
-// unsettled ends a trial without a verdict. In the background, because slots end under the locks of
-// whoever is told.
-func (r *Replica) unsettled() {
-	r.circuit.leave()
-	r.background.Go(r.health.tell)
-}
-
-// listen has the first byte of a good answer heard, where that matters.
+// listen has the bytes of a response counted, and the first of a good one close the circuit.
 func (r *Replica) listen(s *Slot, resp *http.Response) {
-	if resp.StatusCode < http.StatusBadRequest && r.circuit.word.Load() != 0 {
-		resp.Body = &firstByte{ReadCloser: resp.Body, replica: r, slot: s}
-	}
+	s.body = slotBody{ReadCloser: resp.Body, slot: s, good: resp.StatusCode < http.StatusBadRequest}
+	resp.Body = &s.body
 }
 
-// firstByte is the body of an answer whose first byte is waited for. Its end without any says
-// nothing: a stream may end so because its process died.
-type firstByte struct {
+// slotBody is the body of a response in a slot. Its end without any byte says nothing: a stream may
+// end so because its process died.
+type slotBody struct {
 	io.ReadCloser
-	replica *Replica
-	slot    *Slot
-	heard   bool
+	slot *Slot
+	good bool // and no byte of it has been seen yet
 }
 
-func (b *firstByte) Read(p []byte) (int, error) {
+func (b *slotBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if !b.heard && n > 0 {
-		b.heard = true
-		b.replica.succeeded(b.slot)
+	if n > 0 {
+		r := b.slot.replica
+		r.health.received.Add(1)
+		if b.good {
+			b.good = false
+			if r.circuit.succeed(b.slot.since) {
+				r.comeBack()
+				r.health.tell()
+			}
+		}
 	}
 	return n, err
+}
+
+// Abandoned records that the request in the slot was given up, by its client or for lack of time. That counts
+// against the replica if it has sent no byte to anybody since it got the request, for 2 s or more, while one of its
+// siblings began a response: then it hangs, and its clients leave before anything else fails.
+func (s *Slot) Abandoned(siblings []*Replica) {
+	r := s.replica
+	if s.sent == 0 || monotonic()-s.sent < suspiciousSilence || r.health.received.Load() != s.received {
+		return
+	}
+	for _, other := range siblings {
+		if other != r && time.Duration(other.health.responded.Load()) > s.sent {
+			r.failed(s, ErrSilent)
+			return
+		}
+	}
 }
 
 // Blame hears why the request in the slot came to nothing after its answer had begun to come. What

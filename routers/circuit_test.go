@@ -242,7 +242,7 @@ func TestARequestInLineIsTheTrialAndTheOthersWaitForItsFirstByte(t *testing.T) {
 	})
 }
 
-func TestATrialWhoseClientHangsUpIsPassedOnAtOnce(t *testing.T) {
+func TestRouterLetsTheNextOneTryFiveSecondsAfterATrialWithoutVerdict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, failures, 1)
 		r := watching(f, newByText, Limits{MaxQueued: -1, QueueTimeout: time.Hour})
@@ -260,7 +260,7 @@ func TestATrialWhoseClientHangsUpIsPassedOnAtOnce(t *testing.T) {
 		}
 		trial.Release()
 		<-q.done
-		if q.took != 0 || q.sel.Replica() != f.replicas[0] {
+		if q.took != 5*time.Second || q.sel.Replica() != f.replicas[0] {
 			t.Errorf("the next one waited %v for %s", q.took, q.sel.Replica().ID())
 		}
 		serve(t, q.sel)
@@ -420,6 +420,8 @@ func TestWhoWaitsForAnEjectedAgentIsItsTrial(t *testing.T) {
 		wantServed(t, all, 0, 1)
 		dispatch(t, all[1])
 		all[1].sel.Release() // without a byte: no verdict
+		wantServed(t, all, 0, 1)
+		time.Sleep(5 * time.Second)
 		wantServed(t, all, 0, 1, 2)
 		dispatch(t, all[2])
 		all[2].sel.Release()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -126,7 +127,7 @@ func (l *reloads) end(t *testing.T) {
 
 // serveGone is serve for a replica that may have left the set.
 func serveGone(t *testing.T, sel *Selection) {
-	if _, err := sel.Dispatch(nil); err != nil && !errors.Is(err, llmserver.ErrGone) {
+	if _, err := sel.Dispatch(&http.Request{}); err != nil && !errors.Is(err, llmserver.ErrGone) {
 		t.Errorf("Dispatch: %v", err)
 	}
 	sel.Release()

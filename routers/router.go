@@ -1,6 +1,7 @@
 package routers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -317,7 +318,7 @@ func (g *generation) chooses(r *llmserver.Replica) bool {
 func (g *generation) spare() {
 	type ejected struct {
 		*llmserver.Replica
-		since time.Time
+		since time.Duration
 	}
 	up, all := 0, []ejected(nil)
 	for _, m := range g.members {
@@ -329,7 +330,7 @@ func (g *generation) spare() {
 			all = append(all, ejected{m, since})
 		}
 	}
-	slices.SortStableFunc(all, func(a, b ejected) int { return a.since.Compare(b.since) })
+	slices.SortStableFunc(all, func(a, b ejected) int { return cmp.Compare(a.since, b.since) })
 	out := min(len(g.members)/2, up-1)
 	for i, e := range all {
 		e.Spare(i >= out)

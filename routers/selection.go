@@ -53,6 +53,9 @@ func (s *Selection) Dispatch(req *http.Request) (*http.Response, error) {
 	resp, err := s.Replica().Do(req, s.slot)
 	if err != nil {
 		s.outcome.Err = err
+		if req.Context().Err() != nil {
+			s.slot.Abandoned(s.router.Members())
+		}
 		return nil, err
 	}
 	s.resp, s.outcome.Answered = resp, true
@@ -64,6 +67,9 @@ func (s *Selection) Dispatch(req *http.Request) (*http.Response, error) {
 func (s *Selection) Fail(err error) {
 	s.outcome.Err = err
 	s.slot.Blame(err)
+	if s.resp != nil {
+		s.slot.Abandoned(s.router.Members())
+	}
 }
 
 // Release ends the selection: it closes the answer's body, gives the slot to

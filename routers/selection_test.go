@@ -98,14 +98,14 @@ func TestEachBeginningThatIsToldHasOneEnd(t *testing.T) {
 		live   func(sel *Selection)
 		want   []string
 	}{
-		"answered": {nil, func(sel *Selection) { sel.Dispatch(nil) },
+		"answered": {nil, func(sel *Selection) { sel.Dispatch(&http.Request{}) },
 			[]string{"reserved a", "routed a", "settled answered", "completed answered"}},
 		"walks away": {nil, func(*Selection) {}, []string{"reserved a", "settled"}},
-		"not sent": {llmserver.ErrBroken, func(sel *Selection) { sel.Dispatch(nil) },
+		"not sent": {llmserver.ErrBroken, func(sel *Selection) { sel.Dispatch(&http.Request{}) },
 			[]string{"reserved a", "routed a", "settled failed", "completed failed"}},
-		"the stream broke": {nil, func(sel *Selection) { sel.Dispatch(nil); sel.Fail(broken) },
+		"the stream broke": {nil, func(sel *Selection) { sel.Dispatch(&http.Request{}); sel.Fail(broken) },
 			[]string{"reserved a", "routed a", "settled failed", "completed failed"}},
-		"dispatched twice": {nil, func(sel *Selection) { sel.Dispatch(nil); sel.Dispatch(nil) },
+		"dispatched twice": {nil, func(sel *Selection) { sel.Dispatch(&http.Request{}); sel.Dispatch(nil) },
 			[]string{"reserved a", "routed a", "settled answered", "completed answered"}},
 	} {
 		t.Run(name, func(t *testing.T) {

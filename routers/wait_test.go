@@ -3,6 +3,7 @@ package routers
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"runtime"
 	"slices"
 	"sync"
@@ -261,7 +262,7 @@ func TestTenThousandWaitersAreAllServed(t *testing.T) {
 				}
 				defer sel.Release()
 				time.Sleep(time.Millisecond)
-				if _, err := sel.Dispatch(nil); err != nil {
+				if _, err := sel.Dispatch(&http.Request{}); err != nil {
 					t.Errorf("Dispatch: %v", err)
 				}
 			})

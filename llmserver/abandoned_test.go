@@ -1,0 +1,81 @@
+package llmserver
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestSlotAbandonedCountsOnlyWhereTheReplicaAloneIsSilent(t *testing.T) {
+	respond := func(r *Replica) { r.Do(&http.Request{}, mustStart(t, r)) }
+	for name, c := range map[string]struct {
+		meanwhile func(silent, sibling *Replica)
+		wait      time.Duration
+		ejected   bool
+	}{
+		"a sibling responds":              {func(_, sibling *Replica) { respond(sibling) }, 2 * time.Second, true},
+		"it is given up too soon to tell": {func(_, sibling *Replica) { respond(sibling) }, 2*time.Second - 1, false},
+		"nobody responds":                 {func(_, _ *Replica) {}, time.Hour, false},
+		"it responds to others":           {func(silent, sibling *Replica) { respond(silent); respond(sibling) }, time.Minute, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				silent, _ := newTestReplica(1000)
+				sibling, _ := newTestReplica(1000)
+				respond(sibling) // before, which says nothing
+				time.Sleep(time.Second)
+				for range tolerated {
+					s := mustStart(t, silent)
+					s.sent, s.received = monotonic(), silent.health.received.Load()
+					time.Sleep(time.Second)
+					c.meanwhile(silent, sibling)
+					time.Sleep(c.wait - time.Second)
+					s.Abandoned([]*Replica{silent, sibling})
+					s.Abandoned([]*Replica{silent, sibling}) // counts once
+					s.Release()
+				}
+				if _, ejected := silent.Ejected(); ejected != c.ejected {
+					t.Errorf("ejected: %t", ejected)
+				}
+				if silent.Ejections() > 1 {
+					t.Errorf("%d ejections", silent.Ejections())
+				}
+			})
+		})
+	}
+}
+
+func TestSlotAbandonedHeedsBytesOfStreamsUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		busy, _ := newTestReplica(1000)
+		sibling, _ := newTestReplica(1000)
+		stream := mustStart(t, busy)
+		resp := &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(strings.Repeat("x", 100)))}
+		busy.listen(stream, resp)
+		for range 2 * tolerated {
+			s := mustStart(t, busy)
+			s.sent, s.received = monotonic(), busy.health.received.Load()
+			time.Sleep(time.Minute)
+			resp.Body.Read(make([]byte, 1))
+			sibling.Do(&http.Request{}, mustStart(t, sibling))
+			s.Abandoned([]*Replica{busy, sibling})
+			s.Release()
+		}
+		if !busy.Available() {
+			t.Error("a busy replica is ejected")
+		}
+	})
+}
+
+// mustStart returns a running slot.
+func mustStart(t *testing.T, r *Replica) *Slot {
+	t.Helper()
+	s := claim(t, r)
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}

@@ -1,0 +1,68 @@
+package routers
+
+import (
+	"context"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"berth/llmserver"
+)
+
+// hanging is a backend that takes requests and never responds.
+type hanging struct{ *fakeBackend }
+
+func (h hanging) Do(req *http.Request, _ llmserver.Token) (*http.Response, llmserver.Report, error) {
+	<-req.Context().Done()
+	return nil, llmserver.Report{}, context.Cause(req.Context())
+}
+
+// A replica that passes its health checks and responds to no request loses its clients' patience, and then its place.
+func TestRouterEjectsAReplicaThatHangsWhileItsSiblingsRespond(t *testing.T) {
+	onEachClass(t, func(t *testing.T, build Builder) {
+		synctest.Test(t, func(t *testing.T) {
+			f := new(fleet)
+			f.pool.Dial = func(e llmserver.Endpoint) (llmserver.Backend, error) {
+				fake := &fakeBackend{held: make(map[llmserver.Token]bool)}
+				f.fakes = append(f.fakes, fake)
+				if e.ID == "a" {
+					return hanging{fake}, nil
+				}
+				return fake, nil
+			}
+			defer f.pool.Close()
+			f.set(t, llmserver.Endpoint{ID: "a", URL: "http://a", Limit: 100, ProbeEvery: time.Second, ProbeTimeout: time.Second},
+				llmserver.Endpoint{ID: "b", URL: "http://b", Limit: 100}, llmserver.Endpoint{ID: "c", URL: "http://c", Limit: 100})
+			r := watching(f, build, roomy)
+			lost := 0
+			for i := range 400 {
+				ctx, stop := context.WithTimeout(t.Context(), 3*time.Second)
+				sel, err := r.Choose(ctx, &Payload{SessionID: string(rune('a' + i%26)), Blocks: long(i, 3)})
+				if err != nil {
+					t.Fatal(err)
+				}
+				go func() {
+					defer stop()
+					defer sel.Release()
+					req := (&http.Request{}).WithContext(ctx)
+					if resp, err := sel.Dispatch(req); err == nil {
+						resp.Body.Read(make([]byte, 1))
+					} else {
+						lost++
+					}
+				}()
+				time.Sleep(100 * time.Millisecond)
+				synctest.Wait()
+			}
+			synctest.Wait()
+			time.Sleep(5 * time.Second)
+			if f.replicas[0].Ejections() == 0 {
+				t.Errorf("it was never ejected, %d requests lost", lost)
+			}
+			if lost > 60 {
+				t.Errorf("%d of 400 requests were lost on it", lost)
+			}
+		})
+	})
+}
