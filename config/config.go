@@ -92,9 +92,13 @@ type Model struct {
 	ConnectTimeout     time.Duration
 	FirstByteTimeout   time.Duration // of a stream, from its dispatch; 0: none
 	GapTimeout         time.Duration // between bytes of a stream; 0: none
-	TotalTimeout       time.Duration // of any request, from its head, waiting in line included; 0: none
-	StreamKeepAlive    time.Duration // silence within an event stream after which a comment is written; 0: none ever
-	MaxAttempts        int           // at replicas, for one request
+
+	// UnstreamedFirstByteTimeout is that of a request that is not streamed; 0: none.
+	UnstreamedFirstByteTimeout time.Duration
+
+	TotalTimeout    time.Duration // of any request, from its head, waiting in line included; 0: none
+	StreamKeepAlive time.Duration // silence within an event stream after which a comment is written; 0: none ever
+	MaxAttempts     int           // at replicas, for one request
 
 	SlotAuthority string // who counts the slots: [IngressCounts] or [ReplicaCounts]
 	SlotSecretEnv string // names the environment variable with the secret of the replicas' agents; empty: none

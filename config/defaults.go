@@ -52,13 +52,16 @@ func defaultModel() Model {
 		MaxQueuedRequests:  1024,
 		QueueTimeout:       time.Minute,
 		Router:             Router{Class: "RoundRobinRouter"},
-		HealthCheckPeriod:  10 * time.Second,
-		HealthCheckTimeout: 30 * time.Second,
+		HealthCheckPeriod:  5 * time.Second,
+		HealthCheckTimeout: 4 * time.Second,
 		ConnectTimeout:     5 * time.Second,
 		FirstByteTimeout:   10 * time.Minute,
 		GapTimeout:         5 * time.Minute,
-		MaxAttempts:        3,
-		SlotAuthority:      IngressCounts,
+
+		UnstreamedFirstByteTimeout: 30 * time.Minute,
+
+		MaxAttempts:   3,
+		SlotAuthority: IngressCounts,
 	}
 }
 

@@ -59,7 +59,7 @@ func (r *reader) checkAuthority(m *Model, n *node) {
 
 // checkTimeouts reports a bound that another one always comes before.
 func (r *reader) checkTimeouts(m *Model, timeouts *node) {
-	for key, d := range map[string]time.Duration{"first_byte_s": m.FirstByteTimeout, "gap_s": m.GapTimeout} {
+	for key, d := range map[string]time.Duration{"first_byte_s": m.FirstByteTimeout, "gap_s": m.GapTimeout, "unstreamed_first_byte_s": m.UnstreamedFirstByteTimeout} {
 		if n := timeouts.get(key); n != nil && m.TotalTimeout > 0 && d >= m.TotalTimeout {
 			r.fail(n.at, "%s has no effect: total_s ends every request after %v s; make it shorter or remove it", key, m.TotalTimeout.Seconds())
 		}

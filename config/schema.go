@@ -121,10 +121,11 @@ func (r *reader) requestRouter(router *Router) fields {
 
 func (r *reader) timeouts(m *Model) fields {
 	return fields{
-		"connect_s":    r.seconds(&m.ConnectTimeout, moment),
-		"first_byte_s": r.timeout(&m.FirstByteTimeout),
-		"gap_s":        r.timeout(&m.GapTimeout),
-		"total_s":      r.timeout(&m.TotalTimeout),
+		"connect_s":               r.seconds(&m.ConnectTimeout, moment),
+		"first_byte_s":            r.timeout(&m.FirstByteTimeout),
+		"gap_s":                   r.timeout(&m.GapTimeout),
+		"unstreamed_first_byte_s": r.timeout(&m.UnstreamedFirstByteTimeout),
+		"total_s":                 r.timeout(&m.TotalTimeout),
 	}
 }
 

@@ -33,11 +33,8 @@ func (x *exchange) attempt(ctx context.Context) error {
 	x.metrics.reservations.WithLabelValues(x.model.config.ID, "accepted").Inc()
 	ctx, x.span = x.tracing.begin(ctx, "attempt", trace.SpanKindClient)
 	defer x.attempted(x.span)
-	var quiet *silence
-	if x.stream {
-		ctx, quiet = watchSilence(ctx, &x.model.config)
-		defer quiet.stop()
-	}
+	ctx, quiet := watchSilence(ctx, &x.model.config, x.stream)
+	defer quiet.stop()
 	resp, err := x.send(ctx, sel)
 	if err != nil {
 		return err

@@ -70,8 +70,8 @@ func inSeconds(d time.Duration) string {
 	return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + " s"
 }
 
-// silence ends one attempt of a stream whose replica says nothing for too long: before the first byte of its answer, or
-// within it. The time that a client takes to read is not the replica's.
+// silence ends one attempt whose replica sends nothing for too long: before the first byte of its response or, where that
+// is a stream, within it. The time that a client takes to read is not the replica's.
 //
 // It is the body of the answer and counts its reads, at two atomic additions each. A timer looks now and then
 // whether the read under way is the one it saw the last time, so a bound may be passed by up to a quarter of it.
@@ -91,11 +91,14 @@ type silence struct {
 
 // watchSilence begins to watch over an attempt that ends with ctx; nil if nothing bounds it. The attempt must end with the
 // context that it returns, and then stop must be called.
-func watchSilence(ctx context.Context, m *config.Model) (context.Context, *silence) {
-	if m.FirstByteTimeout == 0 && m.GapTimeout == 0 {
+func watchSilence(ctx context.Context, m *config.Model, stream bool) (context.Context, *silence) {
+	s := &silence{firstByte: m.UnstreamedFirstByteTimeout}
+	if stream {
+		s = &silence{firstByte: m.FirstByteTimeout, gap: m.GapTimeout}
+	}
+	if s.firstByte == 0 && s.gap == 0 {
 		return ctx, nil
 	}
-	s := &silence{firstByte: m.FirstByteTimeout, gap: m.GapTimeout}
 	ctx, s.end = context.WithCancelCause(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -74,6 +74,10 @@ var overTimes = map[string]overTime{
 		limits: func(m *config.Model, bound time.Duration) { m.FirstByteTimeout, m.GapTimeout = bound, time.Hour },
 		answer: writes(""), body: streamed("m"), code: "upstream_first_byte_timeout",
 	},
+	"no response, not streamed": {
+		limits: func(m *config.Model, bound time.Duration) { m.UnstreamedFirstByteTimeout = bound },
+		answer: nothing, body: chat("m"), code: "upstream_first_byte_timeout",
+	},
 	"a gap between events": {
 		limits: func(m *config.Model, bound time.Duration) { m.FirstByteTimeout, m.GapTimeout = time.Hour, bound },
 		answer: writes("data: 1\n\n"), body: streamed("m"), code: "upstream_gap_timeout", written: "data: 1\n\n",
@@ -297,7 +301,7 @@ func TestSilenceIsMeasuredFromTheLastByte(t *testing.T) {
 		t.Run(fmt.Sprint(test.firstByte, test.gap, test.pauses), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
-				ctx, quiet := watchSilence(t.Context(), &config.Model{FirstByteTimeout: test.firstByte, GapTimeout: test.gap})
+				ctx, quiet := watchSilence(t.Context(), &config.Model{FirstByteTimeout: test.firstByte, GapTimeout: test.gap}, true)
 				defer quiet.stop()
 				resp := &http.Response{Body: &slowBody{ctx, test.pauses}}
 				quiet.over(resp)
@@ -316,7 +320,7 @@ func TestSilenceIsMeasuredFromTheLastByte(t *testing.T) {
 
 func TestAClientThatReadsSlowlyIsNotTheReplicasSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, quiet := watchSilence(t.Context(), &config.Model{FirstByteTimeout: time.Second, GapTimeout: time.Second})
+		ctx, quiet := watchSilence(t.Context(), &config.Model{FirstByteTimeout: time.Second, GapTimeout: time.Second}, true)
 		defer quiet.stop()
 		resp := &http.Response{Body: &slowBody{ctx, make([]time.Duration, 3)}}
 		quiet.over(resp)
@@ -409,13 +413,13 @@ func BenchmarkSilence(b *testing.B) {
 	b.Run("attempt", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			_, quiet := watchSilence(ctx, m)
+			_, quiet := watchSilence(ctx, m, true)
 			quiet.stop()
 		}
 	})
 	b.Run("read", func(b *testing.B) {
 		b.ReportAllocs()
-		_, quiet := watchSilence(ctx, m)
+		_, quiet := watchSilence(ctx, m, true)
 		defer quiet.stop()
 		resp, buf := &http.Response{Body: endlessBody{}}, make([]byte, 100)
 		quiet.over(resp)
