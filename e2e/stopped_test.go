@@ -1,0 +1,66 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"berth/llmserver/simulated"
+)
+
+// A process that is stopped takes connections and responds to nothing, its health checks among them. Under load it is out of
+// use within ten seconds by the default settings, and used again when it goes on.
+func TestStoppedReplicaIsOutOfUseWithinTenSecondsUnderLoad(t *testing.T) {
+	t.Parallel()
+	var replicas []*agentProcess
+	var list []string
+	for _, engine := range engines(t, 3, simulated.Config{}) {
+		a := guard(t, engine.URL(), 256)
+		replicas, list = append(replicas, a), append(list, fmt.Sprintf("{url: %q}", a.url))
+	}
+	b := serve(t, anywhere+"llm_configs:\n- model_loading_config: {model_id: demo}\n  replicas: ["+strings.Join(list, ", ")+"]\n")
+	state := func(want string) bool {
+		return b.sum(t, "berth_replica_state", fmt.Sprintf("replica=%q", replicas[0].address()), fmt.Sprintf("state=%q", want)) == 1
+	}
+	eventually(t, "all are known to serve", func() bool { return state("serving") })
+
+	load, stop := context.WithCancel(t.Context())
+	var clients sync.WaitGroup
+	defer clients.Wait()
+	defer stop()
+	client := newClient(t, false)
+	clients.Go(func() { // whatever hangs, more come
+		tick := time.NewTicker(50 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-load.Done():
+				return
+			case <-tick.C:
+				clients.Go(func() {
+					ctx, leave := context.WithTimeout(load, 20*time.Second)
+					defer leave()
+					chat(ctx, client, b.url, ask("demo", "Hello", 4, true))
+				})
+			}
+		}
+	})
+	replicas[0].signal(t, syscall.SIGSTOP)
+	defer replicas[0].signal(t, syscall.SIGCONT)
+	stopped := time.Now()
+	eventually(t, "the stopped replica is out of use", func() bool { return state("down") || state("ejected") })
+	if took := time.Since(stopped); took > 15*time.Second {
+		t.Errorf("the stopped replica was in use for %v; want 10s, and a little more on a busy machine", took)
+	}
+	for range 30 {
+		if got := chat(t.Context(), client, b.url, ask("demo", "Hello", 4, true)); !got.complete() {
+			t.Fatalf("a request after that: %v", got)
+		}
+	}
+	replicas[0].signal(t, syscall.SIGCONT)
+	eventually(t, "it is used again", func() bool { return state("serving") })
+}
