@@ -10,8 +10,14 @@
 // buffer, and chunked framing is taken out in place. A stream that has begun holds no buffer.
 //
 // Nothing watches a connection while nobody reads: whether an idle one is
-// still open is looked at when it is taken for reuse. The end of the request's context closes the
-// connection, whatever is being done on it.
+// still open is looked at when it is taken for reuse.
+//
+// # Aborted requests
+//
+// The end of the request's context half-closes the connection at once, whatever is being done on
+// it: servers take that for a disconnect. Do, or Close of the body, then returns when the replica has
+// closed its side too, or after 250 ms, and the connection is closed. A caller that gives the slot
+// back after that does not give it back while the replica is still busy with the request.
 //
 // # What is an answer
 //

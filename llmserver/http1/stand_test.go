@@ -174,6 +174,7 @@ func (s *script) Read(p []byte) (int, error) {
 
 func (s *script) Write(p []byte) (int, error)         { return len(p), s.writeErr }
 func (s *script) SetWriteDeadline(at time.Time) error { s.deadline = at; return nil }
+func (s *script) SetReadDeadline(time.Time) error     { return nil }
 func (s *script) Close() error                        { return nil }
 
 // begun is an exchange whose answer is a script.
