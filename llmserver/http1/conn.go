@@ -43,7 +43,7 @@ func newConn(nc net.Conn) *conn {
 	return c
 }
 
-// hangUp closes the sending half, which the replica reads as a disconnect, and wakes a blocked Read.
+// hangUp closes the sending half, which the replica takes for a disconnect, and wakes a blocked Read.
 func (c *conn) hangUp() {
 	half, ok := c.Conn.(interface{ CloseWrite() error })
 	if !ok || half.CloseWrite() != nil {

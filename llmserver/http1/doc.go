@@ -1,5 +1,5 @@
-// Package http1 is the upstream connection of the hot path: HTTP/1.1 to a
-// plain engine over http://, driven by the request's own goroutine.
+// Package http1 is the upstream connection: HTTP/1.1 to an engine or an agent over http://, driven
+// by the request's own goroutine.
 //
 // A [Client] is a llmserver.Backend that keeps every promise of llmserver.HTTP
 // and costs less. net/http's transport runs two goroutines per connection and

@@ -21,7 +21,8 @@ import (
 // The edge is one CAS, and who wins it lets go of the connection. All but Close is
 // for one goroutine at a time. After an error of Read only Close ends it.
 type exchange struct {
-	response http.Response
+	response http.Response   // the caller's, once Do has returned
+	ctx      context.Context // the request's
 	conn     *conn
 	pool     *pool
 	began    time.Time
@@ -39,7 +40,8 @@ type exchange struct {
 }
 
 func newExchange(req *http.Request, c *conn, p *pool) *exchange {
-	x := &exchange{conn: c, pool: p, began: time.Now(), stop: context.AfterFunc(req.Context(), c.abort)}
+	ctx := req.Context()
+	x := &exchange{ctx: ctx, conn: c, pool: p, began: time.Now(), stop: context.AfterFunc(ctx, c.abort)}
 	x.response.Request = req
 	return x
 }
@@ -127,7 +129,11 @@ func (u *upload) Write(p []byte) (n int, err error) {
 
 // answer reads up to the end of the answer's head. After an error nothing is left of the exchange.
 func (x *exchange) answer() error {
-	if err := x.readResponse(); err != nil {
+	err := x.readResponse()
+	if x.ctx.Err() != nil {
+		err = x.ctx.Err() // some servers answer when they see a disconnect
+	}
+	if err != nil {
 		return x.fail(err)
 	}
 	if len(x.rest) == 0 {
@@ -146,12 +152,11 @@ func (x *exchange) answer() error {
 func (x *exchange) fail(err error) error {
 	defer x.Close()
 	x.dropPage()
-	ctx := x.response.Request.Context()
-	if errors.Is(err, errBody) && ctx.Err() == nil {
+	if errors.Is(err, errBody) && x.ctx.Err() == nil {
 		return fmt.Errorf("%w: %w", llmserver.ErrBroken, err)
 	}
 	p := llmserver.Progress{Connected: true, Reused: x.conn.reused, Answered: x.answered, At: x.began}
-	return p.Failure(ctx, err)
+	return p.Failure(x.ctx, err)
 }
 
 // end notes what a read came to, and returns what the reader is to see. The end of the body ends the
@@ -171,8 +176,8 @@ func (x *exchange) end(err error) error {
 	if x.ended.Load() {
 		return http.ErrBodyReadAfterClose
 	}
-	if ctx := x.response.Request.Context(); ctx.Err() != nil {
-		return context.Cause(ctx)
+	if x.ctx.Err() != nil {
+		return context.Cause(x.ctx)
 	}
 	return err
 }

@@ -44,6 +44,7 @@ func abortDo(body string) func(*testing.T, *Client, <-chan struct{}) {
 func abortBody(byContext bool) func(*testing.T, *Client, <-chan struct{}) {
 	return func(t *testing.T, c *Client, abort <-chan struct{}) {
 		ctx, cancel := context.WithCancelCause(t.Context())
+		defer cancel(nil)
 		resp, _, err := c.Do(post(ctx, "/"), llmserver.Token{})
 		if err != nil {
 			t.Error(err)
@@ -140,5 +141,32 @@ func TestADeadReplicaIsNotLingeredFor(t *testing.T) {
 	}
 	if fastest >= lingerTimeout {
 		t.Errorf("every request to a dead replica took %v or more", fastest)
+	}
+}
+
+// Some servers answer a disconnect, or end their response properly. Nobody may take that for the
+// response to the request.
+func TestWhatAReplicaSaysToADisconnectIsNoResponse(t *testing.T) {
+	const header = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+	for _, before := range []string{"", header} {
+		for range 200 {
+			began := make(chan struct{})
+			base := rawServer(t, func(_ int, c net.Conn) {
+				r := bufio.NewReader(c)
+				readRequest(r)
+				io.WriteString(c, before)
+				close(began)
+				io.Copy(io.Discard, r)
+				io.WriteString(c, strings.TrimPrefix(header, before)+"2\r\nno\r\n0\r\n\r\n")
+			})
+			ctx, cancel := context.WithCancelCause(t.Context())
+			go func() {
+				<-began
+				cancel(errHungUp)
+			}()
+			if _, body, err := do(dial(t, base), post(ctx, "/")); err != errHungUp || body != "" {
+				t.Fatalf("after %q: %q, %v", before, body, err)
+			}
+		}
 	}
 }

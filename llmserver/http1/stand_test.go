@@ -19,7 +19,7 @@ import (
 // dial is a client whose idle connections end with the test.
 func dial(t testing.TB, base string) *Client {
 	t.Helper()
-	c, err := Dial(llmserver.Endpoint{URL: base, ConnectTimeout: 5 * time.Second})
+	c, err := newClient(llmserver.Endpoint{URL: base, ConnectTimeout: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
