@@ -110,6 +110,7 @@ func (f agentFlags) serve(server *agent.Server, listener net.Listener, log *slog
 	defer end()
 	h := &http.Server{
 		Handler:           server,
+		ConnContext:       agent.ConnContext,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       5 * time.Minute,
 		Protocols:         new(http.Protocols),

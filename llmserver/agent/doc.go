@@ -5,7 +5,7 @@
 // slot protocol, and lets a request through to the engine only in a slot: one that was
 // reserved under the token that the request carries, or one that is free right then.
 //
-//	POST   /internal/slots          reserve   {"token":"<uuid>","lease_s":10,"wait_ms":0}
+//	POST   /internal/slots          reserve   {"token":"<uuid>","lease_s":3,"wait_ms":0}
 //	DELETE /internal/slots/{token}  give a reservation back
 //	GET    /internal/slots          read the counts
 //	POST   anything else            into a slot, to the engine
