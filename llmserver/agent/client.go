@@ -90,11 +90,11 @@ func (c *client) Cancel(ctx context.Context, t llmserver.Token) (llmserver.Repor
 // Do sends a request that consumes the token. A refusal by the agent is an
 // error that llmserver.Refused knows: the engine has seen nothing then.
 func (c *client) Do(req *http.Request, t llmserver.Token) (*http.Response, llmserver.Report, error) {
+	req = req.WithContext(req.Context()) // the caller's header may go to another replica next
+	req.Header = maps.Clone(req.Header)
+	req.Header[headerHolder] = c.holder
 	if t != (llmserver.Token{}) {
-		req = req.WithContext(req.Context()) // the caller's header may go to another replica next
-		req.Header = maps.Clone(req.Header)
 		req.Header.Set(headerToken, t.String())
-		req.Header[headerHolder] = c.holder
 	}
 	resp, _, err := c.Backend.Do(req, t)
 	if err != nil {

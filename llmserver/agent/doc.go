@@ -12,7 +12,7 @@
 //	GET    anything else            to the engine
 //
 // Who calls may name itself by X-Slot-Holder; it is then told with every report how much of the count is
-// its own (num_own_requests, X-Slot-Own), which it could only guess: calls overtake each other.
+// its own (num_own_requests, X-Slot-Own), which it cannot know by itself: calls overtake each other.
 //
 // [Dial] makes the llmserver.Backend that speaks this protocol from the ingress's side.
 package agent
