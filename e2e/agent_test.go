@@ -13,7 +13,7 @@ import (
 
 // lease is how long a reservation stands that nobody uses, and margin what a busy machine may add to it.
 const (
-	lease  = 10 * time.Second
+	lease  = 3 * time.Second
 	margin = 20 * time.Second
 )
 

@@ -22,7 +22,7 @@ var mayImport = map[string][]string{
 	"ingress/http1":       {"hangup", "socket"},
 	"llmserver/http1":     {"llmserver", "socket"},
 	"llmserver/discovery": {"llmserver"},
-	"llmserver/agent":     {"llmserver", "streaming"},
+	"llmserver/agent":     {"hangup", "llmserver", "llmserver/http1", "streaming"},
 	"llmserver/simulated": {"llmserver"},
 	"routers":             {"llmserver"},
 	"routers/replay":      {"routers", "llmserver", "llmserver/simulated"},

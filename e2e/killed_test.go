@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 )
@@ -73,4 +74,54 @@ func TestAnIngressKilledMidStreamLeavesNothingRunning(t *testing.T) {
 		now := w.Stats()
 		return now.Aborted == streams && now.InFlight == 0
 	})
+}
+
+// When an ingress is killed, its requests end, and its own places at the agents are the next to be served.
+func TestAKilledIngressLeavesNoSlotBehindUnderSaturation(t *testing.T) {
+	t.Parallel()
+	const slots, clients = 2, 6
+	fleet := witnesses(t, 3)
+	var agents []*agentProcess
+	var urls []string
+	for _, w := range fleet {
+		agents = append(agents, guard(t, w.url, slots))
+		urls = append(urls, agents[len(agents)-1].url)
+	}
+	victim, survivor := serve(t, sharing("", urls...)), serve(t, sharing("", urls...))
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	client := newClient(t, false)
+	all := func(what string, ok func(*agentProcess) bool) {
+		eventually(t, what, func() bool {
+			return !slices.ContainsFunc(agents, func(a *agentProcess) bool { return !ok(a) })
+		})
+	}
+	var results []<-chan answer
+	add := func(b *berth, n int) {
+		for range n {
+			results = append(results, begin(ctx, client, b.url, ask("demo", "Count for long.", 100_000, true)))
+		}
+	}
+	for i, b := range []*berth{victim, survivor} { // an ingress that held all slots of an agent would not queue there
+		add(b, len(agents))
+		all("the ingress has a slot at every agent", func(a *agentProcess) bool { return a.slots(t) == reading{Running: i + 1} })
+	}
+	for i, b := range []*berth{victim, survivor} {
+		add(b, clients)
+		all("the ingress is in every queue", func(a *agentProcess) bool { return a.sum(t, "berth_agent_waiting") == float64(i+1) })
+	}
+	victim.kill()
+	killed := time.Now()
+	<-victim.done
+	eventually(t, "the survivor has every slot", func() bool { return survivor.sum(t, "berth_slots", `state="running"`) == float64(slots*len(agents)) })
+	took := time.Since(killed)
+	t.Logf("the survivor had every slot after %v", took)
+	if most := lease + time.Second; took > most+2*time.Second { // the rest is a busy machine's
+		t.Errorf("a killed ingress held slots for %v, want %v at most", took, most)
+	}
+	leave()
+	for _, result := range results {
+		expect(t, result)
+	}
+	all("all slots are given back", func(a *agentProcess) bool { return a.slots(t) == reading{} })
 }

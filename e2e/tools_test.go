@@ -20,6 +20,7 @@ func TestTheClientsOfOthersCanBeInstalled(t *testing.T) {
 	virtualenv(t, "python/requirements.txt")
 	virtualenv(t, "aiperf/requirements.txt")
 	virtualenv(t, "llamacpp/requirements.txt")
+	virtualenv(t, "uvicorn/requirements.txt")
 	nodeModules(t)
 }
 

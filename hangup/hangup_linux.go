@@ -38,6 +38,20 @@ func Start(c syscall.Conn, gone func()) (Watch, error) {
 	return w, nil
 }
 
+// Gone reports whether the peer of an open TCP connection has closed or half-closed it, or it broke. It does not wait. The
+// end is not seen while bytes that came before it lie unread.
+func Gone(c syscall.Conn) (gone bool) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return false
+	}
+	err = raw.Control(func(fd uintptr) {
+		n, _, err := syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		gone = err == nil && n == 0 || err != nil && err != syscall.EAGAIN && err != syscall.EINTR
+	})
+	return gone || err != nil
+}
+
 // Stop ends the watch. A call of gone that has begun by then may still be running when it returns. Further calls do
 // nothing. The kernel forgets the connection when it is closed; if it lives on, its end is told to nobody.
 func (w Watch) Stop() { all.remove(w.id) }

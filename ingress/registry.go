@@ -10,7 +10,6 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -78,17 +77,12 @@ func newRegistry(m *metrics, log *slog.Logger) *registry {
 	return r
 }
 
-// dial makes the backend of a replica: over its agent if that counts its slots, else by the fast
-// path if it can be had.
+// dial makes the backend of a replica: over its agent if that counts its slots.
 func dial(e llmserver.Endpoint) (llmserver.Backend, error) {
-	switch {
-	case e.CountsSlots:
+	if e.CountsSlots {
 		return agent.Dial(e)
-	case strings.HasPrefix(e.URL, "http://"):
-		return http1.Dial(e)
-	default:
-		return llmserver.DialHTTP(e)
 	}
+	return http1.Dial(e)
 }
 
 // find is the model that clients call by name; nil if there is none.

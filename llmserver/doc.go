@@ -11,7 +11,7 @@
 // not connect; whether one that is up does its work is its circuit's. Neither takes it out
 // of its set.
 //
-// A [Backend] is how a replica is spoken to: package http1 for plain engines,
-// [HTTP] for those behind TLS, an agent, or a fake in tests. A [Pool] turns full sets of [Endpoint]s into
+// A [Backend] is how a replica is spoken to: package http1 for an engine over plain TCP, [HTTP] for
+// one behind TLS, package agent for an agent over either of them, or a fake in tests. A [Pool] turns full sets of [Endpoint]s into
 // replicas by identity and keeps an eye on their health.
 package llmserver

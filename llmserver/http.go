@@ -19,8 +19,11 @@ import (
 // llama.cpp's default) close one, so that a request seldom meets a closing connection.
 const idleTimeout = 4 * time.Second
 
-// HTTP is the backend of a plain engine, which knows nothing of slots: the
-// gate alone counts, so reserving and cancelling are free.
+// HTTP is the backend of an engine behind TLS, over net/http's transport. It knows nothing of slots:
+// the gate alone counts, so reserving and cancelling are free.
+//
+// Unlike those of package http1, an aborted request does not wait until the engine has let go: the
+// transport closes the connection by itself, at once, so the slot may be free a moment early.
 type HTTP struct {
 	base      *url.URL
 	endpoint  atomic.Pointer[Endpoint]

@@ -15,8 +15,7 @@ type Report struct {
 	Draining bool   // it takes nothing new
 	Instance string // the process; another one knows nothing of the slots of this one
 	Seq      uint64 // of the last change; a report with a lower one is older
-	Own      int    // of Ongoing, that of the ingress it is told to
-	OwnKnown bool   // Own is told
+	Own      int    // of Ongoing, that of the ingress which gets the report; only the agent can know it
 }
 
 // freshness is how long a report that leaves no room keeps requests from being
@@ -58,11 +57,8 @@ func (r *Replica) learn(report Report) {
 	if report.Limit == 0 {
 		report.Limit = v.last.Limit // not every report tells it
 	}
-	if own, known := r.own(report); known {
-		v.others.Store(int64(max(0, report.Ongoing-own)))
-		v.at.Store(int64(monotonic()))
-	}
-	report.OwnKnown = report.OwnKnown || v.last.OwnKnown
+	v.others.Store(int64(max(0, report.Ongoing-report.Own)))
+	v.at.Store(int64(monotonic()))
 	v.last = report
 	if told {
 		r.gate.setLimit(report.Limit)
@@ -75,16 +71,6 @@ func (r *Replica) learn(report Report) {
 		r.events.CapacityDiffers(e.ID, e.Limit, report.Limit)
 	}
 	r.health.tell() // who waits may be served now
-}
-
-// own is how much of what is ongoing there was this process's own when the report was made. That only
-// the agent can know: what was claimed or released here since may be in the report or not. Of one
-// that does not tell it is guessed; false where that would undo what was told before. The view's mutex is held.
-func (r *Replica) own(report Report) (own int, known bool) {
-	if report.OwnKnown {
-		return report.Own, true
-	}
-	return r.gate.read().ongoing(), !r.view.last.OwnKnown
 }
 
 // recap takes over a configured capacity, unless the replica has reported its own.

@@ -73,7 +73,7 @@ func TestEveryAnswerOfAnAgentIsListenedTo(t *testing.T) {
 func TestOthersCountAsLoad(t *testing.T) {
 	r, _, _ := newReporting(8)
 	mine := claim(t, r)
-	r.learn(Report{Ongoing: 4, Limit: 8, Instance: "i", Seq: 5})
+	r.learn(Report{Ongoing: 4, Limit: 8, Instance: "i", Seq: 5, Own: 1})
 	if r.Load() != 4 {
 		t.Errorf("load %d; want 4, of which one is ours", r.Load())
 	}
@@ -100,7 +100,7 @@ func TestAnOlderReportIsIgnoredAndOneOfTheSameStateIsNot(t *testing.T) {
 		t.Errorf("load %d of %d", r.Load(), r.Usage().Limit)
 	}
 	mine := claim(t, r)
-	r.learn(Report{Ongoing: 4, Instance: "i", Seq: 5}) // with one of them ours by now
+	r.learn(Report{Ongoing: 4, Instance: "i", Seq: 5, Own: 1}) // with one of them ours by now
 	if r.Load() != 4 {
 		t.Errorf("load %d; want 4", r.Load())
 	}
@@ -273,7 +273,7 @@ func (m *agentModel) changed(others, own int) {
 
 func (m *agentModel) report() {
 	m.reports = append(m.reports, Report{
-		Ongoing: m.others + m.own, Limit: 100, Instance: "i", Seq: m.seq, Own: m.own, OwnKnown: true,
+		Ongoing: m.others + m.own, Limit: 100, Instance: "i", Seq: m.seq, Own: m.own,
 	})
 }
 
@@ -286,7 +286,7 @@ func TestTheLoadIsRightInWhateverOrderReportsCome(t *testing.T) {
 		var claimed, counted []*Slot // before and after the agent knows of them
 		var over int                 // requests whose end the agent has counted and the ingress not
 		newest, others := uint64(0), 0
-		r.learn(Report{Limit: 100, Instance: "i", OwnKnown: true})
+		r.learn(Report{Limit: 100, Instance: "i"})
 		t.Repeat(map[string]func(*rapid.T){
 			"": func(t *rapid.T) {
 				if want := len(claimed) + len(counted) + others; r.Load() != want {
@@ -332,11 +332,6 @@ func TestTheLoadIsRightInWhateverOrderReportsCome(t *testing.T) {
 				i := rapid.IntRange(0, len(m.reports)-1).Draw(t, "which")
 				report := m.reports[i]
 				m.reports = slices.Delete(m.reports, i, i+1)
-				if rapid.IntRange(0, 3).Draw(t, "kind") == 0 { // one that does not tell whose they are
-					newest = max(newest, report.Seq)
-					r.learn(Report{Ongoing: report.Ongoing, Instance: "i", Seq: report.Seq})
-					return
-				}
 				if report.Seq >= newest {
 					newest, others = report.Seq, report.Ongoing-report.Own
 				}

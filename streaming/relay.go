@@ -45,9 +45,9 @@ type Relay struct {
 	// client stands between events. The first may come before the first event, and commits to the upstream's status then.
 	KeepAlive time.Duration
 
-	// Ending, unless nil, is called once for an answer that ends well, just before the write that completes it: with
-	// an event stream's [DONE], with the last byte of a known length, else with the end of the body. Such a Relay
-	// serves one answer.
+	// Ending, unless nil, is called once for a response that ends well: when the upstream server has ended its body, and
+	// before the write that completes the response. [DONE] does not count as the end, because an upstream server may
+	// still be at work behind it. Such a Relay serves one response.
 	Ending func()
 
 	// Bare leaves the error event away, for a reader that passes the answer on and will see it break off itself.
@@ -149,7 +149,7 @@ func (c *client) passEvents(tap *Tap, alive *keepAlive) error {
 			cut, inEvent = have, true
 		}
 		if cut > 0 {
-			if err == io.EOF || c.ending != nil && !inEvent && hasDone(buf[:cut]) {
+			if err == io.EOF {
 				c.end()
 			}
 			if err := alive.send(c, buf[:cut], !inEvent); err != nil {

@@ -17,6 +17,7 @@ import (
 
 	"berth/llmserver"
 	"berth/llmserver/agent"
+	"berth/llmserver/http1"
 	"berth/llmserver/simulated"
 )
 
@@ -74,7 +75,7 @@ func (f agentFlags) run(out io.Writer, log *slog.Logger) error {
 		defer engine.Close()
 		f.engine = engine.URL()
 	}
-	engine, err := llmserver.DialHTTP(llmserver.Endpoint{ID: f.id, URL: f.engine, ConnectTimeout: 5 * time.Second})
+	engine, err := http1.Dial(llmserver.Endpoint{ID: f.id, URL: f.engine, ConnectTimeout: 5 * time.Second})
 	if err != nil {
 		return err
 	}
@@ -109,6 +110,7 @@ func (f agentFlags) serve(server *agent.Server, listener net.Listener, log *slog
 	defer end()
 	h := &http.Server{
 		Handler:           server,
+		ConnContext:       agent.ConnContext,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       5 * time.Minute,
 		Protocols:         new(http.Protocols),

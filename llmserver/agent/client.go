@@ -16,32 +16,32 @@ import (
 	"github.com/google/uuid"
 
 	"berth/llmserver"
+	"berth/llmserver/http1"
 )
 
 // controlTimeout bounds a control call, beyond the time that it is meant to wait.
 const controlTimeout = 2 * time.Second
 
-// client is the Backend of a replica that has an agent. Control calls have
-// connections of their own, so that they never queue behind answers.
+// client is the Backend of a replica that has an agent.
 type client struct {
-	*llmserver.HTTP
-	control *llmserver.HTTP
-	holder  []string // its name towards the agent, as a header has it
-	secret  atomic.Pointer[string]
+	llmserver.Backend                   // for requests
+	control           llmserver.Backend // for control calls, which do not bear the engine's key
+	holder            []string          // its name towards the agent, as a header has it
+	secret            atomic.Pointer[string]
 }
 
 // Dial makes the backend of a replica that has an agent. It connects only
 // when a request needs it.
 func Dial(e llmserver.Endpoint) (llmserver.Backend, error) {
-	requests, err := llmserver.DialHTTP(e)
+	requests, err := http1.Dial(e)
 	if err != nil {
 		return nil, err
 	}
-	control, err := llmserver.DialHTTP(e)
+	control, err := http1.Dial(e)
 	if err != nil {
 		return nil, err
 	}
-	c := &client{HTTP: requests, control: control, holder: []string{uuid.NewString()}}
+	c := &client{Backend: requests, control: control, holder: []string{uuid.NewString()}}
 	c.Describe(e)
 	return c, nil
 }
@@ -49,14 +49,14 @@ func Dial(e llmserver.Endpoint) (llmserver.Backend, error) {
 // Describe takes over keys and deadlines.
 func (c *client) Describe(e llmserver.Endpoint) {
 	c.secret.Store(&e.SlotSecret)
-	c.HTTP.Describe(e)
-	e.APIKey = "" // it is the engine's, which control calls do not reach
+	c.Backend.Describe(e)
+	e.APIKey = ""
 	c.control.Describe(e)
 }
 
 // Close lets go of idle connections.
 func (c *client) Close() {
-	c.HTTP.Close()
+	c.Backend.Close()
 	c.control.Close()
 }
 
@@ -90,18 +90,19 @@ func (c *client) Cancel(ctx context.Context, t llmserver.Token) (llmserver.Repor
 // Do sends a request that consumes the token. A refusal by the agent is an
 // error that llmserver.Refused knows: the engine has seen nothing then.
 func (c *client) Do(req *http.Request, t llmserver.Token) (*http.Response, llmserver.Report, error) {
+	req = req.WithContext(req.Context()) // the caller's header may go to another replica next
+	req.Header = maps.Clone(req.Header)
+	req.Header[headerHolder] = c.holder
 	if t != (llmserver.Token{}) {
-		req = req.WithContext(req.Context()) // the caller's header may go to another replica next
-		req.Header = maps.Clone(req.Header)
 		req.Header.Set(headerToken, t.String())
-		req.Header[headerHolder] = c.holder
 	}
-	resp, _, err := c.HTTP.Do(req, t)
+	resp, _, err := c.Backend.Do(req, t)
 	if err != nil {
 		return nil, llmserver.Report{}, err
 	}
 	report, _ := readReport(resp.Header)
 	if err := refusal(resp.Header); err != nil {
+		io.Copy(io.Discard, io.LimitReader(resp.Body, 4<<10)) // so that the connection can be used again
 		resp.Body.Close()
 		return nil, report, err
 	}

@@ -283,13 +283,13 @@ func TestAProbeHearsOfTheEngineAndOfTheDrain(t *testing.T) {
 	}
 }
 
-// Every answer says what of the count is the asker's own, and says it to nobody who does not say who it is.
+// Every response says how much of the count is the caller's own: nothing, if it does not name itself.
 func TestAnIngressIsToldHowMuchIsItsOwn(t *testing.T) {
 	s := newStand(t, 8, nil)
 	first, second := dial(t, s.url, ""), dial(t, s.url, "")
 	want := func(what string, report llmserver.Report, own, ongoing int) {
 		t.Helper()
-		if !report.OwnKnown || report.Own != own || report.Ongoing != ongoing {
+		if report.Own != own || report.Ongoing != ongoing {
 			t.Errorf("%s says %+v; want %d of %d", what, report, own, ongoing)
 		}
 	}
@@ -317,7 +317,14 @@ func TestAnIngressIsToldHowMuchIsItsOwn(t *testing.T) {
 	if report.Own != 0 {
 		t.Errorf("after its cancel another is told of %d", report.Own)
 	}
-	if a := s.call(http.MethodGet, "/internal/slots", ""); strings.Contains(a.text, "own") || a.Header.Get(headerOwn) != "" {
-		t.Errorf("a stranger is told %s", a.text)
+	held, _ := first.Reserve(t.Context(), uuid.New(), 0)
+	want("a reservation", held, 1, 1)
+	resp, report, err = first.Do(chatRequest(t.Context()), llmserver.Token{})
+	if want("a request without a reservation", report, 1, 2); err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if a := s.call(http.MethodGet, "/internal/slots", ""); a.json()["num_own_requests"] != nil || a.Header.Get(headerOwn) != "0" {
+		t.Errorf("a caller without a name is told %s", a.text)
 	}
 }

@@ -1,84 +1,87 @@
 package agent
 
 import (
-	"context"
 	"io"
 	"net/http"
-	"strings"
 	"testing"
 )
 
-// endings are answers, and how a client knows that it has the last byte.
-var endings = map[string]struct {
-	engine http.HandlerFunc
-	last   string // what the answer ends with; empty: its end
-}{
-	"events with DONE": {func(w http.ResponseWriter, r *http.Request) {
+// endings are responses of an engine. A client that has read one to its end may ask for the slot at once.
+var endings = map[string]http.HandlerFunc{
+	"events with DONE": func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		io.WriteString(w, "data: {}\n\ndata: [DONE]\n\n")
+		http.NewResponseController(w).Flush()
+	},
+	"events without DONE": func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		io.WriteString(w, "data: {}\n\n")
 		http.NewResponseController(w).Flush()
-		io.WriteString(w, "data: [DONE]\n\n")
-		http.NewResponseController(w).Flush()
-		<-r.Context().Done() // an engine may take its time after that
-	}, "data: [DONE]\n\n"},
-	"events without DONE": {func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/event-stream")
-		io.WriteString(w, "data: {}\n\n")
-		http.NewResponseController(w).Flush()
-	}, ""},
-	"known length": {func(w http.ResponseWriter, _ *http.Request) {
+	},
+	"known length": func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("Content-Length", "3")
 		io.WriteString(w, "abc")
-	}, "abc"},
-	"chunked": {func(w http.ResponseWriter, _ *http.Request) {
+	},
+	"chunked": func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		io.WriteString(w, "a")
 		http.NewResponseController(w).Flush()
 		io.WriteString(w, "b")
-	}, ""},
+	},
 }
 
-// readTo reads until the text ends with last, or to the end if that is empty.
-func readTo(r io.Reader, last string) (string, error) {
-	if last == "" {
-		text, err := io.ReadAll(r)
-		return string(text), err
-	}
-	var text strings.Builder
-	for buf := make([]byte, 1); ; {
-		n, err := r.Read(buf)
-		text.Write(buf[:n])
-		if err != nil || strings.HasSuffix(text.String(), last) {
-			return text.String(), err
-		}
-	}
-}
-
-// Whoever has the last byte may ask for the slot at once.
 func TestAFinishedRequestHasLeftTheCountsWhenItsEndIsSeen(t *testing.T) {
-	for name, ending := range endings {
+	for name, engine := range endings {
 		t.Run(name, func(t *testing.T) {
-			s := newStand(t, 1, ending.engine)
+			s := newStand(t, 1, engine)
 			for i := range 250 {
 				header := []string{}
 				if i%2 == 0 {
 					header = []string{headerToken, s.reserved().String()}
 				}
-				ctx, stop := context.WithCancel(t.Context())
-				resp, err := s.sendBody(ctx, http.MethodPost, "/v1/completions", strings.NewReader("{}"), header...)
+				resp, err := s.send(http.MethodPost, "/v1/completions", "{}", header...)
 				if err != nil {
 					t.Fatal(err)
 				}
-				if text, err := readTo(resp.Body, ending.last); err != nil && err != io.EOF || !strings.HasSuffix(text, ending.last) {
+				if text, err := io.ReadAll(resp.Body); err != nil {
 					t.Fatalf("%q, %v", text, err)
 				}
 				if r := s.agent.Read(); r.Ongoing != 0 {
 					t.Fatalf("at the end of request %d, %d are reserved and %d run", i, r.Reserved, r.Running)
 				}
-				stop()
 				resp.Body.Close()
 			}
 		})
 	}
+}
+
+// What an engine does between [DONE] and the end of its body, it does in the slot.
+func TestASlotIsHeldUntilTheEngineHasEndedTheBody(t *testing.T) {
+	end := make(chan struct{})
+	var s *stand
+	s = newStand(t, 1, func(w http.ResponseWriter, _ *http.Request) {
+		if s.calls.Load() > 1 {
+			return // it should not have been let in
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		io.WriteString(w, "data: [DONE]\n\n")
+		http.NewResponseController(w).Flush()
+		<-end
+	})
+	resp, err := s.send(http.MethodPost, "/v1/completions", "{}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if _, err := io.ReadFull(resp.Body, make([]byte, len("data: [DONE]\n\n"))); err != nil {
+		t.Fatal(err)
+	}
+	next := s.chat("")
+	close(end)
+	s.wantRefusal(next, http.StatusTooManyRequests, "slots_full", "full")
+	if _, err := io.ReadAll(resp.Body); err != nil {
+		t.Fatal(err)
+	}
+	s.wantCounts(0, 0, 1)
 }

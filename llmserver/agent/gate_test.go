@@ -235,7 +235,7 @@ func TestAClientThatHasGoneIsGoneForTheEngineToo(t *testing.T) {
 }
 
 func TestTheProtocolIsSpokenOverHTTP2Too(t *testing.T) {
-	s := newStand(t, 1, endings["events without DONE"].engine)
+	s := newStand(t, 1, endings["events without DONE"])
 	transport := &http.Transport{Protocols: new(http.Protocols)}
 	transport.Protocols.SetUnencryptedHTTP2(true)
 	defer transport.CloseIdleConnections()

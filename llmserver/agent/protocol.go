@@ -52,25 +52,17 @@ type slotReport struct {
 	Draining bool   `json:"draining"`
 	Instance string `json:"instance"`
 	Seq      uint64 `json:"seq"`
-	Own      *int   `json:"num_own_requests,omitempty"` // to one who says who it is
+	Own      int    `json:"num_own_requests,omitempty"` // the caller's; 0 if it does not name itself
 	Reserved *int   `json:"reserved,omitempty"`         // of a reading
 	Running  *int   `json:"running,omitempty"`
 }
 
 func encodeReport(r llmserver.Report) slotReport {
-	s := slotReport{Ongoing: r.Ongoing, Limit: r.Limit, Draining: r.Draining, Instance: r.Instance, Seq: r.Seq}
-	if r.OwnKnown {
-		s.Own = &r.Own
-	}
-	return s
+	return slotReport{Ongoing: r.Ongoing, Limit: r.Limit, Draining: r.Draining, Instance: r.Instance, Seq: r.Seq, Own: r.Own}
 }
 
 func (s slotReport) decode() llmserver.Report {
-	r := llmserver.Report{Ongoing: s.Ongoing, Limit: s.Limit, Draining: s.Draining, Instance: s.Instance, Seq: s.Seq}
-	if s.Own != nil {
-		r.Own, r.OwnKnown = *s.Own, true
-	}
-	return r
+	return llmserver.Report{Ongoing: s.Ongoing, Limit: s.Limit, Draining: s.Draining, Instance: s.Instance, Seq: s.Seq, Own: s.Own}
 }
 
 // setReport puts a report in the header of an answer.
@@ -78,9 +70,7 @@ func setReport(h http.Header, r llmserver.Report) {
 	h.Set(headerOngoing, strconv.Itoa(r.Ongoing))
 	h.Set(headerInstance, r.Instance)
 	h.Set(headerSeq, strconv.FormatUint(r.Seq, 10))
-	if r.OwnKnown {
-		h.Set(headerOwn, strconv.Itoa(r.Own))
-	}
+	h.Set(headerOwn, strconv.Itoa(r.Own))
 }
 
 // readReport takes a report from the header of an answer; false if it has
@@ -89,11 +79,11 @@ func readReport(h http.Header) (llmserver.Report, bool) {
 	ongoing, err := strconv.Atoi(h.Get(headerOngoing))
 	seq, err2 := strconv.ParseUint(h.Get(headerSeq), 10, 64)
 	instance := h.Get(headerInstance)
-	if err != nil || err2 != nil || instance == "" || ongoing < 0 {
+	own, err3 := strconv.Atoi(h.Get(headerOwn))
+	if err != nil || err2 != nil || err3 != nil || instance == "" || ongoing < 0 || own < 0 {
 		return llmserver.Report{}, false
 	}
-	own, err := strconv.Atoi(h.Get(headerOwn))
-	return llmserver.Report{Ongoing: ongoing, Instance: instance, Seq: seq, Own: max(0, own), OwnKnown: err == nil}, true
+	return llmserver.Report{Ongoing: ongoing, Instance: instance, Seq: seq, Own: own}, true
 }
 
 // writeError answers with OpenAI's error object, all four keys, error first.

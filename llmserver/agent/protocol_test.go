@@ -40,14 +40,14 @@ func TestKeyAndSecretGoEachTheirOwnWay(t *testing.T) {
 func TestAHeaderThatIsNoReportSaysNothing(t *testing.T) {
 	good := func() http.Header {
 		h := http.Header{}
-		setReport(h, llmserver.Report{Ongoing: 3, Instance: "i", Seq: 7})
+		setReport(h, llmserver.Report{Ongoing: 3, Instance: "i", Seq: 7, Own: 2})
 		return h
 	}
-	if r, ok := readReport(good()); !ok || r != (llmserver.Report{Ongoing: 3, Instance: "i", Seq: 7}) {
+	if r, ok := readReport(good()); !ok || r != (llmserver.Report{Ongoing: 3, Instance: "i", Seq: 7, Own: 2}) {
 		t.Errorf("%+v, %t", r, ok)
 	}
 	for name, values := range map[string][]string{
-		headerOngoing: {"", "x", "-1", "1.5"}, headerInstance: {""}, headerSeq: {"", "-1", "18446744073709551616"},
+		headerOngoing: {"", "x", "-1", "1.5"}, headerInstance: {""}, headerOwn: {"", "x", "-1"}, headerSeq: {"", "-1", "18446744073709551616"},
 	} {
 		for _, value := range values {
 			h := good()

@@ -40,7 +40,7 @@ func (t *Table) ReportTo(holder string) llmserver.Report {
 
 func (t *Table) reportTo(holder string) llmserver.Report {
 	r := t.report()
-	r.Own, r.OwnKnown = t.held[holder], holder != ""
+	r.Own = t.held[holder]
 	return r
 }
 

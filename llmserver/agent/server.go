@@ -8,12 +8,15 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/url"
+	"syscall"
 	"time"
 
 	"github.com/google/uuid"
 
+	"berth/hangup"
 	"berth/llmserver"
 	"berth/streaming"
 )
@@ -103,11 +106,15 @@ func (s *Server) reserve(w http.ResponseWriter, r *http.Request) {
 	}
 	if err != nil || call.Token == uuid.Nil || call.lease() <= 0 || call.WaitMS < 0 {
 		writeError(w, http.StatusBadRequest, "invalid_request_error", "invalid_reservation",
-			`A reservation is {"token":"<uuid>","lease_s":10,"wait_ms":0} with a lease above zero.`)
+			`A reservation is {"token":"<uuid>","lease_s":3,"wait_ms":0} with a lease above zero.`)
 		return
 	}
 	wait := time.Duration(min(call.WaitMS, maxWait.Milliseconds())) * time.Millisecond
 	_, err = s.table.ReserveFor(r.Context(), holder(r), call.Token, call.lease(), wait)
+	if err == nil && wait > 0 && disconnected(r) {
+		s.table.Release(call.Token) // the next in the queue gets the slot
+		panic(http.ErrAbortHandler)
+	}
 	report := s.table.ReportTo(holder(r))
 	setReport(w.Header(), report)
 	answer, accepted := encodeReport(report), err == nil
@@ -128,6 +135,21 @@ func (s *Server) reserve(w http.ResponseWriter, r *http.Request) {
 
 // maxWait bounds wait_ms.
 const maxWait = 10 * time.Minute
+
+type connKey struct{}
+
+// ConnContext is the ConnContext of the http.Server that an agent is served by. It lets the agent look
+// at the connection of a call.
+func ConnContext(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, connKey{}, c)
+}
+
+// disconnected reports whether the caller has closed the connection. A call's context ends later than
+// that, perhaps not before the slot of another request of the same killed ingress has been given out.
+func disconnected(r *http.Request) bool {
+	c, ok := r.Context().Value(connKey{}).(syscall.Conn)
+	return ok && hangup.Gone(c)
+}
 
 // release answers DELETE /internal/slots/{token}.
 func (s *Server) release(w http.ResponseWriter, r *http.Request) {

@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 
 	"berth/llmserver"
+	"berth/llmserver/http1"
 )
 
 // stand is an agent on a loopback port, in front of an engine that the test plays.
@@ -43,7 +44,7 @@ func newStand(t testing.TB, limit int, engine http.HandlerFunc, change ...func(*
 		engine(w, r)
 	}))
 	t.Cleanup(upstream.Close)
-	backend, err := llmserver.DialHTTP(llmserver.Endpoint{URL: upstream.URL, ConnectTimeout: time.Second})
+	backend, err := http1.Dial(llmserver.Endpoint{URL: upstream.URL, ConnectTimeout: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,7 +191,7 @@ func eventually(t *testing.T, what string, f func() bool) {
 func unreachable(t *testing.T) llmserver.Backend {
 	gone := httptest.NewServer(http.NotFoundHandler())
 	gone.Close()
-	backend, err := llmserver.DialHTTP(llmserver.Endpoint{URL: gone.URL, ConnectTimeout: time.Second})
+	backend, err := http1.Dial(llmserver.Endpoint{URL: gone.URL, ConnectTimeout: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 
 const (
 	// DefaultLease is how long a reservation stands that is not consumed.
-	DefaultLease = 10 * time.Second
+	DefaultLease = 3 * time.Second
 	// MaxLease is the longest lease that can be asked for.
 	MaxLease = 60 * time.Second
 

@@ -79,6 +79,9 @@ func (x *exchange) take(p []byte) (int, error) {
 		return n, nil
 	}
 	n, err := x.conn.Read(p)
+	if x.ctx.Err() != nil {
+		return 0, x.ctx.Err() // some servers end a response properly when they see a disconnect
+	}
 	if n > 0 {
 		err = nil // it comes again
 	}

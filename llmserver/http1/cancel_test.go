@@ -153,7 +153,6 @@ func TestTheEndOfTheContextAfterTheAnswerTouchesNothing(t *testing.T) {
 // The end of the context is closing the connection by then, so nobody else may have it.
 func TestAnAnswerThatEndsWithTheContextLeavesNoConnection(t *testing.T) {
 	ctx, hangUp := context.WithCancel(t.Context())
-	hangUp()
 	var p pool
 	t.Cleanup(p.close)
 	x := newExchange(post(ctx, "/"), newConn(&script{bytes: []byte(small)}), &p)
@@ -161,6 +160,7 @@ func TestAnAnswerThatEndsWithTheContextLeavesNoConnection(t *testing.T) {
 	if err := x.answer(); err != nil {
 		t.Fatal(err)
 	}
+	hangUp()
 	if body, err := io.ReadAll(x); string(body) != "{}" || err != nil {
 		t.Errorf("the answer is %q, %v", body, err)
 	}

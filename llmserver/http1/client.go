@@ -18,7 +18,7 @@ import (
 	"berth/socket"
 )
 
-// Client is the backend of a plain engine, which knows nothing of slots:
+// Client is the backend of a server that is reached over plain TCP. It knows nothing of slots, so
 // reserving and cancelling are free. It is used by many goroutines at once.
 type Client struct {
 	base     *url.URL
@@ -30,9 +30,16 @@ type Client struct {
 
 var _ llmserver.Backend = (*Client)(nil)
 
-// Dial makes the backend of a plain engine. It connects only when a request
-// needs it. The error says what is wrong with the URL.
-func Dial(e llmserver.Endpoint) (*Client, error) {
+// Dial returns the HTTP backend of an engine or an agent: a Client, or an llmserver.HTTP over TLS. It
+// connects only when a request needs it. The error says what is wrong with the URL.
+func Dial(e llmserver.Endpoint) (llmserver.Backend, error) {
+	if strings.HasPrefix(e.URL, "https://") {
+		return llmserver.DialHTTP(e)
+	}
+	return newClient(e)
+}
+
+func newClient(e llmserver.Endpoint) (*Client, error) {
 	base, err := url.Parse(e.URL)
 	if err != nil || base.Host == "" || base.Scheme != "http" {
 		return nil, fmt.Errorf("the URL %q is not of the form http://host:port", e.URL)

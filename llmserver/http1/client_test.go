@@ -15,7 +15,7 @@ import (
 )
 
 func TestAURLThatCannotBeDialledIsRefused(t *testing.T) {
-	for _, bad := range []string{"", "host:8000", "ftp://host", "https://host", "http://", "/v1", "http://[::1", "http://a\x7f", "http://xn--\u00ff"} {
+	for _, bad := range []string{"", "host:8000", "ftp://host", "https://", "http://", "/v1", "http://[::1", "http://a\x7f", "http://xn--\u00ff"} {
 		if _, err := Dial(llmserver.Endpoint{URL: bad}); err == nil {
 			t.Errorf("Dial(%q) succeeded", bad)
 		}

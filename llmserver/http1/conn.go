@@ -14,10 +14,12 @@ const (
 	// patience is how long a write may hang before it is looked whether the
 	// replica reads no more because it has answered already.
 	patience = 100 * time.Millisecond
+	// lingerTimeout bounds how long an aborted request waits for the replica to close its side.
+	lingerTimeout = 250 * time.Millisecond
 )
 
-// A conn is a connection to a replica. One exchange at a time owns it, or the
-// pool. Close may be called by anyone, any number of times, and ends what is being done on it.
+// A conn is a connection to a replica. One exchange at a time owns it, or the pool. Close and
+// hangUp may be called by anyone, any number of times, and end what is being done on it.
 type conn struct {
 	net.Conn
 	reused bool      // it has served before
@@ -25,7 +27,7 @@ type conn struct {
 	streak int       // how often it was fresh when it was taken, since it last was not
 
 	// The functions are made once per connection, not once per request.
-	abort func()          // closes it
+	abort func()          // hangUp
 	raw   syscall.RawConn // nil if there is no socket to look at
 	peek  func(fd uintptr)
 	quiet bool // what peek saw
@@ -33,12 +35,38 @@ type conn struct {
 
 func newConn(nc net.Conn) *conn {
 	c := &conn{Conn: nc}
-	c.abort = func() { c.Close() }
+	c.abort = c.hangUp
 	if s, ok := nc.(syscall.Conn); ok {
 		c.raw, _ = s.SyscallConn()
 		c.peek = func(fd uintptr) { c.quiet = quiet(fd) }
 	}
 	return c
+}
+
+// hangUp closes the sending half, which the replica takes for a disconnect, and wakes a blocked Read.
+func (c *conn) hangUp() {
+	half, ok := c.Conn.(interface{ CloseWrite() error })
+	if !ok || half.CloseWrite() != nil {
+		c.Close()
+		return
+	}
+	_ = c.SetReadDeadline(time.Unix(1, 0))
+}
+
+// linger hangs up and closes the connection when the replica has closed its side, or after
+// lingerTimeout. It discards what the replica still sends. A connection that is broken is closed
+// at once.
+func (c *conn) linger() {
+	defer c.Close()
+	c.hangUp()
+	p := pages.Get().(*page)
+	defer pages.Put(p)
+	for until := time.Now().Add(lingerTimeout); time.Now().Before(until); {
+		_ = c.SetReadDeadline(until) // each time, because a hangUp at the same moment resets it
+		if _, err := c.Read(p[:]); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			return
+		}
+	}
 }
 
 // silent tells whether the connection is open and nothing has come that was

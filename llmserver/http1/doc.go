@@ -1,5 +1,5 @@
-// Package http1 is the upstream connection of the hot path: HTTP/1.1 to a
-// plain engine over http://, driven by the request's own goroutine.
+// Package http1 is the upstream connection: HTTP/1.1 to an engine or an agent over http://, driven
+// by the request's own goroutine.
 //
 // A [Client] is a llmserver.Backend that keeps every promise of llmserver.HTTP
 // and costs less. net/http's transport runs two goroutines per connection and
@@ -10,8 +10,14 @@
 // buffer, and chunked framing is taken out in place. A stream that has begun holds no buffer.
 //
 // Nothing watches a connection while nobody reads: whether an idle one is
-// still open is looked at when it is taken for reuse. The end of the request's context closes the
-// connection, whatever is being done on it.
+// still open is looked at when it is taken for reuse.
+//
+// # Aborted requests
+//
+// The end of the request's context half-closes the connection at once, whatever is being done on
+// it: servers take that for a disconnect. Do, or Close of the body, then returns when the replica has
+// closed its side too, or after 250 ms, and the connection is closed. A caller that gives the slot
+// back after that does not give it back while the replica is still busy with the request.
 //
 // # What is an answer
 //

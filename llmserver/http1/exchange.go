@@ -16,16 +16,17 @@ import (
 // An exchange is one request and its answer on a connection, and the body of
 // that answer. It owns the connection until it ends:
 //
-//	open → ended   by the last byte read, an error, or Close
+//	open → ended   by the last byte read, or Close
 //
 // The edge is one CAS, and who wins it lets go of the connection. All but Close is
-// for one goroutine at a time.
+// for one goroutine at a time. After an error of Read only Close ends it.
 type exchange struct {
-	response http.Response
+	response http.Response   // the caller's, once Do has returned
+	ctx      context.Context // the request's
 	conn     *conn
 	pool     *pool
 	began    time.Time
-	stop     func() bool // that the context's end closes the connection
+	stop     func() bool // that the context's end hangs up
 	ended    atomic.Bool
 
 	inbox
@@ -39,7 +40,8 @@ type exchange struct {
 }
 
 func newExchange(req *http.Request, c *conn, p *pool) *exchange {
-	x := &exchange{conn: c, pool: p, began: time.Now(), stop: context.AfterFunc(req.Context(), c.abort)}
+	ctx := req.Context()
+	x := &exchange{ctx: ctx, conn: c, pool: p, began: time.Now(), stop: context.AfterFunc(ctx, c.abort)}
 	x.response.Request = req
 	return x
 }
@@ -127,7 +129,11 @@ func (u *upload) Write(p []byte) (n int, err error) {
 
 // answer reads up to the end of the answer's head. After an error nothing is left of the exchange.
 func (x *exchange) answer() error {
-	if err := x.readResponse(); err != nil {
+	err := x.readResponse()
+	if x.ctx.Err() != nil {
+		err = x.ctx.Err() // some servers answer when they see a disconnect
+	}
+	if err != nil {
 		return x.fail(err)
 	}
 	if len(x.rest) == 0 {
@@ -144,40 +150,46 @@ func (x *exchange) answer() error {
 // fail ends the exchange before there is an answer, and gives err the
 // sentinel that decides whether another try is allowed.
 func (x *exchange) fail(err error) error {
-	x.Close()
+	defer x.Close()
 	x.dropPage()
-	ctx := x.response.Request.Context()
-	if errors.Is(err, errBody) && ctx.Err() == nil {
+	if errors.Is(err, errBody) && x.ctx.Err() == nil {
 		return fmt.Errorf("%w: %w", llmserver.ErrBroken, err)
 	}
 	p := llmserver.Progress{Connected: true, Reused: x.conn.reused, Answered: x.answered, At: x.began}
-	return p.Failure(ctx, err)
+	return p.Failure(x.ctx, err)
 }
 
-// end ends the exchange by what a read came to, and returns what the reader is to see.
+// end notes what a read came to, and returns what the reader is to see. The end of the body ends the
+// exchange; after an error the connection is left to Close.
 func (x *exchange) end(err error) error {
-	if !x.ended.CompareAndSwap(false, true) {
-		return http.ErrBodyReadAfterClose
-	}
-	alive := x.stop() // else the connection is being closed
-	if err == io.EOF && alive && x.keep && len(x.rest) == 0 {
-		x.pool.put(x.conn)
-	} else {
-		x.conn.Close()
+	if err == io.EOF && x.ended.CompareAndSwap(false, true) {
+		alive := x.stop() // else the context's end is hanging up
+		if alive && x.keep && len(x.rest) == 0 {
+			x.pool.put(x.conn)
+		} else {
+			x.conn.Close()
+		}
+		x.dropPage()
+		return err
 	}
 	x.dropPage()
-	if ctx := x.response.Request.Context(); err != io.EOF && ctx.Err() != nil {
-		return context.Cause(ctx)
+	if x.ended.Load() {
+		return http.ErrBodyReadAfterClose
+	}
+	if x.ctx.Err() != nil {
+		return context.Cause(x.ctx)
 	}
 	return err
 }
 
-// Close ends the exchange. Before the end of the answer it closes the
-// connection, which is how the replica hears that nobody wants the rest. Memory that a Read may be using is left to it.
+// Close ends the exchange. Before the end of the body the replica is told that nobody wants the
+// rest, and Close returns when the replica has let go of the request, as far as that can be seen: it
+// has closed its side of the connection, or has not done so within 250 ms. The caller holds its slot
+// until then. Memory that a Read may be using is left to it.
 func (x *exchange) Close() error {
 	if x.ended.CompareAndSwap(false, true) {
 		x.stop()
-		x.conn.Close()
+		x.conn.linger()
 	}
 	return nil
 }

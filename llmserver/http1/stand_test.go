@@ -19,7 +19,7 @@ import (
 // dial is a client whose idle connections end with the test.
 func dial(t testing.TB, base string) *Client {
 	t.Helper()
-	c, err := Dial(llmserver.Endpoint{URL: base, ConnectTimeout: 5 * time.Second})
+	c, err := newClient(llmserver.Endpoint{URL: base, ConnectTimeout: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,6 +174,7 @@ func (s *script) Read(p []byte) (int, error) {
 
 func (s *script) Write(p []byte) (int, error)         { return len(p), s.writeErr }
 func (s *script) SetWriteDeadline(at time.Time) error { s.deadline = at; return nil }
+func (s *script) SetReadDeadline(time.Time) error     { return nil }
 func (s *script) Close() error                        { return nil }
 
 // begun is an exchange whose answer is a script.
