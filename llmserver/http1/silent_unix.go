@@ -1,4 +1,4 @@
-//go:build unix && (!linux || 386)
+//go:build unix && !aix && (!linux || 386)
 
 package http1
 
