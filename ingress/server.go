@@ -220,11 +220,11 @@ func listen(address string, h http.Handler, log *slog.Logger) (*listener, error)
 	}
 	l := &listener{Listener: ln}
 	l.server = &http.Server{
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		Handler: llmserver.ResetAborted(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			l.requests.Add(1)
 			defer l.requests.Done()
 			h.ServeHTTP(w, r)
-		}),
+		})),
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       keepAlive,
 		Protocols:         new(http.Protocols),
@@ -254,7 +254,7 @@ func (l *listener) track(_ net.Conn, state http.ConnState) {
 	switch state {
 	case http.StateNew:
 		l.conns.Add(1)
-	case http.StateClosed:
+	case http.StateClosed, http.StateHijacked:
 		l.conns.Done()
 	}
 }

@@ -4,5 +4,5 @@ package llmserver
 
 import "time"
 
-// setPeerTimeout does nothing: only Linux has the option in this form.
-func setPeerTimeout(uintptr, time.Duration) error { return nil }
+// setUserTimeout does nothing: only Linux has the option in this form.
+func setUserTimeout(uintptr, time.Duration) error { return nil }

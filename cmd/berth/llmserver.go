@@ -109,7 +109,7 @@ func (f agentFlags) serve(server *agent.Server, listener net.Listener, log *slog
 	defer background.Wait()
 	defer end()
 	h := &http.Server{
-		Handler:           server,
+		Handler:           llmserver.ResetAborted(server),
 		ConnContext:       agent.ConnContext,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       5 * time.Minute,

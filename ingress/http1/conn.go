@@ -206,15 +206,20 @@ func (c *conn) answer(x *exchange) (again bool) {
 	if c.gone.Load() {
 		x.cancel()
 	}
+	returned := false
 	defer func() {
 		c.current.Store(nil)
 		x.cancel()
 		if !again {
+			if !returned && x.endsWithConnection() {
+				_ = c.SetLinger(0) // a reset: after the usual close the response would look complete
+			}
 			c.TCPConn.Close() // so that nobody still reads the body
 		}
 		x.end()
 	}()
-	return c.server.handle(x) && x.finish()
+	returned = c.server.handle(x)
+	return returned && x.finish()
 }
 
 // lingering is how long a client has to read the answer to a request that was not read whole. Were the connection closed

@@ -199,6 +199,12 @@ func (x *exchange) finish() (again bool) {
 	return true
 }
 
+// endsWithConnection reports whether the client can tell the end of the response, as far as it was
+// sent, by the end of the connection alone.
+func (x *exchange) endsWithConnection() bool {
+	return x.sent && hasBody(x.status) && !x.chunked && x.length < 0
+}
+
 // end lets go of all that the exchange has.
 func (x *exchange) end() {
 	x.body.Close()

@@ -59,4 +59,7 @@ func (h *handed) Read(p []byte) (int, error) {
 	return h.Conn.Read(p)
 }
 
+// NetConn returns the connection itself.
+func (h *handed) NetConn() net.Conn { return h.Conn }
+
 func (h *handed) CloseWrite() error { return h.Conn.(interface{ CloseWrite() error }).CloseWrite() }

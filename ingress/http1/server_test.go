@@ -231,3 +231,21 @@ func TestBytesPassUnchangedToAClientThatReadsLate(t *testing.T) {
 		}
 	}
 }
+
+// A response without length or chunks ends with its connection: one that is aborted ends with a reset.
+func TestAnAbortedResponseThatEndsWithItsConnectionIsReset(t *testing.T) {
+	for coding, want := range map[string]error{"identity": syscall.ECONNRESET, "chunked": nil} {
+		s := serve(t, func(_ *stand, w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Transfer-Encoding", coding)
+			write(w, "half")
+			w.(http.Flusher).Flush()
+			panic(http.ErrAbortHandler)
+		})
+		c := s.dial(t)
+		io.WriteString(c, "GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+		raw, err := io.ReadAll(c)
+		if !bytes.Contains(raw, []byte("half")) || bytes.HasSuffix(raw, []byte("0\r\n\r\n")) || !errors.Is(err, want) {
+			t.Errorf("%s: got %q, %v", coding, raw, err)
+		}
+	}
+}

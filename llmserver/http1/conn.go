@@ -24,7 +24,6 @@ type conn struct {
 	net.Conn
 	reused bool      // it has served before
 	since  time.Time // when it fell idle
-	streak int       // how often it was fresh when it was taken, since it last was not
 
 	// The functions are made once per connection, not once per request.
 	abort func()          // hangUp

@@ -11,11 +11,6 @@ const (
 	// 5 s after which common engines (uvicorn's, and so vLLM's and SGLang's, and
 	// llama.cpp's default) close one.
 	idleTimeout = 4 * time.Second
-	// A connection that is used again within this time, and that trusted times in a row, is not looked at before each use
-	// any more: that is a system call, and replicas close what is idle, not what is busy. Should one do so all the same, its
-	// request ends as it does where the replica closes just behind the look, with ErrStale.
-	fresh   = 5 * time.Millisecond
-	trusted = 16
 	// maxIdle bounds what a burst leaves behind.
 	maxIdle = 4096
 )
@@ -46,14 +41,10 @@ func (p *pool) get() *conn {
 	}
 }
 
-// usable tells whether a connection that was idle for so long is open and silent.
+// usable reports whether a connection that was idle for so long is open and nothing unread is on
+// it. Bytes that nobody asked for would be taken for the next response, perhaps another client's.
 func (c *conn) usable(idle time.Duration) bool {
-	if idle >= fresh {
-		c.streak = 0
-		return idle < idleTimeout && c.silent()
-	}
-	c.streak = min(c.streak+1, trusted)
-	return c.streak == trusted || c.silent()
+	return canPeek && idle < idleTimeout && c.silent()
 }
 
 func (p *pool) pop() *conn {

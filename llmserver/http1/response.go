@@ -66,7 +66,9 @@ func (x *exchange) frame() error {
 	switch {
 	case r.Request.Method == http.MethodHead:
 		r.ContentLength = length
-	case r.StatusCode < http.StatusOK || r.StatusCode == http.StatusNoContent || r.StatusCode == http.StatusNotModified:
+	case r.StatusCode == http.StatusNoContent:
+		x.keep = x.keep && !coded && length <= 0 // else a body may follow, against the rules
+	case r.StatusCode < http.StatusOK || r.StatusCode == http.StatusNotModified:
 	case coded:
 		x.framing, r.ContentLength = chunked, -1
 		delete(r.Header, "Content-Length")

@@ -1,9 +1,14 @@
+//go:build linux && !386
+
 package http1
 
 import (
 	"syscall"
 	"unsafe"
 )
+
+// canPeek: a connection can be looked at here.
+const canPeek = true
 
 // quiet tells whether a read of the socket would wait. The scheduler is not told of so short a call, see package socket.
 func quiet(fd uintptr) bool {

@@ -1,0 +1,150 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+)
+
+// A hundred requests wait for their first token, and on no connection says anyone anything. The link
+// is down for two seconds twice, about when a connection is probed after 10 s and after 15 s, which
+// is when Go would do so by itself. No stream is lost, on either side of berth.
+func TestSilentStreamsOutliveALinkThatWasDown(t *testing.T) {
+	t.Parallel()
+	const streams = 100
+	link := isolated(t)
+	arrived, release := make(chan struct{}, streams), make(chan struct{})
+	engine := serveUnprobed(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			return // it is in good health
+		}
+		io.Copy(io.Discard, r.Body)
+		arrived <- struct{}{}
+		<-release
+		w.Header().Set("Content-Type", "text/event-stream")
+		io.WriteString(w, "data: {\"choices\":[{\"delta\":{\"content\":\"late\"}}]}\n\ndata: [DONE]\n\n")
+	})
+	config := t.TempDir() + "/berth.yaml"
+	replace(t, config, anywhere+"llm_configs:\n- model_loading_config: {model_id: demo}\n  replicas: [{url: \""+engine+"\"}]\n")
+	b := listening(t, runBerth(t, "", "serve", "--config", config))
+
+	const body = `{"model":"demo","stream":true,"messages":[{"role":"user","content":"Hello"}]}`
+	results := make(chan error, streams)
+	for range streams {
+		c := dialUnprobed(t, strings.TrimPrefix(b.url, "http://"))
+		fmt.Fprintf(c, "POST /v1/chat/completions HTTP/1.1\r\nHost: berth\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+		go func() { results <- readStream(c) }()
+	}
+	for range streams {
+		<-arrived
+	}
+	silent := time.Now()
+	at := func(after time.Duration) { <-time.After(time.Until(silent.Add(after))) }
+	for _, down := range []time.Duration{9300 * time.Millisecond, 14300 * time.Millisecond} {
+		at(down)
+		link(false)
+		at(down + 2*time.Second)
+		link(true)
+	}
+	at(33 * time.Second) // a connection that probes every 15 s is given up after 30
+	close(release)
+	lost := 0
+	for range streams {
+		if err := <-results; err != nil {
+			if lost++; lost == 1 {
+				t.Errorf("a stream was lost: %v", err)
+			}
+		}
+	}
+	if lost > 0 {
+		t.Errorf("%d of %d streams were lost", lost, streams)
+	}
+	b.signal(t, syscall.SIGTERM)
+	if status := b.status(t); status != 0 {
+		t.Errorf("berth ended with status %d, want 0", status)
+	}
+	b.sane(t)
+}
+
+// readStream reads a response to the end of its stream.
+func readStream(c net.Conn) error {
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		return err
+	}
+	text, err := io.ReadAll(resp.Body)
+	if err == nil && !strings.HasSuffix(string(text), "data: [DONE]\n\n") {
+		err = fmt.Errorf("%s: %s", resp.Status, text)
+	}
+	return err
+}
+
+// isolated moves the test into a network of its own, and returns what turns the loopback of that on
+// and off. The goroutine keeps its thread, to which the network belongs: what it listens on, dials
+// and starts is in there, what other goroutines dial is not.
+func isolated(t *testing.T) (link func(up bool)) {
+	t.Helper()
+	runtime.LockOSThread() // for good: the thread ends with the test
+	if err := syscall.Unshare(syscall.CLONE_NEWNET); err != nil {
+		missing(t, "a network of its own needs root: unshare: %v", err)
+	}
+	socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_DGRAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { syscall.Close(socket) })
+	link = func(up bool) {
+		request := struct {
+			name  [16]byte
+			flags uint16
+			_     [22]byte
+		}{name: [16]byte{'l', 'o'}}
+		if up {
+			request.flags = syscall.IFF_UP | syscall.IFF_RUNNING
+		}
+		if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, uintptr(socket), syscall.SIOCSIFFLAGS, uintptr(unsafe.Pointer(&request))); errno != 0 {
+			t.Fatalf("the loopback cannot be turned on or off: %v", errno)
+		}
+	}
+	link(true)
+	return link
+}
+
+// serveUnprobed is a server whose connections are silent unless the handler says something.
+func serveUnprobed(t *testing.T, h http.HandlerFunc) (url string) {
+	t.Helper()
+	l, err := (&net.ListenConfig{KeepAlive: -1}).Listen(context.Background(), "tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, done := &http.Server{Handler: h}, make(chan struct{})
+	go func() {
+		s.Serve(l)
+		close(done)
+	}()
+	t.Cleanup(func() {
+		s.Close()
+		<-done
+	})
+	return "http://" + l.Addr().String()
+}
+
+// dialUnprobed makes a connection on which only its peer says anything by itself.
+func dialUnprobed(t *testing.T, address string) net.Conn {
+	t.Helper()
+	c, err := (&net.Dialer{KeepAlive: -1}).Dial("tcp4", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}

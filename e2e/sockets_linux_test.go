@@ -1,0 +1,179 @@
+package e2e
+
+import (
+	"cmp"
+	"crypto/tls"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+)
+
+// probing is how a connection finds out that its peer has vanished: see socket(7) and tcp(7).
+type probing struct {
+	on                    bool
+	idle, interval, count int // seconds, seconds, probes
+	userTimeout           int // milliseconds
+}
+
+// The options are read from the sockets of real processes, which hold a request on a connection of
+// each kind meanwhile.
+func TestConnectionsOfEveryKindAreProbed(t *testing.T) {
+	held, release := new(atomic.Int64), make(chan struct{})
+	holding := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if io.Copy(io.Discard, r.Body); r.Method == http.MethodPost {
+			held.Add(1)
+			<-release
+		}
+	})
+	plain, encrypted := httptest.NewServer(holding), httptest.NewTLSServer(holding)
+	t.Cleanup(plain.Close)
+	t.Cleanup(encrypted.Close)
+	defer close(release)
+	trusted := filepath.Join(t.TempDir(), "ca.pem")
+	replace(t, trusted, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: encrypted.Certificate().Raw})))
+	t.Setenv("SSL_CERT_FILE", trusted)
+
+	a := guard(t, plain.URL, 8)
+	config := strings.Join([]string{anywhere + "llm_configs:",
+		`- {model_loading_config: {model_id: plain}, replicas: [{url: "` + plain.URL + `"}]}`,
+		`- {model_loading_config: {model_id: encrypted}, replicas: [{url: "` + encrypted.URL + `"}]}`,
+		`- {model_loading_config: {model_id: guarded}, slot_authority: replica, replicas: [{url: "` + a.url + `"}]}`}, "\n")
+	b := serve(t, config)
+	dir := t.TempDir()
+	certify(t, dir, 1)
+	s := serve(t, strings.Replace(config, `:0"}`, `:0", tls: {cert_file: "`+dir+`/cert.pem", key_file: "`+dir+`/key.pem"}}`, 1))
+
+	ask := func(address, version, model string) {
+		c := dialRaw(t, address)
+		body := `{"model":"` + model + `","messages":[{"role":"user","content":"Hello"}]}`
+		fmt.Fprintf(c, "POST /v1/chat/completions HTTP/%s\r\nHost: berth\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", version, len(body), body)
+	}
+	ask(b.url, "1.1", "plain")     // our own server and client
+	ask(b.url, "1.0", "encrypted") // net/http's server and client
+	ask(b.url, "1.1", "guarded")
+	ask(s.url, "1.1", "plain")
+	ask(a.url, "1.1", "guarded")
+	dialRaw(t, b.admin)
+	eventually(t, "all requests are at the engines", func() bool { return held.Load() == 5 })
+
+	want := probing{true, 10, 4, 5, 30_000}
+	for kind, c := range map[string]struct {
+		of          *berth
+		local, peer string
+		at          int // least number of them
+	}{
+		"clients":        {b, b.url, "", 3},
+		"clients by TLS": {s, s.url, "", 1},
+		"operators":      {b, b.admin, "", 1},
+		"engine":         {b, "", plain.URL, 1},
+		"engine by TLS":  {b, "", encrypted.URL, 1},
+		"agent":          {b, "", a.url, 1},
+		"at the agent":   {a.berth, a.url, "", 2},
+		"agent's engine": {a.berth, "", plain.URL, 2},
+	} {
+		found := connections(t, c.of, c.local, c.peer)
+		if len(found) < c.at {
+			t.Errorf("%s: there are %d connections, want at least %d", kind, len(found), c.at)
+		}
+		for _, got := range found {
+			if got != want {
+				t.Errorf("%s: a connection is probed by %+v, want %+v", kind, got, want)
+			}
+		}
+	}
+}
+
+// dialRaw connects to the address of a URL; closed with the test.
+func dialRaw(t *testing.T, url string) net.Conn {
+	t.Helper()
+	scheme, address, _ := strings.Cut(url, "://")
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if scheme == "https" {
+		c = tls.Client(c, &tls.Config{InsecureSkipVerify: true})
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// connections reads the options of a process's TCP connections from or to the port of a URL.
+func connections(t *testing.T, b *berth, local, peer string) (all []probing) {
+	t.Helper()
+	process, _, errno := syscall.Syscall(sysPidfdOpen, uintptr(b.Process.Pid), 0, 0)
+	if errno != 0 {
+		missing(t, "the sockets of another process cannot be looked at: pidfd_open: %v", errno)
+	}
+	defer syscall.Close(int(process))
+	names, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", b.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		number, _ := strconv.Atoi(name.Name())
+		fd, _, errno := syscall.Syscall(sysPidfdGetfd, process, uintptr(number), 0)
+		if errno == syscall.EBADF {
+			continue // closed meanwhile
+		}
+		if errno != 0 {
+			missing(t, "the sockets of another process cannot be looked at: pidfd_getfd: %v", errno)
+		}
+		here, errHere := syscall.Getsockname(int(fd))
+		there, errThere := syscall.Getpeername(int(fd))
+		if errHere == nil && errThere == nil && (endsAt(here, local) || endsAt(there, peer)) {
+			all = append(all, probingOf(t, int(fd)))
+		}
+		syscall.Close(int(fd))
+	}
+	return all
+}
+
+const (
+	sysPidfdOpen  = 434
+	sysPidfdGetfd = 438
+)
+
+// endsAt reports whether an address has the port of a URL.
+func endsAt(address syscall.Sockaddr, url string) bool {
+	port := 0
+	switch a := address.(type) {
+	case *syscall.SockaddrInet4:
+		port = a.Port
+	case *syscall.SockaddrInet6:
+		port = a.Port
+	}
+	return url != "" && strings.HasSuffix(url, ":"+strconv.Itoa(port))
+}
+
+func probingOf(t *testing.T, fd int) probing {
+	t.Helper()
+	var failed error
+	option := func(level, name int) int {
+		value, err := syscall.GetsockoptInt(fd, level, name)
+		failed = cmp.Or(failed, err)
+		return value
+	}
+	const tcpUserTimeout = 0x12 // which package syscall does not name
+	p := probing{
+		on:          option(syscall.SOL_SOCKET, syscall.SO_KEEPALIVE) != 0,
+		idle:        option(syscall.IPPROTO_TCP, syscall.TCP_KEEPIDLE),
+		interval:    option(syscall.IPPROTO_TCP, syscall.TCP_KEEPINTVL),
+		count:       option(syscall.IPPROTO_TCP, syscall.TCP_KEEPCNT),
+		userTimeout: option(syscall.IPPROTO_TCP, tcpUserTimeout),
+	}
+	if failed != nil {
+		t.Fatal(failed)
+	}
+	return p
+}
