@@ -39,6 +39,7 @@ type HTTP struct {
 	Address          string // host:port to listen on
 	MaxBodyBytes     int64  // of one request
 	MaxBufferedBytes int64  // of all request bodies held at once; at least MaxBodyBytes
+	MaxConnections   int    // of clients, open at once; 0: derived from the limit of descriptors
 	BodyTimeout      time.Duration
 	DrainDelay       time.Duration // 0: stop accepting at once
 	DrainTimeout     time.Duration // 0: wait for no stream

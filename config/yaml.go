@@ -15,6 +15,7 @@ func (c *Config) YAML() []byte {
 	w.key(1, "address", c.HTTP.Address)
 	w.key(1, "max_body_bytes", c.HTTP.MaxBodyBytes)
 	w.key(1, "max_buffered_bytes", c.HTTP.MaxBufferedBytes)
+	w.key(1, "max_connections", c.HTTP.MaxConnections)
 	w.key(1, "body_timeout_s", c.HTTP.BodyTimeout.Seconds())
 	w.key(1, "drain_delay_s", c.HTTP.DrainDelay.Seconds())
 	w.key(1, "drain_timeout_s", c.HTTP.DrainTimeout.Seconds())

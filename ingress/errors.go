@@ -84,6 +84,7 @@ var answers = []struct {
 	{errBodyTooLarge, answer{413, invalidRequest, "request_too_large", "", "", 0}},
 	{errContentType, answer{415, invalidRequest, "unsupported_content_type", "", "", 0}},
 	{errContentEncoding, answer{415, invalidRequest, "unsupported_content_encoding", "", "", 0}},
+	{errConnections, answer{503, serverError, "too_many_connections", "", "", busyDelay}},
 	{errBudget, answer{503, serverError, "too_many_bytes_held", "", "", busyDelay}},
 
 	{routers.ErrLineFull, answer{429, rateLimit, "queue_full", "",
@@ -103,6 +104,8 @@ var answers = []struct {
 		"The replica answered with something that is not HTTP.", 0}},
 	{llmserver.ErrConnectTimeout, answer{504, serverError, "upstream_connect_timeout", "",
 		"No connection to a replica could be made in time.", busyDelay}},
+	{llmserver.ErrExhausted, answer{503, serverError, "server_exhausted", "",
+		"The server is out of connections; try again later.", busyDelay}},
 }
 
 // answerFor finds what a client is told of err. An error that is in no table is the server's own fault; its text

@@ -43,6 +43,9 @@ type Server struct {
 	access         accessLog
 	tracing        *tracing // nil: none
 
+	exhaustion *exhaustion
+	connLimit  *connLimit // of the public listener
+
 	draining    atomic.Bool
 	certificate atomic.Pointer[tls.Certificate] // shown to new connections; nil without TLS
 	public      *listener
@@ -79,10 +82,14 @@ func newServer(c *config.Config, log *slog.Logger, t *tracing) (*Server, error) 
 	}
 	s.metrics.registry.MustRegister(readings{s.registry, s.budget, &s.draining})
 	s.metricsHandler = s.metrics.handler()
+	s.exhaustion = newExhaustion(s.metrics.registry, log)
+	s.registry.pool.Events.Exhausted = s.exhaustion.report
 	var err error
 	if s.public, err = listen(c.HTTP.Address, s.routes(), log); err != nil {
 		return nil, err
 	}
+	s.connLimit = newConnLimit(s.public.Listener, s.public.open, s.metrics.registry, s.exhaustion)
+	s.public.Listener = s.connLimit
 	if c.HTTP.TLS != (config.TLS{}) {
 		s.public.encrypt(s.certificate.Load)
 	} else {
@@ -135,6 +142,7 @@ func (s *Server) apply(c *config.Config) error {
 	s.access.use(access, s.metrics, s.log)
 	s.decisionLog.use(decisions, veil, s.metrics, s.log)
 	s.budget.limit.Store(c.HTTP.MaxBufferedBytes)
+	s.connLimit.configure(c.HTTP.MaxConnections, s.log)
 	s.show(cert)
 	s.metrics.reloaded.Set(1)
 	s.metrics.reloadTime.SetToCurrentTime()
@@ -203,6 +211,7 @@ type listener struct {
 	front    server         // to begin with: the server, or what stands before it
 	serving  sync.WaitGroup // the accepting goroutine
 	conns    sync.WaitGroup // begun by it
+	tracked  atomic.Int64   // the same, as a number
 	requests sync.WaitGroup // begun by connections
 }
 
@@ -223,7 +232,9 @@ func listen(address string, h http.Handler, log *slog.Logger) (*listener, error)
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			l.requests.Add(1)
 			defer l.requests.Done()
-			h.ServeHTTP(w, r)
+			if !refuseSurplus(w, r) {
+				h.ServeHTTP(w, r)
+			}
 		}),
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       keepAlive,
@@ -231,6 +242,7 @@ func listen(address string, h http.Handler, log *slog.Logger) (*listener, error)
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: 1000},
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 		ConnState:         l.track,
+		ConnContext:       markSurplus,
 	}
 	l.server.Protocols.SetHTTP1(true)
 	l.server.Protocols.SetUnencryptedHTTP2(true)
@@ -254,9 +266,20 @@ func (l *listener) track(_ net.Conn, state http.ConnState) {
 	switch state {
 	case http.StateNew:
 		l.conns.Add(1)
+		l.tracked.Add(1)
 	case http.StateClosed:
 		l.conns.Done()
+		l.tracked.Add(-1)
 	}
+}
+
+// open returns the number of open connections.
+func (l *listener) open() int {
+	n := int(l.tracked.Load())
+	if plain, ok := l.front.(*http1.Server); ok {
+		n += plain.Connections()
+	}
+	return n
 }
 
 // close cuts every connection and waits for the handlers to notice. Each of the

@@ -166,6 +166,9 @@ func (r *Replica) keepProbing(ctx context.Context) {
 		case err == nil:
 			misses, retry = 0, firstRetry
 			r.set(nil)
+		case errors.Is(err, ErrExhausted): // nothing was asked
+			r.exhausted(err)
+			period = min(firstRetry, period)
 		case errors.Is(err, context.DeadlineExceeded) && r.busy(period):
 			misses = 0
 		default:

@@ -17,12 +17,14 @@ import (
 // given up for its silence, an answer that is not HTTP, and a 502, 503 or 504 that is no refusal.
 //
 // A good answer clears the count. All else says nothing: 4xx and 500, which requests bring about
-// themselves (a prompt that is too long); refusals; an old connection that broke; and whatever ends
-// because the client went away.
+// themselves (a prompt that is too long); refusals; an old connection that broke; whatever ends
+// because the client went away; and ErrExhausted, which is this process's own fault.
 
 // failed hears why a request, or its reservation, came to nothing.
 func (r *Replica) failed(s *Slot, err error) {
 	switch {
+	case errors.Is(err, ErrExhausted):
+		r.exhausted(err)
 	case errors.Is(err, ErrNoConnection), errors.Is(err, errUnclear):
 		if r.setAside(err) || s.trial.Load() {
 			r.count(s, err)
@@ -32,6 +34,14 @@ func (r *Replica) failed(s *Slot, err error) {
 	case errors.Is(err, ErrStale):
 	case errors.Is(err, ErrBroken), errors.Is(err, ErrTimeout), errors.Is(err, ErrNotHTTP), errors.Is(err, ErrGateway):
 		r.count(s, err)
+	}
+}
+
+// exhausted reports that this process could not connect for want of its own resources. Nothing is
+// learned about the replica.
+func (r *Replica) exhausted(err error) {
+	if r.events.Exhausted != nil {
+		r.events.Exhausted(err)
 	}
 }
 
