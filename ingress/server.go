@@ -37,6 +37,7 @@ type Server struct {
 	registry       *registry
 	budget         *budget
 	holders        holders
+	lookups        *lookups
 	relay          streaming.Relay
 	messages       streaming.Relay // that of Anthropic's API
 	decisionLog    decisionLog
@@ -82,6 +83,7 @@ func newServer(c *config.Config, log *slog.Logger, t *tracing) (*Server, error) 
 	}
 	s.metrics.registry.MustRegister(readings{s.registry, s.budget, &s.draining})
 	s.metricsHandler = s.metrics.handler()
+	s.lookups = newLookups(s.metrics.registry)
 	s.exhaustion = newExhaustion(s.metrics.registry, log)
 	s.registry.pool.Events.Exhausted = s.exhaustion.report
 	var err error
@@ -141,6 +143,7 @@ func (s *Server) apply(c *config.Config) error {
 	}
 	s.access.use(access, s.metrics, s.log)
 	s.decisionLog.use(decisions, veil, s.metrics, s.log)
+	s.lookups.forget()
 	s.budget.limit.Store(c.HTTP.MaxBufferedBytes)
 	s.connLimit.configure(c.HTTP.MaxConnections, s.log)
 	s.show(cert)
