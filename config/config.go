@@ -75,6 +75,7 @@ type Key struct {
 // Admin is the listener for operators.
 type Admin struct {
 	Address string // host:port; empty: no admin listener
+	KeyEnv  string // names the environment variable with the key that its callers must bring; empty: none
 }
 
 // A Model is what clients name in a request, and the replicas that serve it.

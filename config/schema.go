@@ -49,7 +49,7 @@ func (r *reader) corsConfig(c *CORS) fields {
 }
 
 func (r *reader) admin(a *Admin) fields {
-	return fields{"address": r.listenOrNot(&a.Address)}
+	return fields{"address": r.listenOrNot(&a.Address), "api_key_env": r.variable(&a.KeyEnv)}
 }
 
 func (r *reader) decisionLogConfig(l *DecisionLog) fields {

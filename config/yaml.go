@@ -30,6 +30,9 @@ func (c *Config) YAML() []byte {
 	}
 	w.line(0, "admin:")
 	w.key(1, "address", c.Admin.Address)
+	if c.Admin.KeyEnv != "" {
+		w.key(1, "api_key_env", c.Admin.KeyEnv)
+	}
 	w.auth(c.Auth)
 	w.key(0, "session_headers", append([]string{}, c.Session.Headers...)) // not null
 	w.key(0, "session_body_keys", append([]string{}, c.Session.BodyKeys...))

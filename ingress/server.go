@@ -2,6 +2,7 @@ package ingress
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -48,7 +49,8 @@ type Server struct {
 	connLimit  *connLimit // of the public listener
 
 	draining    atomic.Bool
-	certificate atomic.Pointer[tls.Certificate] // shown to new connections; nil without TLS
+	adminKey    atomic.Pointer[[sha256.Size]byte] // nil: none is asked for
+	certificate atomic.Pointer[tls.Certificate]   // shown to new connections; nil without TLS
 	public      *listener
 	admin       *listener // nil if there is none
 }
@@ -125,6 +127,10 @@ func (s *Server) apply(c *config.Config) error {
 	if err != nil {
 		return err
 	}
+	adminKey, err := adminKeyOf(c.Admin)
+	if err != nil {
+		return err
+	}
 	access, err := openAccessLog(c.AccessLog)
 	if err != nil {
 		return fmt.Errorf("the access log: %w", err)
@@ -146,6 +152,7 @@ func (s *Server) apply(c *config.Config) error {
 	s.lookups.forget()
 	s.budget.limit.Store(c.HTTP.MaxBufferedBytes)
 	s.connLimit.configure(c.HTTP.MaxConnections, s.log)
+	s.adminKey.Store(adminKey)
 	s.show(cert)
 	s.metrics.reloaded.Set(1)
 	s.metrics.reloadTime.SetToCurrentTime()
