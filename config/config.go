@@ -12,6 +12,8 @@ type Config struct {
 	Auth    Auth
 	Session Session
 
+	ExtraPaths []string // of POSTs that pass beyond the known ones; one that ends in /* stands for all below it
+
 	DecisionHeaders bool // answers say how their replica was chosen
 	DecisionLog     DecisionLog
 	AccessLog       string // the file that gets a line for each request; [ToStdout]; empty: none
@@ -145,6 +147,8 @@ const DefaultMaxOngoing = 256
 type Checks struct {
 	// Router says what is wrong with a policy's short class name and its arguments. It must be pure.
 	Router func(class string, kwargs map[string]any) error
+	// ExtraPath says what is wrong with an entry of extra_paths. It must be pure.
+	ExtraPath func(path string) error
 }
 
 // RestartKeys names the keys that differ between two configs and take effect at a restart only:

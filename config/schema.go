@@ -17,6 +17,7 @@ func (r *reader) file() fields {
 		"auth":              r.auth,
 		"session_headers":   r.sessionHeaders,
 		"session_body_keys": r.sessionKeys,
+		"extra_paths":       r.list(r.extraPath),
 		"decision_headers":  r.flag(&r.config.DecisionHeaders),
 		"decision_log":      r.decisionLog,
 		"access_log":        r.fileOrSwitch(&r.config.AccessLog),

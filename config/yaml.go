@@ -36,6 +36,9 @@ func (c *Config) YAML() []byte {
 	w.auth(c.Auth)
 	w.key(0, "session_headers", append([]string{}, c.Session.Headers...)) // not null
 	w.key(0, "session_body_keys", append([]string{}, c.Session.BodyKeys...))
+	if len(c.ExtraPaths) > 0 {
+		w.key(0, "extra_paths", c.ExtraPaths)
+	}
 	w.key(0, "decision_headers", c.DecisionHeaders)
 	if log := c.DecisionLog; log.Path != "" {
 		w.line(0, "decision_log:")

@@ -22,6 +22,7 @@ var (
 	errUnknownModel  = errors.New("model not found")
 	errModelRequired = errors.New("The request names no 'model', and this server has several; GET /v1/models lists them.")
 	errUnknownPath   = errors.New("This server has no such path; see GET /v1/models and POST /v1/chat/completions.")
+	errClosedPath    = errors.New("This server passes no requests on to this path; if the engines serve it, its operator can name it in extra_paths.")
 	errWrongMethod   = errors.New("This path does not answer to this method.")
 	errAdminOnly     = errors.New("This call manages the engines; send it to the admin listener, with ?model= where there are several models.")
 	errInternal      = errors.New("The server failed to handle the request.")
@@ -82,6 +83,7 @@ var answers = []struct {
 	{errNoResponse, answer{404, invalidRequest, "response_not_found", "response_id", "This server holds no response with that id.", 0}},
 	{errResponseAstray, answer{503, serverError, "response_unreachable", "response_id", "", busyDelay}},
 	{errUnknownPath, answer{404, invalidRequest, "unknown_url", "", "", 0}},
+	{errClosedPath, answer{404, invalidRequest, "unknown_url", "", "", 0}},
 	{errWrongMethod, answer{405, invalidRequest, "method_not_allowed", "", "", 0}},
 	{errBodySilent, answer{408, invalidRequest, "body_timeout", "", "", 0}},
 	{errBodyTooLarge, answer{413, invalidRequest, "request_too_large", "", "", 0}},
