@@ -40,7 +40,7 @@ type DecisionLog struct {
 type HTTP struct {
 	Address          string // host:port to listen on
 	MaxBodyBytes     int64  // of one request
-	MaxBufferedBytes int64  // of all request bodies held at once; at least MaxBodyBytes
+	MaxBufferedBytes int64  // of all request bodies held at once; at least MaxBodyBytes, or 0: as memory allows
 	MaxConnections   int    // of clients, open at once; 0: derived from the limit of descriptors
 	BodyTimeout      time.Duration
 	DrainDelay       time.Duration // 0: stop accepting at once
@@ -149,6 +149,8 @@ type Checks struct {
 	Router func(class string, kwargs map[string]any) error
 	// ExtraPath says what is wrong with an entry of extra_paths. It must be pure.
 	ExtraPath func(path string) error
+	// MostBuffered is the max_buffered_bytes beyond which memory may run out; 0 if that is unknown.
+	MostBuffered int64
 }
 
 // RestartKeys names the keys that differ between two configs and take effect at a restart only:

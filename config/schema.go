@@ -31,7 +31,7 @@ func (r *reader) http(h *HTTP) fields {
 	return fields{
 		"address":            r.listen(&h.Address),
 		"max_body_bytes":     whole(r, &h.MaxBodyBytes, 1, 1<<40),
-		"max_buffered_bytes": whole(r, &h.MaxBufferedBytes, 1, 1<<50),
+		"max_buffered_bytes": whole(r, &h.MaxBufferedBytes, 0, 1<<50),
 		"max_connections":    whole(r, &h.MaxConnections, 0, math.MaxInt32),
 		"body_timeout_s":     r.seconds(&h.BodyTimeout, moment),
 		"drain_delay_s":      r.seconds(&h.DrainDelay, 0),

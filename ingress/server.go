@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"berth/config"
 	"berth/ingress/http1"
 	"berth/llmserver"
@@ -75,7 +77,7 @@ func newServer(c *config.Config, log *slog.Logger, t *tracing) (*Server, error) 
 		tracing:  t,
 		log:      log,
 		metrics:  newMetrics(),
-		budget:   newBudget(c.HTTP.MaxBufferedBytes),
+		budget:   newBudget(bufferedBytes(c)),
 		relay:    streaming.Relay{WriteTimeout: writeTimeout},
 		messages: streaming.Relay{WriteTimeout: writeTimeout, Anthropic: true},
 	}
@@ -85,6 +87,9 @@ func newServer(c *config.Config, log *slog.Logger, t *tracing) (*Server, error) 
 	}
 	s.metrics.registry.MustRegister(readings{s.registry, s.budget, &s.draining})
 	s.metricsHandler = s.metrics.handler()
+	s.metrics.registry.MustRegister(prometheus.NewGaugeFunc(
+		prometheus.GaugeOpts{Name: "berth_buffered_bytes_limit", Help: "How many bytes of request bodies may be held in memory."},
+		func() float64 { return float64(s.budget.limit.Load()) }))
 	s.lookups = newLookups(s.metrics.registry)
 	s.exhaustion = newExhaustion(s.metrics.registry, log)
 	s.registry.pool.Events.Exhausted = s.exhaustion.report
@@ -150,7 +155,10 @@ func (s *Server) apply(c *config.Config) error {
 	s.access.use(access, s.metrics, s.log)
 	s.decisionLog.use(decisions, veil, s.metrics, s.log)
 	s.lookups.forget()
-	s.budget.limit.Store(c.HTTP.MaxBufferedBytes)
+	s.budget.limit.Store(bufferedBytes(c))
+	if limit := bufferedBytes(c); limit < c.HTTP.MaxBodyBytes {
+		s.log.Warn("memory leaves less for request bodies than http.max_body_bytes allows for one; larger ones get 503", "bytes", limit)
+	}
 	s.connLimit.configure(c.HTTP.MaxConnections, s.log)
 	s.adminKey.Store(adminKey)
 	s.show(cert)

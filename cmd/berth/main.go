@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth/config"
+	"berth/ingress"
 	"berth/llmserver"
 	"berth/routers"
 )
@@ -19,6 +20,7 @@ var checks = config.Checks{
 		_, err := routers.Lookup(class, kwargs)
 		return err
 	},
+	MostBuffered: ingress.AffordableBufferedBytes(),
 	ExtraPath: func(path string) error {
 		if llmserver.Manages(path) {
 			return fmt.Errorf("%s manages engines, which is for the admin listener alone; remove it", path)
