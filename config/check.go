@@ -37,7 +37,11 @@ func (r *reader) decisionLog(n *node) {
 
 func (r *reader) checkBodies(http *node) {
 	h := r.config.HTTP
-	if h.MaxBufferedBytes >= h.MaxBodyBytes {
+	if most := r.checks.MostBuffered; most > 0 && h.MaxBufferedBytes > most {
+		r.warn(http.get("max_buffered_bytes").at, "max_buffered_bytes (%d) is more than this machine or container has memory for; "+
+			"at most %d, a quarter, leaves room for the rest, and without the key that is taken", h.MaxBufferedBytes, most)
+	}
+	if h.MaxBufferedBytes == 0 || h.MaxBufferedBytes >= h.MaxBodyBytes {
 		return
 	}
 	culprit := http.get("max_buffered_bytes")

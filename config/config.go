@@ -12,6 +12,8 @@ type Config struct {
 	Auth    Auth
 	Session Session
 
+	ExtraPaths []string // of POSTs that pass beyond the known ones; one that ends in /* stands for all below it
+
 	DecisionHeaders bool // answers say how their replica was chosen
 	DecisionLog     DecisionLog
 	AccessLog       string // the file that gets a line for each request; [ToStdout]; empty: none
@@ -38,7 +40,8 @@ type DecisionLog struct {
 type HTTP struct {
 	Address          string // host:port to listen on
 	MaxBodyBytes     int64  // of one request
-	MaxBufferedBytes int64  // of all request bodies held at once; at least MaxBodyBytes
+	MaxBufferedBytes int64  // of all request bodies held at once; at least MaxBodyBytes, or 0: as memory allows
+	MaxConnections   int    // of clients, open at once; 0: derived from the limit of descriptors
 	BodyTimeout      time.Duration
 	DrainDelay       time.Duration // 0: stop accepting at once
 	DrainTimeout     time.Duration // 0: wait for no stream
@@ -74,6 +77,7 @@ type Key struct {
 // Admin is the listener for operators.
 type Admin struct {
 	Address string // host:port; empty: no admin listener
+	KeyEnv  string // names the environment variable with the key that its callers must bring; empty: none
 }
 
 // A Model is what clients name in a request, and the replicas that serve it.
@@ -147,6 +151,10 @@ const DefaultMaxOngoing = 256
 type Checks struct {
 	// Router says what is wrong with a policy's short class name and its arguments. It must be pure.
 	Router func(class string, kwargs map[string]any) error
+	// ExtraPath says what is wrong with an entry of extra_paths. It must be pure.
+	ExtraPath func(path string) error
+	// MostBuffered is the max_buffered_bytes beyond which memory may run out; 0 if that is unknown.
+	MostBuffered int64
 }
 
 // RestartKeys names the keys that differ between two configs and take effect at a restart only:

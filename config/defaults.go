@@ -28,7 +28,7 @@ func defaultHTTP() HTTP {
 	return HTTP{
 		Address:          "127.0.0.1:8000",
 		MaxBodyBytes:     64 << 20,
-		MaxBufferedBytes: 1 << 30,
+		MaxBufferedBytes: 0,
 		BodyTimeout:      30 * time.Second,
 		DrainDelay:       0,
 		DrainTimeout:     10 * time.Minute,

@@ -28,6 +28,11 @@ var someChecks = Checks{Router: func(class string, kwargs map[string]any) error 
 		return fmt.Errorf("%s takes no argument wrong", class)
 	}
 	return nil
+}, ExtraPath: func(path string) error {
+	if path == "/manages" {
+		return fmt.Errorf("%s manages engines", path)
+	}
+	return nil
 }}
 
 func TestGoodFilesGiveTheirEffectiveConfig(t *testing.T) {

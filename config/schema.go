@@ -17,6 +17,7 @@ func (r *reader) file() fields {
 		"auth":              r.auth,
 		"session_headers":   r.sessionHeaders,
 		"session_body_keys": r.sessionKeys,
+		"extra_paths":       r.list(r.extraPath),
 		"decision_headers":  r.flag(&r.config.DecisionHeaders),
 		"decision_log":      r.decisionLog,
 		"access_log":        r.fileOrSwitch(&r.config.AccessLog),
@@ -30,7 +31,8 @@ func (r *reader) http(h *HTTP) fields {
 	return fields{
 		"address":            r.listen(&h.Address),
 		"max_body_bytes":     whole(r, &h.MaxBodyBytes, 1, 1<<40),
-		"max_buffered_bytes": whole(r, &h.MaxBufferedBytes, 1, 1<<50),
+		"max_buffered_bytes": whole(r, &h.MaxBufferedBytes, 0, 1<<50),
+		"max_connections":    whole(r, &h.MaxConnections, 0, math.MaxInt32),
 		"body_timeout_s":     r.seconds(&h.BodyTimeout, moment),
 		"drain_delay_s":      r.seconds(&h.DrainDelay, 0),
 		"drain_timeout_s":    r.seconds(&h.DrainTimeout, 0),
@@ -48,7 +50,7 @@ func (r *reader) corsConfig(c *CORS) fields {
 }
 
 func (r *reader) admin(a *Admin) fields {
-	return fields{"address": r.listenOrNot(&a.Address)}
+	return fields{"address": r.listenOrNot(&a.Address), "api_key_env": r.variable(&a.KeyEnv)}
 }
 
 func (r *reader) decisionLogConfig(l *DecisionLog) fields {

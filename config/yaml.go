@@ -15,6 +15,7 @@ func (c *Config) YAML() []byte {
 	w.key(1, "address", c.HTTP.Address)
 	w.key(1, "max_body_bytes", c.HTTP.MaxBodyBytes)
 	w.key(1, "max_buffered_bytes", c.HTTP.MaxBufferedBytes)
+	w.key(1, "max_connections", c.HTTP.MaxConnections)
 	w.key(1, "body_timeout_s", c.HTTP.BodyTimeout.Seconds())
 	w.key(1, "drain_delay_s", c.HTTP.DrainDelay.Seconds())
 	w.key(1, "drain_timeout_s", c.HTTP.DrainTimeout.Seconds())
@@ -29,9 +30,15 @@ func (c *Config) YAML() []byte {
 	}
 	w.line(0, "admin:")
 	w.key(1, "address", c.Admin.Address)
+	if c.Admin.KeyEnv != "" {
+		w.key(1, "api_key_env", c.Admin.KeyEnv)
+	}
 	w.auth(c.Auth)
 	w.key(0, "session_headers", append([]string{}, c.Session.Headers...)) // not null
 	w.key(0, "session_body_keys", append([]string{}, c.Session.BodyKeys...))
+	if len(c.ExtraPaths) > 0 {
+		w.key(0, "extra_paths", c.ExtraPaths)
+	}
 	w.key(0, "decision_headers", c.DecisionHeaders)
 	if log := c.DecisionLog; log.Path != "" {
 		w.line(0, "decision_log:")

@@ -10,7 +10,7 @@ import (
 )
 
 // adminRoutes are the paths of the listener for operators. It is not meant to
-// be reached by clients.
+// be reached by clients, nor by web pages: see guard.
 func (s *Server) adminRoutes() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", s.metricsHandler)
@@ -22,7 +22,7 @@ func (s *Server) adminRoutes() http.Handler {
 	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	mux.HandleFunc("/", s.control)
-	return mux
+	return s.guard(mux)
 }
 
 // liveSlot is a slot as operators see it.

@@ -152,7 +152,8 @@ func (s *Server) authorize(c *gin.Context) {
 		return
 	}
 	key, err := a.find(c.Request.Header)
-	if err == nil && c.Request.Method == http.MethodPost {
+	_, stored := storedResponse(c.Request.URL.Path) // which a replica is asked for, whatever the method
+	if err == nil && (stored || c.Request.Method == http.MethodPost) {
 		if err = key.enter(); err == nil {
 			defer key.leave()
 		}

@@ -20,6 +20,7 @@ type badInput struct {
 const (
 	completions = "POST /v1/completions"
 	noSuchPath  = "This server has no such path; see GET /v1/models and POST /v1/chat/completions."
+	closedPath  = "This server passes no requests on to this path; if the engines serve it, its operator can name it in extra_paths."
 	notThisWay  = "This path does not answer to this method."
 	forOthers   = "This call manages the engines; send it to the admin listener, with ?model= where there are several models."
 	namesNone   = "The request names no 'model', and this server has several; GET /v1/models lists them."
@@ -104,7 +105,7 @@ var badHeads = []badInput{
 	{"an unknown path", "GET /v2/models", "", nil, 404, "unknown_url", "", noSuchPath},
 	{"an unknown path below the version", "GET /v1/nothing", "", nil, 404, "unknown_url", "", noSuchPath},
 	{"an unknown path to post to", "POST /chat", "{}", nil, 404, "unknown_url", "", noSuchPath},
-	{"one below the version without a model", "POST /v1/nothing", "{}", nil, 404, "unknown_url", "", noSuchPath},
+	{"one below the version without a model", "POST /v1/nothing", "{}", nil, 404, "unknown_url", "", closedPath},
 	{"upper case", "POST /V1/CHAT/COMPLETIONS", `{"model":"m"}`, nil, 404, "unknown_url", "", noSuchPath},
 	{"a slash at the end", "POST /v1/chat/completions/", `{"model":"m"}`, nil, 404, "unknown_url", "", noSuchPath},
 	{"dots", "POST /v1/../v1/completions", `{"model":"m"}`, nil, 404, "unknown_url", "", noSuchPath},
@@ -112,7 +113,7 @@ var badHeads = []badInput{
 	{"escaped dots", "POST /v1/%2e%2e/internal/x", `{"model":"m"}`, nil, 404, "unknown_url", "", noSuchPath},
 	{"dots behind escaped slashes", "POST /v1/x%2f..%2f..%2fsleep", `{"model":"m"}`, nil, 404, "unknown_url", "", noSuchPath},
 	{"two slashes", "POST /v1//completions", `{"model":"m"}`, nil, 404, "unknown_url", "", noSuchPath},
-	{"the version twice", "POST /v1/v1", "{}", nil, 404, "unknown_url", "", noSuchPath},
+	{"the version twice", "POST /v1/v1", "{}", nil, 404, "unknown_url", "", closedPath},
 	{"operators' paths", "GET /internal/slots", "", nil, 404, "unknown_url", "", noSuchPath},
 	{"an agent's paths", "POST /internal/slots", `{"model":"m"}`, nil, 404, "unknown_url", "", noSuchPath},
 	{"profiles", "GET /debug/pprof/", "", nil, 404, "unknown_url", "", noSuchPath},

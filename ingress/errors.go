@@ -22,6 +22,7 @@ var (
 	errUnknownModel  = errors.New("model not found")
 	errModelRequired = errors.New("The request names no 'model', and this server has several; GET /v1/models lists them.")
 	errUnknownPath   = errors.New("This server has no such path; see GET /v1/models and POST /v1/chat/completions.")
+	errClosedPath    = errors.New("This server passes no requests on to this path; if the engines serve it, its operator can name it in extra_paths.")
 	errWrongMethod   = errors.New("This path does not answer to this method.")
 	errAdminOnly     = errors.New("This call manages the engines; send it to the admin listener, with ?model= where there are several models.")
 	errInternal      = errors.New("The server failed to handle the request.")
@@ -71,6 +72,9 @@ var answers = []struct {
 	{errTimeout, answer{400, invalidRequest, "invalid_timeout", "x-request-timeout-seconds", "", 0}},
 	{errNoKey, answer{401, invalidRequest, "invalid_api_key", "", "", 0}},
 	{errWrongKey, answer{401, invalidRequest, "invalid_api_key", "", "", 0}},
+	{errAdminKey, answer{401, invalidRequest, "invalid_api_key", "", "", 0}},
+	{errCrossSite, answer{403, invalidRequest, "cross_site_request", "", "", 0}},
+	{errAdminHost, answer{403, invalidRequest, "unknown_host", "", "", 0}},
 	{errKeyModel, answer{403, invalidRequest, "model_not_allowed", "model", "", 0}},
 	{errKeyFull, answer{429, rateLimit, "key_limit_reached", "", "", busyDelay}},
 	{errBodyAborted, answer{400, invalidRequest, "incomplete_body", "", "", 0}},
@@ -79,11 +83,13 @@ var answers = []struct {
 	{errNoResponse, answer{404, invalidRequest, "response_not_found", "response_id", "This server holds no response with that id.", 0}},
 	{errResponseAstray, answer{503, serverError, "response_unreachable", "response_id", "", busyDelay}},
 	{errUnknownPath, answer{404, invalidRequest, "unknown_url", "", "", 0}},
+	{errClosedPath, answer{404, invalidRequest, "unknown_url", "", "", 0}},
 	{errWrongMethod, answer{405, invalidRequest, "method_not_allowed", "", "", 0}},
 	{errBodySilent, answer{408, invalidRequest, "body_timeout", "", "", 0}},
 	{errBodyTooLarge, answer{413, invalidRequest, "request_too_large", "", "", 0}},
 	{errContentType, answer{415, invalidRequest, "unsupported_content_type", "", "", 0}},
 	{errContentEncoding, answer{415, invalidRequest, "unsupported_content_encoding", "", "", 0}},
+	{errConnections, answer{503, serverError, "too_many_connections", "", "", busyDelay}},
 	{errBudget, answer{503, serverError, "too_many_bytes_held", "", "", busyDelay}},
 
 	{routers.ErrLineFull, answer{429, rateLimit, "queue_full", "",
@@ -103,6 +109,8 @@ var answers = []struct {
 		"The replica answered with something that is not HTTP.", 0}},
 	{llmserver.ErrConnectTimeout, answer{504, serverError, "upstream_connect_timeout", "",
 		"No connection to a replica could be made in time.", busyDelay}},
+	{llmserver.ErrExhausted, answer{503, serverError, "server_exhausted", "",
+		"The server is out of connections; try again later.", busyDelay}},
 }
 
 // answerFor finds what a client is told of err. An error that is in no table is the server's own fault; its text

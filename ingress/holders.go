@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 
@@ -28,6 +29,19 @@ func (h *holders) find(id string) *llmserver.Replica {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.of[id]
+}
+
+// among returns the replica of these models that was last seen to hold a response, and its model; nil
+// if none was.
+func (h *holders) among(id string, models []*model) (*model, *llmserver.Replica) {
+	if known := h.find(id); known != nil {
+		for _, m := range models {
+			if slices.Contains(m.router.Members(), known) {
+				return m, known
+			}
+		}
+	}
+	return nil, nil
 }
 
 func (h *holders) put(id string, r *llmserver.Replica) {

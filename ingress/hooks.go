@@ -51,6 +51,8 @@ func rejection(err error) string {
 		return "draining"
 	case errors.Is(err, llmserver.ErrNoConnection):
 		return "no_connection"
+	case errors.Is(err, llmserver.ErrExhausted):
+		return "exhausted"
 	case errors.Is(err, context.Canceled):
 		return "given_up"
 	default:
@@ -72,7 +74,7 @@ var releaseCauses = []string{releasedFinished, releasedClientGone, releasedRefus
 // releaseCause is the one place where the outcome of a selection gets its name.
 func releaseCause(o routers.Outcome) string {
 	switch {
-	case !o.Dispatched:
+	case !o.Dispatched, errors.Is(o.Err, llmserver.ErrExhausted):
 		return releasedUnsent
 	case o.Err == nil:
 		return releasedFinished

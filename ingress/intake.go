@@ -2,7 +2,6 @@ package ingress
 
 import (
 	"cmp"
-	"errors"
 	"strconv"
 	"time"
 
@@ -14,10 +13,6 @@ func (x *exchange) read() error {
 	t := x.registry.table.Load()
 	reader := bodyReader{maxBytes: t.config.HTTP.MaxBodyBytes, timeout: t.config.HTTP.BodyTimeout, budget: x.budget}
 	b, err := reader.read(x.c.Writer, x.c.Request)
-	stray := !known(x.c.Request.URL.Path)
-	if stray && errors.Is(err, errContentType) {
-		return errUnknownPath
-	}
 	if err != nil {
 		return err
 	}
@@ -29,9 +24,6 @@ func (x *exchange) read() error {
 		defer h.done()
 	}
 	p, err := scanBody(x.c.Request.Header, b.Bytes(), h)
-	if stray && p.model == nil {
-		return errUnknownPath // whatever else is wrong with it
-	}
 	if err != nil {
 		return err
 	}

@@ -179,7 +179,7 @@ var (
 	descUp       = prometheus.NewDesc("berth_replica_up", "1 while the replica is chosen from, 0 while it is down, ejected, draining or gone.", []string{"model", "replica"}, nil)
 	descState    = prometheus.NewDesc("berth_replica_state", "1 for the state that the replica is in.", []string{"model", "replica", "state"}, nil)
 	descEjected  = prometheus.NewDesc("berth_replica_ejections_total", "Times that a replica was ejected for failing requests.", []string{"model", "replica"}, nil)
-	descKeys     = prometheus.NewDesc("berth_key_ongoing_requests", "POST requests under way, by the name of the API key.", []string{"key"}, nil)
+	descKeys     = prometheus.NewDesc("berth_key_ongoing_requests", "Requests under way that replicas are asked for, by the name of the API key: POSTs, and those for stored responses.", []string{"key"}, nil)
 	descQueue    = prometheus.NewDesc("berth_queue_length", "Requests in the waiting line.", []string{"model"}, nil)
 	descHanded   = prometheus.NewDesc("berth_handed_slots_total", "Slots that went to a request in the waiting line.", []string{"model"}, nil)
 	descPassed   = prometheus.NewDesc("berth_passed_over_total", "Times that an older request in line was passed over for one that ranks the replica better.", []string{"model"}, nil)

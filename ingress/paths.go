@@ -3,6 +3,7 @@ package ingress
 import (
 	"net/http"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/gin-gonic/gin"
@@ -11,20 +12,22 @@ import (
 )
 
 // unversioned are the paths of POSTs that may come without /v1. Those of the OpenAI and Anthropic APIs, which engines have
-// below /v1 only, are true: they are sent on with it. The engines' own are sent on as they came. Other paths than these are
-// open below /v1 only, and only to a request that names its model.
+// below /v1 only, are true: they are sent on with it. The engines' own are sent on as they came. Other paths than these pass
+// only if extra_paths names them, as engines have ways to load models and the like at paths that nobody can list.
 var unversioned = map[string]bool{
 	"/chat/completions": true, "/completions": true, "/embeddings": true, "/moderations": true,
 	"/responses": true, "/responses/compact": true, "/responses/input_tokens": true,
 	"/messages": true, "/messages/count_tokens": true,
 	"/audio/transcriptions": true, "/audio/translations": true, "/audio/speech": true,
 	"/images/generations": true, "/images/edits": true, "/images/variations": true,
+	"/chat/completions/render": true, "/completions/render": true, // vLLM
 
-	"/rerank": false, "/v2/rerank": false, "/score": false, "/classify": false, "/pooling": false,
+	"/rerank": false, "/v2/rerank": false, "/v2/embed": false, "/score": false, "/classify": false, "/pooling": false,
 	"/tokenize": false, "/detokenize": false,
 	"/generate": false, "/inference/v1/generate": false, "/invocations": false, "/encode": false, // vLLM, SGLang
-	"/completion": false, "/infill": false, "/apply-template": false, "/reranking": false, // llama.cpp
+	"/embedding": false, "/completion": false, "/infill": false, "/apply-template": false, "/reranking": false, // llama.cpp
 	"/generate_stream": false, "/chat_tokenize": false, // TGI
+	"/embed": false, "/embed_all": false, "/embed_sparse": false, "/similarity": false, "/predict": false, // TEI
 	"/api/generate": false, "/api/chat": false, "/api/embed": false, "/api/embeddings": false, // Ollama
 }
 
@@ -42,7 +45,17 @@ func prefixOf(p string) string {
 	return ""
 }
 
-// post passes a POST on, unless it manages engines: that is not for clients.
+// isExtraPath reports whether the configuration lets a path pass beyond those that are known. An
+// entry that ends in /* stands for all paths below it.
+func (s *Server) isExtraPath(p string) bool {
+	return slices.ContainsFunc(s.registry.table.Load().config.ExtraPaths, func(entry string) bool {
+		below, all := strings.CutSuffix(entry, "*")
+		return p == entry || all && strings.HasPrefix(p, below) && len(p) > len(below)
+	})
+}
+
+// post passes a POST on if its path is one for inference. Calls that manage engines are not for
+// clients, whatever the configuration says.
 func (s *Server) post(c *gin.Context) {
 	switch p := c.Request.URL.Path; {
 	case known(p):
@@ -53,8 +66,10 @@ func (s *Server) post(c *gin.Context) {
 		refuse(c, errAdminOnly)
 	case !llmserver.TakesSlot(http.MethodPost, p):
 		s.response(c) // to be cancelled
-	default:
+	case s.isExtraPath(p):
 		s.proxy(c)
+	default:
+		refuse(c, errClosedPath)
 	}
 }
 
@@ -64,11 +79,18 @@ func clean(p string) bool { return strings.HasPrefix(p, "/") && path.Clean(p) ==
 // misplaced answers what no route takes.
 func (s *Server) misplaced(c *gin.Context) {
 	allow, p := c.Writer.Header().Get("Allow"), c.Request.URL.Path // methods that would do
+	extra := s.isExtraPath(p)
 	switch {
 	case llmserver.Manages(p):
 		c.Writer.Header().Del("Allow")
 		refuse(c, errAdminOnly)
-	case allow != "" && (allow != http.MethodPost || known(p)): // any path below /v1 takes a POST
+	case extra && c.Request.Method == http.MethodPost:
+		c.Writer.Header().Del("Allow")
+		s.post(c)
+	case extra:
+		c.Header("Allow", http.MethodPost)
+		refuse(c, errWrongMethod)
+	case allow != "" && (allow != http.MethodPost || known(p)): // any path below /v1 has a route for POST
 		refuse(c, errWrongMethod)
 	default:
 		c.Writer.Header().Del("Allow")

@@ -8,9 +8,11 @@ import (
 )
 
 func TestEachPathIsServedWithAndWithoutTheVersion(t *testing.T) {
-	f := serve(t, modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
+	c := configured(modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Write([]byte(r.Method + " " + r.RequestURI))
 	})))
+	c.ExtraPaths = []string{"/v1/anything/at/all", "/v1/a/*", "/v1/a?b%"}
+	f := serveConfig(t, c)
 	for path, want := range map[string]string{
 		"/completions?a=%2F&b":    "/v1/completions?a=%2F&b",
 		"/v1/audio/speech?x=1&&y": "/v1/audio/speech?x=1&&y",
@@ -42,30 +44,66 @@ func TestEachPathIsServedWithAndWithoutTheVersion(t *testing.T) {
 	}
 }
 
-func TestAPathThatNobodyKnowsPassesOnlyBelowTheVersionAndWithAModel(t *testing.T) {
+func TestAPathThatNobodyKnowsDoesNotPass(t *testing.T) {
 	url, requests := recording(t)
 	f := serve(t, modelOn("m", url))
-	if r := f.post("/v1/invented", chat("m")); r.body != "ok" {
-		t.Errorf("with a model: %d %s", r.StatusCode, r.body)
+	for _, path := range []string{"/v1/model/load", "/v1/lora/load", "/v1/internal/model/load", "/v1/unload", "/v1/adapters/load", "/v1/chat/completions/x"} {
+		for _, body := range []string{chat("m"), `{"model":"x"}`, "{}", "", "["} {
+			r := f.post(path, body)
+			if wantError(t, r, 404, "unknown_url", ""); !strings.Contains(r.body, "extra_paths") {
+				t.Errorf("%s is told %s", path, r.body)
+			}
+		}
 	}
-	receive(t, requests)
 	for _, path := range []string{"/invented", "/v3/rerank", "/internal/slots", "/simulated/reset", "/v1/../sleep", "/v1", "/"} {
 		wantError(t, f.post(path, chat("m")), 404, "unknown_url", "")
 	}
-	for _, body := range []string{"{}", "", "[", `{"x":"m"}`} {
-		wantError(t, f.post("/v1/invented", body), 404, "unknown_url", "")
+	if len(requests) > 0 {
+		t.Errorf("a replica was sent %s", (<-requests).uri)
 	}
-	wantError(t, f.post("/v1/invented", "model=m", "Content-Type", "application/x-www-form-urlencoded"), 404, "unknown_url", "")
-	wantError(t, f.post("/v1/invented", `{"model":"x"}`), 404, "model_not_found", "model")
+}
+
+func TestExtraPathsPass(t *testing.T) {
+	url, requests := recording(t)
+	c := configured(modelOn("m", url))
+	c.ExtraPaths = []string{"/v1/custom", "/plugins/*", "/v1/open/*", "/*"}
+	all := serveConfig(t, c)
+	some := *c
+	some.ExtraPaths = c.ExtraPaths[:3]
+	f := serveConfig(t, &some)
+	for _, path := range []string{"/v1/custom", "/plugins/a/b?c", "/v1/open/x"} {
+		if r := f.post(path, chat("m")); r.body != "ok" {
+			t.Errorf("%s got %d %s", path, r.StatusCode, r.body)
+		}
+		if s := receive(t, requests); s.uri != path {
+			t.Errorf("%s came as %s", path, s.uri)
+		}
+	}
+	if r := all.post("/any/thing", chat("m")); r.body != "ok" {
+		t.Errorf("got %d %s", r.StatusCode, r.body)
+	}
+	receive(t, requests)
+	for _, path := range []string{"/v1/custom/", "/v1/custom/x", "/v1/customs", "/custom", "/plugins", "/plugins/", "/plugins/../x", "/v1/open"} {
+		wantError(t, f.post(path, chat("m")), 404, "unknown_url", "")
+	}
+	for _, path := range []string{"/sleep", "/v1/load_lora_adapter", "/update_weights"} {
+		wantError(t, all.post(path, chat("m")), 403, "admin_only", "")
+	}
+	r := f.get("/plugins/x")
+	if wantError(t, r, 405, "method_not_allowed", ""); r.Header.Get("Allow") != "POST" {
+		t.Errorf("a GET is told %v", r.Header)
+	}
 	if len(requests) > 0 {
 		t.Errorf("a replica was sent %s", (<-requests).uri)
 	}
 }
 
 func TestAReplicaMayHaveABasePath(t *testing.T) {
-	f := serve(t, modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
+	c := configured(modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Write([]byte(r.RequestURI))
 	})+"/engine"))
+	c.ExtraPaths = []string{"/v1/a/*"}
+	f := serveConfig(t, c)
 	for path, want := range map[string]string{
 		"/completions": "/engine/v1/completions", "/v1/a%2Fb": "/engine/v1/a%2Fb", "/tokenize": "/engine/tokenize",
 	} {
@@ -78,8 +116,10 @@ func TestAReplicaMayHaveABasePath(t *testing.T) {
 // An empty 404 of a replica is passed as it is, also where the router of paths has one of its own.
 func TestAnEmptyAnswerStaysEmpty(t *testing.T) {
 	for _, status := range []int{200, 404, 405} {
-		f := serve(t, modelOn("m", upstream(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })))
-		for _, path := range []string{"/v1/completions", "/tokenize", "/v1/invented"} {
+		c := configured(modelOn("m", upstream(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })))
+		c.ExtraPaths = []string{"/v1/extra", "/extra"}
+		f := serveConfig(t, c)
+		for _, path := range []string{"/v1/completions", "/tokenize", "/v1/extra", "/extra"} {
 			if r := f.post(path, chat("m")); r.StatusCode != status || r.body != "" {
 				t.Errorf("%d of %s came as %d %q", status, path, r.StatusCode, r.body)
 			}

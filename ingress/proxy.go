@@ -121,6 +121,8 @@ func (x *exchange) again(err error) string {
 		return ""
 	case errors.Is(err, llmserver.ErrNoConnection):
 		return "no_connection"
+	case errors.Is(err, llmserver.ErrExhausted): // another replica may have an idle connection
+		return "exhausted"
 	case errors.Is(err, llmserver.ErrGone):
 		return "replica_gone"
 	case errors.Is(err, llmserver.ErrBusy):
@@ -136,9 +138,9 @@ func (x *exchange) again(err error) string {
 }
 
 // upstreamFailed counts an attempt that a replica failed; what the client's
-// leaving brought about is none.
+// leaving or this process's own exhaustion brought about is none.
 func (x *exchange) upstreamFailed(err error) {
-	if clientGone(x.c.Request.Context(), err) {
+	if clientGone(x.c.Request.Context(), err) || errors.Is(err, llmserver.ErrExhausted) {
 		return
 	}
 	phase := x.phase
@@ -161,6 +163,9 @@ func (x *exchange) fail(err error) {
 		refuse(x.c, err)
 	default:
 		a := answerFor(err)
+		if errors.Is(err, llmserver.ErrExhausted) {
+			x.c.Header("Connection", "close") // gives a descriptor back
+		}
 		if errors.Is(err, routers.ErrLineFull) || errors.Is(err, routers.ErrWaitOver) || errors.Is(err, errOverInLine) {
 			a.retryAfter = cmp.Or(spread(x.model.router.RetryAfter()), a.retryAfter)
 		}

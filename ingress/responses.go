@@ -1,26 +1,17 @@
 package ingress
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
-	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/gin-gonic/gin"
 	"go.opentelemetry.io/otel/trace"
 
 	"berth/llmserver"
-	"berth/routers"
-	"berth/streaming"
 )
-
-// askTimeout bounds the search for the replica that holds a response.
-const askTimeout = 5 * time.Second
 
 var (
 	errNoResponse     = errors.New("response not found")
@@ -111,66 +102,4 @@ func (x *exchange) bind(id string) error {
 	_, holder, err := x.holder(id, []*model{x.model})
 	x.payload.Only = holder
 	return err
-}
-
-// holder finds the replica of these models that holds a response, by what was learned or else by asking all of them. It is nil
-// if none does, and errResponseAstray if that is not certain.
-func (x *exchange) holder(id string, models []*model) (of *model, holder *llmserver.Replica, err error) {
-	if known := x.holders.find(id); known != nil {
-		for _, m := range models {
-			if slices.Contains(m.router.Members(), known) {
-				return m, known, nil
-			}
-		}
-	}
-	for i, replies := range x.askAll(id, models) {
-		for _, reply := range replies {
-			switch {
-			case reply.Err != nil || reply.Response.StatusCode >= 500:
-				err = errResponseAstray
-			case reply.Response.StatusCode/100 == 2:
-				of, holder = models[i], reply.Replica
-			}
-		}
-	}
-	switch ctx := x.c.Request.Context(); {
-	case holder != nil:
-		x.holders.put(id, holder)
-		return of, holder, nil
-	case ctx.Err() != nil:
-		return nil, nil, fmt.Errorf("%w: %w", streaming.ErrClientGone, context.Cause(ctx))
-	default:
-		return nil, nil, err
-	}
-}
-
-// askAll asks every replica of these models for a response, and returns the replies by model, their bodies closed.
-func (x *exchange) askAll(id string, models []*model) [][]routers.Reply {
-	ctx, stop := context.WithTimeout(x.c.Request.Context(), askTimeout)
-	defer stop()
-	ask := func(ctx context.Context) *http.Request {
-		req := &http.Request{
-			Method: http.MethodGet,
-			URL:    &url.URL{Path: "/v1/responses/" + id},
-			Header: make(http.Header),
-			Body:   http.NoBody,
-		}
-		streaming.CopyRequestHeader(req.Header, x.c.Request.Header)
-		req.Header.Del("Content-Type")
-		return req.WithContext(ctx)
-	}
-	all := make([][]routers.Reply, len(models))
-	var asked sync.WaitGroup
-	for i, m := range models {
-		asked.Go(func() {
-			all[i] = m.router.Broadcast(ctx, ask)
-			for _, reply := range all[i] {
-				if reply.Err == nil {
-					reply.Response.Body.Close()
-				}
-			}
-		})
-	}
-	asked.Wait()
-	return all
 }

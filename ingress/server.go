@@ -2,6 +2,7 @@ package ingress
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -12,6 +13,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"berth/config"
 	"berth/ingress/http1"
@@ -37,14 +40,19 @@ type Server struct {
 	registry       *registry
 	budget         *budget
 	holders        holders
+	lookups        *lookups
 	relay          streaming.Relay
 	messages       streaming.Relay // that of Anthropic's API
 	decisionLog    decisionLog
 	access         accessLog
 	tracing        *tracing // nil: none
 
+	exhaustion *exhaustion
+	connLimit  *connLimit // of the public listener
+
 	draining    atomic.Bool
-	certificate atomic.Pointer[tls.Certificate] // shown to new connections; nil without TLS
+	adminKey    atomic.Pointer[[sha256.Size]byte] // nil: none is asked for
+	certificate atomic.Pointer[tls.Certificate]   // shown to new connections; nil without TLS
 	public      *listener
 	admin       *listener // nil if there is none
 }
@@ -69,7 +77,7 @@ func newServer(c *config.Config, log *slog.Logger, t *tracing) (*Server, error) 
 		tracing:  t,
 		log:      log,
 		metrics:  newMetrics(),
-		budget:   newBudget(c.HTTP.MaxBufferedBytes),
+		budget:   newBudget(bufferedBytes(c)),
 		relay:    streaming.Relay{WriteTimeout: writeTimeout},
 		messages: streaming.Relay{WriteTimeout: writeTimeout, Anthropic: true},
 	}
@@ -79,10 +87,18 @@ func newServer(c *config.Config, log *slog.Logger, t *tracing) (*Server, error) 
 	}
 	s.metrics.registry.MustRegister(readings{s.registry, s.budget, &s.draining})
 	s.metricsHandler = s.metrics.handler()
+	s.metrics.registry.MustRegister(prometheus.NewGaugeFunc(
+		prometheus.GaugeOpts{Name: "berth_buffered_bytes_limit", Help: "How many bytes of request bodies may be held in memory."},
+		func() float64 { return float64(s.budget.limit.Load()) }))
+	s.lookups = newLookups(s.metrics.registry)
+	s.exhaustion = newExhaustion(s.metrics.registry, log)
+	s.registry.pool.Events.Exhausted = s.exhaustion.report
 	var err error
 	if s.public, err = listen(c.HTTP.Address, s.routes(), log); err != nil {
 		return nil, err
 	}
+	s.connLimit = newConnLimit(s.public.Listener, s.public.open, s.metrics.registry, s.exhaustion)
+	s.public.Listener = s.connLimit
 	if c.HTTP.TLS != (config.TLS{}) {
 		s.public.encrypt(s.certificate.Load)
 	} else {
@@ -116,6 +132,10 @@ func (s *Server) apply(c *config.Config) error {
 	if err != nil {
 		return err
 	}
+	adminKey, err := adminKeyOf(c.Admin)
+	if err != nil {
+		return err
+	}
 	access, err := openAccessLog(c.AccessLog)
 	if err != nil {
 		return fmt.Errorf("the access log: %w", err)
@@ -134,7 +154,13 @@ func (s *Server) apply(c *config.Config) error {
 	}
 	s.access.use(access, s.metrics, s.log)
 	s.decisionLog.use(decisions, veil, s.metrics, s.log)
-	s.budget.limit.Store(c.HTTP.MaxBufferedBytes)
+	s.lookups.forget()
+	s.budget.limit.Store(bufferedBytes(c))
+	if limit := bufferedBytes(c); limit < c.HTTP.MaxBodyBytes {
+		s.log.Warn("memory leaves less for request bodies than http.max_body_bytes allows for one; larger ones get 503", "bytes", limit)
+	}
+	s.connLimit.configure(c.HTTP.MaxConnections, s.log)
+	s.adminKey.Store(adminKey)
 	s.show(cert)
 	s.metrics.reloaded.Set(1)
 	s.metrics.reloadTime.SetToCurrentTime()
@@ -203,6 +229,7 @@ type listener struct {
 	front    server         // to begin with: the server, or what stands before it
 	serving  sync.WaitGroup // the accepting goroutine
 	conns    sync.WaitGroup // begun by it
+	tracked  atomic.Int64   // the same, as a number
 	requests sync.WaitGroup // begun by connections
 }
 
@@ -223,7 +250,9 @@ func listen(address string, h http.Handler, log *slog.Logger) (*listener, error)
 		Handler: llmserver.ResetAborted(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			l.requests.Add(1)
 			defer l.requests.Done()
-			h.ServeHTTP(w, r)
+			if !refuseSurplus(w, r) {
+				h.ServeHTTP(w, r)
+			}
 		})),
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       keepAlive,
@@ -231,6 +260,7 @@ func listen(address string, h http.Handler, log *slog.Logger) (*listener, error)
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: 1000},
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 		ConnState:         l.track,
+		ConnContext:       markSurplus,
 	}
 	l.server.Protocols.SetHTTP1(true)
 	l.server.Protocols.SetUnencryptedHTTP2(true)
@@ -254,9 +284,20 @@ func (l *listener) track(_ net.Conn, state http.ConnState) {
 	switch state {
 	case http.StateNew:
 		l.conns.Add(1)
+		l.tracked.Add(1)
 	case http.StateClosed, http.StateHijacked:
 		l.conns.Done()
+		l.tracked.Add(-1)
 	}
+}
+
+// open returns the number of open connections.
+func (l *listener) open() int {
+	n := int(l.tracked.Load())
+	if plain, ok := l.front.(*http1.Server); ok {
+		n += plain.Connections()
+	}
+	return n
 }
 
 // close cuts every connection and waits for the handlers to notice. Each of the

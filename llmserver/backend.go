@@ -77,8 +77,8 @@ type Backend interface {
 	Cancel(ctx context.Context, t Token) (Report, error)
 	// Do sends the request into the slot t, or into none if t is zero, and returns when the head of
 	// the answer is there. The request's URL holds path and query only. It never sends twice.
-	// Errors: one that is Refused, ErrBroken, ErrTimeout, ErrNotHTTP, or the cause of the context's
-	// end.
+	// Errors: one that is Refused, ErrBroken, ErrTimeout, ErrNotHTTP, ErrExhausted, or the cause of
+	// the context's end.
 	Do(req *http.Request, t Token) (*http.Response, Report, error)
 	// Probe asks whether the replica can serve; the error's text says why not.
 	Probe(ctx context.Context) (Report, error)

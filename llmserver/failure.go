@@ -30,6 +30,8 @@ func (p Progress) Failure(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
+	case !p.Connected && Exhausted(err):
+		return fmt.Errorf("%w: %s", ErrExhausted, Reason(err))
 	case !p.Connected && timedOut(err):
 		return fmt.Errorf("%w: %w", ErrNoConnection, ErrConnectTimeout)
 	case !p.Connected:

@@ -164,6 +164,9 @@ func (r *Replica) keepProbing(ctx context.Context) {
 		case err == nil:
 			misses, retry = 0, firstRetry
 			r.set(nil)
+		case errors.Is(err, ErrExhausted): // nothing was asked
+			r.exhausted(err)
+			period = min(firstRetry, period)
 		case late && r.health.received.Load() != received:
 			misses = 0
 		default:

@@ -53,6 +53,9 @@ type Events struct {
 	// Restarted: another process answers at the replica's address. The next
 	// Set makes a new Replica of it.
 	Restarted func(Endpoint)
+	// Exhausted: this process could not connect to a replica, for a request or a probe, for want of
+	// descriptors, ports or memory of its own. The error is an ErrExhausted.
+	Exhausted func(err error)
 }
 
 // Replica is one LLM server process. The pointer is its identity: a new
@@ -241,6 +244,9 @@ func (r *Replica) Call(req *http.Request) (*http.Response, error) {
 	resp, report, err := r.backend.Do(req, Token{})
 	r.learn(report)
 	if err != nil {
+		if errors.Is(err, ErrExhausted) {
+			r.exhausted(err)
+		}
 		return nil, fmt.Errorf("replica %s: %w", r.Label(), err)
 	}
 	return resp, nil
@@ -265,7 +271,10 @@ func (r *Replica) cancel(t Token) {
 		defer stop()
 		report, err := r.backend.Cancel(ctx, t)
 		r.learn(report)
-		if err != nil && r.events.CancelFailed != nil {
+		switch {
+		case errors.Is(err, ErrExhausted):
+			r.exhausted(err)
+		case err != nil && r.events.CancelFailed != nil:
 			r.events.CancelFailed(r.ID(), err)
 		}
 	})

@@ -18,8 +18,8 @@ import (
 // silence that others have not, see Abandoned.
 //
 // A good answer clears the count. All else says nothing: 4xx and 500, which requests bring about
-// themselves (a prompt that is too long); refusals; an old connection that broke; and whatever ends
-// because the client went away.
+// themselves (a prompt that is too long); refusals; an old connection that broke; whatever ends
+// because the client went away; and ErrExhausted, which is this process's own fault.
 
 // suspiciousSilence is how long a replica must have sent nothing for that to count against it. Clients of
 // interactive services wait as long; a long prompt takes longer, but then the siblings' streams go on.
@@ -28,6 +28,8 @@ const suspiciousSilence = 2 * time.Second
 // failed records why a request, or its reservation, came to nothing.
 func (r *Replica) failed(s *Slot, err error) {
 	switch {
+	case errors.Is(err, ErrExhausted):
+		r.exhausted(err)
 	case errors.Is(err, ErrNoConnection), errors.Is(err, errUnclear):
 		if r.setAside(err) || r.circuit.read().open() {
 			r.count(s, err)
@@ -38,6 +40,14 @@ func (r *Replica) failed(s *Slot, err error) {
 	case errors.Is(err, ErrBroken), errors.Is(err, ErrTimeout), errors.Is(err, ErrNotHTTP), errors.Is(err, ErrGateway),
 		errors.Is(err, ErrSilent):
 		r.count(s, err)
+	}
+}
+
+// exhausted reports that this process could not connect for want of its own resources. Nothing is
+// learned about the replica.
+func (r *Replica) exhausted(err error) {
+	if r.events.Exhausted != nil {
+		r.events.Exhausted(err)
 	}
 }
 

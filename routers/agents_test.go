@@ -217,3 +217,27 @@ func wantServed(t testing.TB, all []*request, want ...int) {
 		}
 	}
 }
+
+// An ingress that has no descriptor left asks no other agent, holds nothing and blames nobody.
+func TestOwnExhaustionEndsTheChoice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in := newIngress(t, Limits{MaxQueued: 10, QueueTimeout: time.Minute}, agent.NewTable(1), agent.NewTable(1))
+		defer in.close(t)
+		exhausted := llmserver.ErrExhausted
+		for _, b := range in.backends {
+			b.refusal.Store(&exhausted)
+		}
+		if sel, err := in.Choose(t.Context(), &Payload{}); !errors.Is(err, llmserver.ErrExhausted) || sel != nil {
+			t.Errorf("Choose = %v, %v", sel, err)
+		}
+		synctest.Wait()
+		if n := in.backends[0].asked.Load() + in.backends[1].asked.Load(); n != 1 {
+			t.Errorf("%d reservations were asked for", n)
+		}
+		for _, r := range in.replicas {
+			if !r.Available() || r.Load() != 0 {
+				t.Errorf("replica %s: available %t, load %d", r.ID(), r.Available(), r.Load())
+			}
+		}
+	})
+}

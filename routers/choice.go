@@ -106,6 +106,9 @@ func (c *choice) walk(tier Tier) bool {
 		case c.ctx.Err() != nil:
 			c.err = context.Cause(c.ctx)
 			return false
+		case errors.Is(err, llmserver.ErrExhausted):
+			c.err = err
+			return false
 		case errors.Is(err, llmserver.ErrFull):
 			c.full, c.asked = true, append(c.asked, replica)
 		}
@@ -149,6 +152,8 @@ func (c *choice) anyone(ctx context.Context) (*Selection, error) {
 			return sel, nil
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
+		case errors.Is(err, llmserver.ErrExhausted):
+			return nil, err
 		}
 	}
 	return nil, g.unavailable(c.payload, c.exclude)
@@ -241,6 +246,8 @@ func (c *choice) wait(ctx context.Context) (*Selection, error) {
 			return sel, nil
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
+		case errors.Is(err, llmserver.ErrExhausted):
+			return nil, err
 		}
 	}
 }

@@ -139,7 +139,8 @@ func (r *Router) Policy() Policy { return r.current.Load().policy }
 
 // Choose picks a replica for p and reserves a slot on it, waiting in line for one if need be.
 // Replicas in exclude are passed by. The caller must release the selection. Errors: ErrLineFull,
-// ErrWaitOver, ErrClosed, an *UnavailableError, or the cause of the end of ctx.
+// ErrWaitOver, ErrClosed, an *UnavailableError, llmserver.ErrExhausted, or the cause of the end of
+// ctx.
 func (r *Router) Choose(ctx context.Context, p *Payload, exclude ...*llmserver.Replica) (*Selection, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)

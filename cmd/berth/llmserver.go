@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"berth/ingress"
 	"berth/llmserver"
 	"berth/llmserver/agent"
 	"berth/llmserver/http1"
@@ -50,7 +51,7 @@ func llmserverCommand() *cobra.Command {
 	cmd.Flags().StringVar(&f.id, "id", "llmserver", "name in logs, and of a simulated engine")
 	cmd.Flags().IntVar(&f.limit, "max-ongoing-requests", 0, "slots: requests that the engine takes at once")
 	cmd.Flags().Int64Var(&f.maxBody, "max-body-bytes", 64<<20, "largest request body")
-	cmd.Flags().Int64Var(&f.maxBuffered, "max-buffered-bytes", 1<<30, "of all request bodies held at once; 0 is no bound")
+	cmd.Flags().Int64Var(&f.maxBuffered, "max-buffered-bytes", ingress.DefaultBufferedBytes(), "of all request bodies held at once, by default a quarter of the memory; 0 is no bound")
 	cmd.Flags().DurationVar(&f.bodyTimeout, "body-timeout", 30*time.Second, "silence while a request is uploaded; 0 is no bound")
 	cmd.Flags().DurationVar(&f.drainTimeout, "drain-timeout", 600*time.Second, "how long requests may finish after SIGTERM")
 	cmd.MarkFlagRequired("max-ongoing-requests")

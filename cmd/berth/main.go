@@ -9,6 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth/config"
+	"berth/ingress"
+	"berth/llmserver"
 	"berth/routers"
 )
 
@@ -17,6 +19,13 @@ var checks = config.Checks{
 	Router: func(class string, kwargs map[string]any) error {
 		_, err := routers.Lookup(class, kwargs)
 		return err
+	},
+	MostBuffered: ingress.AffordableBufferedBytes(),
+	ExtraPath: func(path string) error {
+		if llmserver.Manages(path) {
+			return fmt.Errorf("%s manages engines, which is for the admin listener alone; remove it", path)
+		}
+		return nil
 	},
 }
 

@@ -119,6 +119,14 @@ func (s *Server) track(c *conn) bool {
 	return true
 }
 
+// Connections returns the number of open connections that the server serves itself, those of the
+// http.Server behind it not included.
+func (s *Server) Connections() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.conns)
+}
+
 func (s *Server) forget(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

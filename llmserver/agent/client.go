@@ -157,7 +157,7 @@ func (c *client) call(ctx context.Context, method, path, body string) (slotRepor
 	if errors.Is(err, llmserver.ErrNoConnection) {
 		return answer, llmserver.ErrBroken
 	}
-	return answer, err
+	return answer, err // ErrExhausted among them: it is not Refused either
 }
 
 // jsonType is shared by all calls; nobody writes to it.

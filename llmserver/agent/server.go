@@ -181,7 +181,7 @@ func (s *Server) health(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, stop := context.WithTimeout(r.Context(), s.config.ProbeTimeout)
 	defer stop()
-	if _, err := s.config.Engine.Probe(ctx); err != nil {
+	if _, err := s.config.Engine.Probe(ctx); err != nil && !errors.Is(err, llmserver.ErrExhausted) { // which says nothing of the engine
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
@@ -252,7 +252,7 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, b *body, ending
 			err = llmserver.ErrBroken // the engine may have had the request when it died
 		}
 	}
-	if errors.Is(err, llmserver.ErrNoConnection) {
+	if errors.Is(err, llmserver.ErrNoConnection) || errors.Is(err, llmserver.ErrExhausted) {
 		s.config.Log.Warn("the engine cannot be reached", "error", err)
 		s.refuse(w, r, err)
 		return
@@ -304,6 +304,10 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 		mark(refusedFull) // another agent may have room
 		h.Set("Retry-After", "1")
 		writeError(w, http.StatusServiceUnavailable, "server_error", "too_many_bytes_held", "The agent holds too many request bytes at the moment.")
+	case errors.Is(err, llmserver.ErrExhausted):
+		mark(refusedFull) // another agent may have descriptors left, and the engine is not to blame
+		h.Set("Retry-After", "1")
+		writeError(w, http.StatusServiceUnavailable, "server_error", "server_exhausted", "The agent is out of connections; try again later.")
 	case errors.Is(err, llmserver.ErrToken):
 		mark(refusedToken)
 		writeError(w, http.StatusConflict, "invalid_request_error", "unknown_slot_token",

@@ -1,0 +1,164 @@
+package ingress
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"berth/llmserver"
+)
+
+func TestTheLimitOfConnectionsIsHalfOfTheDescriptorsLessAReserve(t *testing.T) {
+	for descriptors, want := range map[uint64]int64{0: 8, 20: 8, 64: 16, 256: 112, 1024: 448, 1 << 20: 458752, 1<<64 - 1: 1 << 39 * 7 / 8} {
+		if got := derivedConnections(descriptors); got != want {
+			t.Errorf("of %d descriptors: %d connections, want %d", descriptors, got, want)
+		}
+	}
+}
+
+// unsent is a connection on which nothing is sent.
+func (f *front) unsent() net.Conn {
+	conn, _ := f.raw("")
+	return conn
+}
+
+func TestAConnectionBeyondTheLimitIsToldSoAndClosed(t *testing.T) {
+	c := configured(modelOn("m", upstream(t, ok)))
+	c.HTTP.MaxConnections = 2
+	f := serveConfig(t, c)
+	first, second := f.unsent(), f.unsent()
+	f.eventually("both are open", func() bool { return f.public.open() == 2 })
+
+	const request = "POST /v1/chat/completions HTTP/1.1\r\nHost: berth\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+	for range 3 * maxSurplus {
+		conn, r := f.raw(request)
+		got := readReply(t, r, "POST")
+		got.Header.Set("X-Request-Id", "none here")
+		wantError(t, got, 503, "too_many_connections", "")
+		if got.Header.Get("Retry-After") == "" || !got.Close {
+			t.Errorf("its header is %v", got.Header)
+		}
+		if rest, err := io.ReadAll(r); len(rest) > 0 || err != nil {
+			t.Errorf("behind the response come %q and %v", rest, err)
+		}
+		conn.Close()
+		if t.Failed() {
+			return
+		}
+	}
+	if r := f.do(t.Context(), f.h2, "GET", "/v1/models", nil); r.StatusCode != 503 || !strings.Contains(r.body, "too_many_connections") {
+		t.Errorf("over h2c: %d %s %v", r.StatusCode, r.body, r.err)
+	}
+	if log := f.log.take(); strings.Count(log, "connections beyond the limit") != 1 || !strings.Contains(log, "limit=2") {
+		t.Errorf("logged:\n%s", log)
+	}
+	f.h2.CloseIdleConnections()
+	second.Close()
+	f.eventually("there is room again", func() bool { return f.public.open() == 1 && len(f.connLimit.surplus) == 0 })
+	if r := f.chat("m"); r.body != "ok" {
+		t.Errorf("with room: %d %s %v", r.StatusCode, r.body, r.err)
+	}
+	if n := f.metric("berth_connections_refused_total"); n != 3*maxSurplus+1 {
+		t.Errorf("%v connections were refused", n)
+	}
+	if open, limit := f.metric("berth_connections"), f.metric("berth_connections_limit"); open != 2 || limit != 2 {
+		t.Errorf("%v connections of %v", open, limit)
+	}
+	if _, err := io.WriteString(first, request); err != nil {
+		t.Error(err)
+	}
+	if r := readReply(t, bufio.NewReader(first), "POST"); r.body != "ok" {
+		t.Errorf("a connection from before got %d %s", r.StatusCode, r.body)
+	}
+}
+
+// Clients that say nothing hold the places of connections beyond the limit for a bounded time only.
+func TestSilentConnectionsBeyondTheLimitMakeRoom(t *testing.T) {
+	c := configured(modelOn("m", upstream(t, ok)))
+	c.HTTP.MaxConnections = 1
+	f := serveConfig(t, c)
+	f.unsent()
+	f.eventually("it is open", func() bool { return f.public.open() == 1 })
+	for range maxSurplus {
+		f.unsent()
+	}
+	_, r := f.raw("GET /v1/models HTTP/1.1\r\nHost: berth\r\n\r\n")
+	if got := readReply(t, r, "GET"); got.StatusCode != 503 {
+		t.Errorf("got %d %s", got.StatusCode, got.body)
+	}
+}
+
+func TestAConnectionBeyondTheLimitIsToldSoOverTLS(t *testing.T) {
+	c, cert := encrypted(t, modelOn("m", upstream(t, ok)))
+	c.HTTP.MaxConnections = 1
+	f := serveConfig(t, c)
+	f.unsent()
+	f.eventually("it is open", func() bool { return f.public.open() == 1 })
+	for _, h2 := range []bool{false, true} {
+		client, _ := overTLS(t, cert, h2)
+		if r := f.do(t.Context(), client, "GET", "/v1/models", nil); r.StatusCode != 503 || !strings.Contains(r.body, "too_many_connections") {
+			t.Errorf("got %d %s %v", r.StatusCode, r.body, r.err)
+		}
+	}
+}
+
+// exhausted is a backend that never has a descriptor left for a request.
+type exhausted struct{ llmserver.Backend }
+
+func (exhausted) Do(*http.Request, llmserver.Token) (*http.Response, llmserver.Report, error) {
+	return nil, llmserver.Report{}, llmserver.Progress{}.Failure(context.Background(), os.NewSyscallError("socket", syscall.EMFILE))
+}
+
+func TestOwnExhaustionIsToldWithoutInternalsAndBlamesNoReplica(t *testing.T) {
+	f := serve(t, modelOn("n", refusing(1)))
+	f.registry.pool.Dial = func(e llmserver.Endpoint) (llmserver.Backend, error) {
+		b, err := dial(e)
+		return exhausted{b}, err
+	}
+	f.mustApply(modelOn("m", refusing(2), refusing(3)))
+	for range 20 {
+		r := f.chat("m")
+		wantError(t, r, 503, "server_exhausted", "")
+		if strings.Contains(r.body, "files") || r.Header.Get("Retry-After") == "" || !r.Close {
+			t.Errorf("a client is told %s and %v", r.body, r.Header)
+		}
+	}
+	for _, replica := range f.registry.replicas() {
+		if replica.State() != "serving" {
+			t.Errorf("replica %s is %s", replica.ID(), replica.State())
+		}
+	}
+	if log := f.log.take(); strings.Count(log, "no replica is to blame") != 1 || !strings.Contains(log, "too many open files") {
+		t.Errorf("logged:\n%s", log)
+	}
+	if n := f.metric("berth_exhausted_total"); n < 20 {
+		t.Errorf("counted %v", n)
+	}
+	if n, found := f.series(`berth_upstream_errors_total{model="m",phase="connect"}`); found {
+		t.Errorf("%v errors are counted against replicas", n)
+	}
+	if n := f.metric(`berth_releases_total{cause="walked_away",model="m"}`); n < 20 {
+		t.Errorf("%v slots were given back as not used", n)
+	}
+}
+
+func TestTheExhaustionLogIsLimited(t *testing.T) {
+	f := new(record)
+	e := newExhaustionLog(slog.New(slog.NewTextHandler(f, nil)), "out of it")
+	for range 100 {
+		e.warn("n", 1)
+	}
+	e.next.Store(int64(time.Since(e.began)))
+	e.warn("n", 2)
+	if log := f.take(); strings.Count(log, "out of it") != 2 || !strings.Contains(log, "n=2 omitted_lines=99") {
+		t.Errorf("logged:\n%s", log)
+	}
+}

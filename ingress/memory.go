@@ -1,0 +1,88 @@
+package ingress
+
+import (
+	"bytes"
+	"io/fs"
+	"math"
+	"os"
+	"path"
+	"runtime/debug"
+	"strconv"
+	"strings"
+
+	"berth/config"
+)
+
+// mostBuffered is the budget for request bodies where memory is ample, or its amount is unknown.
+const mostBuffered = 1 << 30
+
+// AffordableBufferedBytes returns how many bytes of request bodies can be held at once without
+// running out of memory: a quarter of what this process may use. The rest is for what streams hold,
+// for the heap's growth between collections and for buffers that wait to be used again.
+func AffordableBufferedBytes() int64 { return memoryLimit(os.DirFS("/")) / 4 }
+
+// DefaultBufferedBytes returns how many bytes of request bodies are held at once unless the
+// configuration says otherwise.
+func DefaultBufferedBytes() int64 { return min(AffordableBufferedBytes(), mostBuffered) }
+
+// memoryLimit returns the memory that this process may use: the least of GOMEMLIMIT, the limits of
+// its cgroups and the machine's memory, as far as they are known. root is the root of the file
+// system.
+func memoryLimit(root fs.FS) int64 {
+	limit := debug.SetMemoryLimit(-1)
+	if n := machineMemory(root); n > 0 {
+		limit = min(limit, n)
+	}
+	text, err := fs.ReadFile(root, "proc/self/cgroup")
+	if err != nil {
+		return limit
+	}
+	for line := range strings.Lines(string(text)) {
+		id, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
+		controllers, group, _ := strings.Cut(rest, ":")
+		switch {
+		case id == "0" && controllers == "": // version 2
+			limit = min(limit, cgroupLimit(root, "sys/fs/cgroup", group, "memory.max"))
+		case strings.Contains(","+controllers+",", ",memory,"):
+			limit = min(limit, cgroupLimit(root, "sys/fs/cgroup/memory", group, "memory.limit_in_bytes"))
+		}
+	}
+	return limit
+}
+
+// cgroupLimit returns the lowest limit of a group and those above it. Where a container sees the
+// name of its group but only its own part of the tree, that part begins at mount, and is reached as
+// what is above.
+func cgroupLimit(root fs.FS, mount, group, file string) int64 {
+	limit := int64(math.MaxInt64)
+	for group = path.Clean("/" + group); ; group = path.Dir(group) {
+		if text, err := fs.ReadFile(root, path.Join(mount, group, file)); err == nil {
+			if n, err := strconv.ParseInt(string(bytes.TrimSpace(text)), 10, 64); err == nil && n > 0 { // "max" is none
+				limit = min(limit, n)
+			}
+		}
+		if group == "/" {
+			return limit
+		}
+	}
+}
+
+// machineMemory returns the bytes of memory that the machine has; 0 if that is unknown.
+func machineMemory(root fs.FS) int64 {
+	text, _ := fs.ReadFile(root, "proc/meminfo")
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) >= 2 && f[0] == "MemTotal:" {
+			kib, _ := strconv.ParseInt(f[1], 10, 53)
+			return kib << 10
+		}
+	}
+	return 0
+}
+
+// bufferedBytes returns the budget for request bodies by a configuration.
+func bufferedBytes(c *config.Config) int64 {
+	if c.HTTP.MaxBufferedBytes > 0 {
+		return c.HTTP.MaxBufferedBytes
+	}
+	return DefaultBufferedBytes()
+}

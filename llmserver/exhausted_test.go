@@ -1,0 +1,111 @@
+package llmserver
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func dialError(call string, cause error, to net.Addr) error {
+	return &net.OpError{Op: "dial", Net: "tcp", Addr: to, Err: os.NewSyscallError(call, cause)}
+}
+
+func TestExhaustedTellsOwnLimitsFromReplicasThatCannotBeReached(t *testing.T) {
+	loopback := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9}
+	for _, row := range []struct {
+		err  error
+		want bool
+	}{
+		{dialError("socket", syscall.EMFILE, loopback), true},
+		{dialError("socket", syscall.ENFILE, loopback), true},
+		{dialError("socket", syscall.ENOBUFS, loopback), true},
+		{dialError("connect", syscall.ENOMEM, loopback), true},
+		{dialError("connect", syscall.EADDRNOTAVAIL, loopback), true},
+		{&net.DNSError{Err: "dial udp 127.0.0.1:53: socket: too many open files", Name: "replica"}, true},
+		{&net.DNSError{Err: "no such host", Name: "replica"}, false},
+		{dialError("connect", syscall.ECONNREFUSED, loopback), false},
+		{dialError("connect", syscall.EHOSTUNREACH, loopback), false},
+		{dialError("connect", syscall.EADDRNOTAVAIL, &net.TCPAddr{IP: net.ParseIP("fe80::1"), Port: 9}), false}, // without a zone it has no source
+	} {
+		if got := Exhausted(row.err); got != row.want {
+			t.Errorf("Exhausted(%v) = %t, want %t", row.err, got, row.want)
+		}
+		err := Progress{}.Failure(t.Context(), row.err)
+		if errors.Is(err, ErrExhausted) != row.want || errors.Is(err, ErrNoConnection) == row.want {
+			t.Errorf("the failure of %v is %v", row.err, err)
+		}
+	}
+}
+
+func TestOwnExhaustionSetsNoReplicaAside(t *testing.T) {
+	var out, asked atomic.Int32
+	probe := func(context.Context) error {
+		asked.Add(1)
+		if out.Load() > 0 {
+			return ErrExhausted
+		}
+		return nil
+	}
+	watched(t, probe, func(r *Replica, fake *fakeBackend, changes *atomic.Int32) {
+		var reported atomic.Int32
+		r.events.Exhausted = func(error) { reported.Add(1) }
+		synctest.Wait()
+		out.Store(1)
+		for range 2 * tolerated {
+			ask(t, r, fake, ErrExhausted)
+		}
+		fake.faults = func(op string) error {
+			if op == "reserve" {
+				return ErrExhausted
+			}
+			return nil
+		}
+		if err := claimed(t, r).Confirm(t.Context(), 0); !errors.Is(err, ErrExhausted) {
+			t.Errorf("Confirm = %v", err)
+		}
+		synctest.Wait() // for the cancel by name
+		fake.faults = nil
+		time.Sleep(time.Minute) // dozens of probes
+		synctest.Wait()
+		if s := r.circuit.read(); !r.Available() || changes.Load() != 0 || s.failures != 0 {
+			t.Errorf("available %t after %d changes and %d failures; it said %q", r.Available(), changes.Load(), s.failures, r.Said())
+		}
+		if n := reported.Load(); n < 2*tolerated+1+missesAllowed {
+			t.Errorf("%d failures were reported", n)
+		}
+		out.Store(0)
+		before := asked.Load()
+		time.Sleep(2 * firstRetry)
+		if asked.Load() == before {
+			t.Error("the replica is not probed soon after")
+		}
+	})
+}
+
+// A replica that is down stays down while it cannot be probed.
+func TestOwnExhaustionBringsNoReplicaBack(t *testing.T) {
+	probe := func(context.Context) error { return ErrExhausted }
+	watched(t, probe, func(r *Replica, fake *fakeBackend, _ *atomic.Int32) {
+		ask(t, r, fake, ErrNoConnection)
+		time.Sleep(time.Minute)
+		if r.Available() {
+			t.Error("it is available")
+		}
+	})
+}
+
+// claimed is a slot that is reserved at the gate alone.
+func claimed(t *testing.T, r *Replica) *Slot {
+	t.Helper()
+	s, err := r.Claim("a test", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
