@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"slices"
 	"strings"
 )
 
@@ -60,14 +59,18 @@ func (r *reader) apiKey(n *node) {
 	case written != nil && hashed != nil:
 		r.fail(hashed.key, "key and sha256 both say what the key is; keep one of them")
 	}
-	a := &r.config.Auth
-	if k.Name != "" && slices.ContainsFunc(a.Keys, func(other Key) bool { return other.Name == k.Name }) {
+	if k.Name != "" && r.keyNames[k.Name] {
 		r.fail(n.get("name").at, "the name %s is already that of another key; give each key a name of its own", display(k.Name))
 	}
-	if i := slices.IndexFunc(a.Keys, func(other Key) bool { return other.Hash == k.Hash }); i >= 0 && k.Hash != [sha256.Size]byte{} {
-		r.fail(n.at, "this key is already that of %s; remove one of them", display(a.Keys[i].Name))
+	r.keyNames[k.Name] = true
+	if k.Hash != [sha256.Size]byte{} {
+		if name, taken := r.keyHashes[k.Hash]; taken {
+			r.fail(n.at, "this key is already that of %s; remove one of them", display(name))
+		} else {
+			r.keyHashes[k.Hash] = k.Name
+		}
 	}
-	a.Keys = append(a.Keys, k)
+	r.config.Auth.Keys = append(r.config.Auth.Keys, k)
 }
 
 // secret reads an API key and keeps its hash.

@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"errors"
 	"io/fs"
 	"os"
@@ -36,14 +37,21 @@ func load(path string, c Checks, open opener) (*Config, []Problem, error) {
 // An opener returns the content of a file. A nil one has none.
 type opener func(path string) ([]byte, error)
 
-func parse(data []byte, name string, c Checks, open opener) (*Config, []Problem, error) {
-	r := &reader{
+func newReader(c Checks, open opener) *reader {
+	return &reader{
 		checks: c,
 		open:   open,
 		config: &Config{HTTP: defaultHTTP(), Admin: defaultAdmin(), Session: defaultSession()},
 		names:  make(map[string]position),
 		urls:   make(map[string]claim),
+
+		keyNames:  make(map[string]bool),
+		keyHashes: make(map[[sha256.Size]byte]string),
 	}
+}
+
+func parse(data []byte, name string, c Checks, open opener) (*Config, []Problem, error) {
+	r := newReader(c, open)
 	if root := r.document(data, name); root != nil {
 		r.object(r.file(), rayFile...)(root)
 		r.checkFile(root)

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"maps"
 	"math"
@@ -26,6 +27,9 @@ type reader struct {
 	names map[string]position // ids and aliases of models
 	named []*node             // models that API keys name
 	urls  map[string]claim
+
+	keyNames  map[string]bool              // of API keys
+	keyHashes map[[sha256.Size]byte]string // of API keys, with their names
 }
 
 func (r *reader) fail(at position, format string, args ...any) {

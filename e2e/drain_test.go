@@ -2,7 +2,11 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -95,4 +99,56 @@ llm_configs:
 		t.Errorf("the stream ended as if it were complete: %v", got)
 	}
 	over(t, engine, 1)
+}
+
+// A reload in a drain is one like any other: a key that was taken out lets nobody in any more, and a log that was moved
+// away is opened anew.
+func TestASignalDuringTheDrainReloads(t *testing.T) {
+	t.Parallel()
+	engine := engines(t, 1, simulated.Config{})[0]
+	access := filepath.Join(t.TempDir(), "access.jsonl")
+	config := func(keys string) string {
+		return fmt.Sprintf("http: {address: \"127.0.0.1:0\", drain_delay_s: 600}\nadmin: {address: \"127.0.0.1:0\"}\naccess_log: %q\nauth: {keys: [%s]}\nllm_configs:\n", access, keys) +
+			model("demo", "", engine)
+	}
+	const kept, revoked = "{name: kept, key: sk-kept}", "{name: revoked, key: sk-revoked}"
+	b := serve(t, config(kept+", "+revoked))
+	client := newClient(t, false)
+	status := func(key string) int {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, b.url+"/v1/chat/completions", strings.NewReader(ask("demo", "Hello", 4, true)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Authorization", "Bearer "+key)
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return read(resp).status
+	}
+	b.signal(t, syscall.SIGTERM)
+	eventually(t, "the drain begins", func() bool { return b.log.has("draining") })
+	if got := status("sk-revoked"); got != http.StatusOK {
+		t.Fatalf("at first the key gets %d", got)
+	}
+	if err := os.Rename(access, access+".1"); err != nil {
+		t.Fatal(err)
+	}
+	b.reload(t, config(kept))
+	if !b.log.has("the configuration was taken over") {
+		t.Error("the log does not tell of the reload")
+	}
+	if got := status("sk-revoked"); got != http.StatusUnauthorized {
+		t.Errorf("the revoked key gets %d", got)
+	}
+	if got := status("sk-kept"); got != http.StatusOK {
+		t.Errorf("the key that was kept gets %d", got)
+	}
+	eventually(t, "the log that was opened anew has both requests", func() bool {
+		written, _ := os.ReadFile(access)
+		return strings.Count(string(written), "\n") == 2
+	})
+	b.signal(t, syscall.SIGTERM)
+	b.status(t)
 }

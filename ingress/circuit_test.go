@@ -146,7 +146,7 @@ func TestEveryEndOfASelectionHasOneCause(t *testing.T) {
 
 func TestWhatTheLineSeeksAtAgentsIsCounted(t *testing.T) {
 	f := serve(t, modelOn("m", upstream(t, ok)))
-	hooks := f.registry.hooks("m")
+	hooks := f.registry.hooks("m", f.model("m").metrics)
 	hooks.Sought("a", true, nil) // counted when its request takes it
 	hooks.Sought("a", false, nil)
 	hooks.Sought("a", false, context.Canceled)

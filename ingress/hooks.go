@@ -3,7 +3,6 @@ package ingress
 import (
 	"context"
 	"errors"
-	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -13,17 +12,16 @@ import (
 )
 
 // hooks has a router's decisions noted, and what it asks for and gives back counted.
-func (r *registry) hooks(model string) routers.Hooks {
-	matches := sync.OnceValue(func() prometheus.Observer { return r.metrics.matches.WithLabelValues(model) })
-	asked := func(outcome string) { r.metrics.reservations.WithLabelValues(model, outcome).Inc() }
+func (r *registry) hooks(model string, counts *modelMetrics) routers.Hooks {
+	asked := func(outcome string) { counts.reservations.WithLabelValues(outcome).Inc() }
 	releases := make(map[string]prometheus.Counter, len(releaseCauses))
 	for _, cause := range releaseCauses {
-		releases[cause] = r.metrics.releases.WithLabelValues(model, cause)
+		releases[cause] = counts.releases.WithLabelValues(cause)
 	}
 	return routers.Hooks{
 		Decided: func(d routers.Decision) {
 			if asked := len(d.Payload.Blocks); asked > 0 {
-				matches().Observe(float64(d.Matched) / float64(asked))
+				counts.matches.WithLabelValues().Observe(float64(d.Matched) / float64(asked))
 			}
 			if r.decisions != nil {
 				r.decisions.note(d, r.table.Load().policy(model))

@@ -51,7 +51,7 @@ func (x *exchange) resolve(t *table, p payload, h *promptHasher) error {
 	if !keyOf(x.c).allows(x.model) {
 		return &keyError{errKeyModel, "This API key may not use the model " + strconv.Quote(x.model.config.ID) + "; GET /v1/models lists those that it may."}
 	}
-	x.visit.model = x.model.config.ID
+	x.visit.model, x.visit.metrics = x.model.config.ID, x.model.metrics
 	x.stream = p.stream
 	x.payload = routers.Payload{
 		RequestID: requestID(x.c),
@@ -117,7 +117,7 @@ func (x *exchange) hash(p payload, h *promptHasher) {
 // withoutText counts a request that leaves the policy nothing to go by but
 // load, and warns of the first one.
 func (x *exchange) withoutText() {
-	x.metrics.noText.WithLabelValues(x.model.config.ID).Inc()
+	x.model.metrics.noText.WithLabelValues().Inc()
 	x.model.warnText.Do(func() {
 		x.log.Warn("a request has no messages, prompt or input to route by; such requests are ranked by load",
 			"model", x.model.config.ID, "path", x.c.Request.URL.Path, "request_id", x.payload.RequestID)

@@ -2,10 +2,7 @@ package ingress
 
 import (
 	"net/http"
-	"strconv"
-	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -15,40 +12,17 @@ import (
 	"berth/routers"
 )
 
-type (
-	counters   = series[prometheus.Counter]
-	histograms = series[prometheus.Observer]
-)
-
 // metrics are what berth tells about itself. Counters and histograms live
-// here; gauges are readings of the state at the time of a scrape.
+// here and with their models; gauges are readings of the state at the time of a scrape.
 type metrics struct {
 	registry *prometheus.Registry
-
-	requests       *counters    // model, route, status
-	duration       *histograms  // model
-	firstByte      *histograms  // model
-	firstToken     *histograms  // model
-	gaps           gapHistogram // model
-	overhead       *histograms  // model
-	wait           *histograms  // model
-	reservations   *counters    // model, outcome
-	releases       *counters    // model, cause
-	retries        *counters    // model, reason
-	aborts         *counters    // model, phase
-	upstreamErrors *counters    // model, phase
-	noText         *counters    // model
-	tokens         *counters    // model, key, kind
-	matches        *histograms  // model
+	noModel  *modelMetrics // of requests for which no model was found, with an empty model
 
 	unlogged     prometheus.Counter // of the decision log
 	droppedLines prometheus.Counter // of the access log
 
 	reloaded   prometheus.Gauge
 	reloadTime prometheus.Gauge
-
-	mu      sync.Mutex
-	removed map[string]bool // models that are served no longer
 }
 
 // The phases of a request, for aborts by the client and errors of the upstream.
@@ -61,109 +35,28 @@ const (
 )
 
 func newMetrics() *metrics {
-	m := &metrics{registry: prometheus.NewRegistry(), removed: make(map[string]bool)}
-	counter := func(name, help string, labels ...string) *counters {
-		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	m := &metrics{registry: prometheus.NewRegistry(), noModel: newModelMetrics("")}
+	counter := func(name, help string) prometheus.Counter {
+		v := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 		m.registry.MustRegister(v)
-		return &counters{vec: v}
-	}
-	histogram := func(name, help string, buckets []float64) *histograms {
-		v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{"model"})
-		m.registry.MustRegister(v)
-		return &histograms{vec: v}
+		return v
 	}
 	gauge := func(name, help string) prometheus.Gauge {
 		v := prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 		m.registry.MustRegister(v)
 		return v
 	}
-	long := []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}
-	m.requests = counter("berth_requests_total", "Requests by how they were answered; 499 is a client that left before an answer.", "model", "route", "status")
-	m.duration = histogram("berth_request_duration_seconds", "From a request's head to the end of its answer.", long)
-	m.firstByte = histogram("berth_time_to_first_byte_seconds", "From a request's head to the first byte of the replica's answer at the client.", long)
-	m.firstToken = histogram("berth_time_to_first_token_seconds", "From a request's head to the first event with content at the client, of streams.", long)
-	m.gaps.models = make(map[string]*gapSum)
-	m.registry.MustRegister(&m.gaps)
-	m.overhead = histogram("berth_overhead_seconds", "What berth itself took: scan, choose, reserve and prepare the dispatch; without waiting in line or for the replica.",
-		[]float64{5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 5e-2})
-	m.wait = histogram("berth_queue_wait_seconds", "How long requests that had to wait were in line, with or without success.", long)
-	m.reservations = counter("berth_reservations_total", "Slots asked for, by outcome; unclear is a reservation that had no clear answer and was cancelled.", "model", "outcome")
-	m.releases = counter("berth_releases_total", "Slots given back, by cause.", "model", "cause")
-	m.retries = counter("berth_retries_total", "Further attempts, by what ended the one before.", "model", "reason")
-	m.aborts = counter("berth_aborts_total", "Requests that their client gave up, by phase.", "model", "phase")
-	m.upstreamErrors = counter("berth_upstream_errors_total", "Attempts that a replica failed, by phase.", "model", "phase")
-	m.noText = counter("berth_requests_without_routing_text_total", "Requests that were ranked by load for want of a text to route by.", "model")
-	m.tokens = counter("berth_tokens_total", "Tokens as replicas reported them, by the name of the API key: prompt, of which cached is a part, and completion. Estimated are the events with content of streams without a report.", "model", "key", "kind")
-	m.matches = histogram("berth_prefix_match_ratio", "The part of a prompt's blocks that the chosen replica was held to know.",
-		[]float64{0, .1, .25, .5, .75, .9, .99})
-	m.unlogged = prometheus.NewCounter(prometheus.CounterOpts{Name: "berth_decision_log_dropped_total", Help: "Lines that the decision log could not take or write."})
-	m.registry.MustRegister(m.unlogged)
-	m.droppedLines = prometheus.NewCounter(prometheus.CounterOpts{Name: "berth_access_log_dropped_total", Help: "Lines of the access log that could not be written."})
-	m.registry.MustRegister(m.droppedLines)
+	m.unlogged = counter("berth_decision_log_dropped_total", "Lines that the decision log could not take or write.")
+	m.droppedLines = counter("berth_access_log_dropped_total", "Lines of the access log that could not be written.")
 	m.reloaded = gauge("berth_config_last_reload_successful", "1 if the configuration was last loaded without error, else 0.")
 	m.reloadTime = gauge("berth_config_last_reload_success_timestamp_seconds", "When a configuration was last taken over, in Unix time.")
 	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
-// serve shows the series of a model, forget drops them.
-func (m *metrics) serve(model string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.removed, model)
-}
-
-func (m *metrics) forget(model string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.removed[model] = true
-}
-
-// handler answers scrapes. It drops the series of removed models each time, as
-// a request that outlives its model makes them anew.
+// handler serves scrapes.
 func (m *metrics) handler() http.Handler {
-	scrape := promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		m.sweep()
-		scrape.ServeHTTP(w, r)
-	})
-}
-
-func (m *metrics) sweep() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for model := range m.removed {
-		labels := prometheus.Labels{"model": model}
-		for _, v := range []interface{ DeletePartialMatch(prometheus.Labels) int }{
-			m.requests, m.duration, m.firstByte, m.overhead, m.wait, m.reservations, m.releases, m.retries, m.aborts, m.upstreamErrors, m.noText,
-			m.firstToken, &m.gaps, m.tokens, m.matches,
-		} {
-			v.DeletePartialMatch(labels)
-		}
-	}
-}
-
-// observed counts a request that was answered, or left, with status.
-func (m *metrics) observed(model, route string, status int, took time.Duration) {
-	m.requests.WithLabelValues(model, route, statusLabel(status)).Inc()
-	if model != "" {
-		m.duration.WithLabelValues(model).Observe(took.Seconds())
-	}
-}
-
-// statusLabels are the texts of all statuses that make sense.
-var statusLabels = func() (texts [600]string) {
-	for status := range texts {
-		texts[status] = strconv.Itoa(status)
-	}
-	return texts
-}()
-
-func statusLabel(status int) string {
-	if status < 0 || status >= len(statusLabels) {
-		return strconv.Itoa(status)
-	}
-	return statusLabels[status]
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
 // readings is the collector of what is read from the state at scrape time.
@@ -198,6 +91,7 @@ func (r readings) Describe(ch chan<- *prometheus.Desc) {
 		descRanks, descIndexBytes, descEvictions, descRebuilds} {
 		ch <- d
 	}
+	r.registry.metrics.noModel.describe(ch)
 }
 
 func (r readings) Collect(ch chan<- prometheus.Metric) {
@@ -212,7 +106,9 @@ func (r readings) Collect(ch chan<- prometheus.Metric) {
 	for _, key := range r.registry.table.Load().auth {
 		gauge(descKeys, float64(key.ongoing.Load()), key.name)
 	}
+	r.registry.metrics.noModel.collect(ch)
 	for _, m := range r.registry.table.Load().models {
+		m.metrics.collect(ch)
 		gauge(descQueue, float64(m.router.Waiting()), m.config.ID)
 		handed, passed := m.router.Handed()
 		counter(descHanded, handed, m.config.ID)

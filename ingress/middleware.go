@@ -25,9 +25,11 @@ type visit struct {
 	below http.ResponseWriter // the server's own
 	began time.Time           // when its head was in
 
-	key      *apiKey  // nil where none is asked for
-	model    string   // the configured id
-	exchange exchange // of a request that is passed on; its Server is nil until then
+	key      *apiKey       // nil where none is asked for
+	model    string        // the configured id
+	metrics  *modelMetrics // of the model, or of requests without one
+	labels   [2]string     // of the series that is being looked for
+	exchange exchange      // of a request that is passed on; its Server is nil until then
 
 	status int    // in place of the one that was written, unless 0
 	code   string // of the error by which berth ended the request, or codeGone
@@ -71,9 +73,10 @@ var probes = map[string]bool{"/livez": true, "/readyz": true, "/health": true, "
 // observe counts the request when it is over, however that comes about.
 func (s *Server) observe(c *gin.Context) {
 	v, whole := enter(c), false
+	v.metrics = s.metrics.noModel
 	defer func() {
 		took, at := time.Since(v.began), route(c)
-		s.metrics.observed(v.model, at, v.answered(), took)
+		v.observed(at, v.answered(), took)
 		if s.access.on.Load() && !probes[at] {
 			s.access.record(c, took)
 		}

@@ -79,7 +79,7 @@ func (x *exchange) release() {
 func (x *exchange) serve() error {
 	defer func() {
 		if x.payload.Waited > 0 {
-			x.metrics.wait.WithLabelValues(x.model.config.ID).Observe(x.payload.Waited.Seconds())
+			x.model.metrics.wait.WithLabelValues().Observe(x.payload.Waited.Seconds())
 		}
 	}()
 	ctx, stop := x.within(x.c.Request.Context())
@@ -107,7 +107,7 @@ func (x *exchange) after(n int, err, failed error) (all error, again bool) {
 		err = fmt.Errorf("%w; %w", failed, err)
 	}
 	if !last {
-		x.metrics.retries.WithLabelValues(x.model.config.ID, reason).Inc()
+		x.model.metrics.retries.WithLabelValues(reason).Inc()
 	}
 	return err, !last
 }
@@ -147,7 +147,7 @@ func (x *exchange) upstreamFailed(err error) {
 	if errors.Is(err, llmserver.ErrNoConnection) {
 		phase = phaseConnect
 	}
-	x.metrics.upstreamErrors.WithLabelValues(x.model.config.ID, phase).Inc()
+	x.model.metrics.upstreamErrors.WithLabelValues(phase).Inc()
 	if x.span.IsRecording() {
 		x.span.SetStatus(codes.Error, phase+": "+answerFor(err).code)
 	}
@@ -189,7 +189,7 @@ func (x *exchange) abort(err error) {
 	x.visit.cut, x.visit.code = true, answerFor(err).code
 	if clientGone(x.c.Request.Context(), err) {
 		x.visit.code = codeGone
-		x.metrics.aborts.WithLabelValues(x.visit.model, x.phase).Inc()
+		x.visit.metrics.aborts.WithLabelValues(x.phase).Inc()
 		if !x.c.Writer.Written() {
 			x.visit.status = statusClientGone
 		}

@@ -54,6 +54,7 @@ type model struct {
 	config   config.Model
 	created  int64 // Unix time, for clients that list models
 	router   *routers.Router
+	metrics  *modelMetrics
 	replicas []*llmserver.Replica
 	warnText sync.Once // a request came without routing text
 }
@@ -155,7 +156,6 @@ func (r *registry) take(c *config.Config) error {
 	for _, m := range old.models {
 		if now := next.find(m.config.ID); now == nil || now.router != m.router {
 			m.router.Close()
-			r.metrics.forget(m.config.ID)
 		}
 	}
 	retire()
@@ -244,12 +244,12 @@ func (r *registry) enact(old *table, p plan, replicas []*llmserver.Replica) *mod
 	switch {
 	case before == nil:
 		m.created = time.Now().Unix()
-		r.metrics.serve(p.config.ID)
-		m.router = routers.New(m.replicas, p.build, limits, r.hooks(p.config.ID))
+		m.metrics = newModelMetrics(p.config.ID)
+		m.router = routers.New(m.replicas, p.build, limits, r.hooks(p.config.ID, m.metrics))
 	case reflect.DeepEqual(before.config, p.config) && slices.Equal(before.replicas, replicas):
 		return before
 	default:
-		m.created, m.router = before.created, before.router
+		m.created, m.router, m.metrics = before.created, before.router, before.metrics
 		m.observe() // before requests can wait for these replicas
 		m.router.Update(m.replicas, p.build, limits)
 		return m
@@ -269,9 +269,14 @@ func (m *model) observe() {
 // are leaving; each once, also while a configuration is being taken over.
 func (r *registry) replicas() []*llmserver.Replica {
 	all := r.pool.Leaving()
+	seen := make(map[*llmserver.Replica]bool, len(all))
+	for _, replica := range all {
+		seen[replica] = true
+	}
 	for _, m := range r.table.Load().models {
 		for _, replica := range m.replicas {
-			if !slices.Contains(all, replica) {
+			if !seen[replica] {
+				seen[replica] = true
 				all = append(all, replica)
 			}
 		}

@@ -54,7 +54,7 @@ func (x *exchange) reach() error {
 		return fmt.Errorf("%w: %s", errNoResponse, id)
 	}
 	x.model = m
-	x.visit.model = m.config.ID
+	x.visit.model, x.visit.metrics = m.config.ID, m.metrics
 	return x.call(holder)
 }
 

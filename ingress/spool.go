@@ -2,9 +2,12 @@ package ingress
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"log/slog"
+	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -17,6 +20,8 @@ const (
 	spoolPatience = 5 * time.Second
 )
 
+var errSpoolFull = errors.New("it takes lines more slowly than they come")
+
 // spool writes lines to a file in the background and in the order in which they come. Whoever writes to it never waits
 // for the file; lines that cannot be kept or written are dropped, and counted. It belongs to the server, which closes it after the last
 // request.
@@ -24,6 +29,7 @@ type spool struct {
 	name    string // of what it writes, for the log
 	log     *slog.Logger
 	dropped func(lines int) // hears of lines that will not be written
+	lost    atomic.Int64    // such lines that the outage has not counted yet
 
 	wake chan struct{} // holds an element while there may be something to write; closed at the end
 	done chan struct{} // closed by the writing goroutine
@@ -34,11 +40,13 @@ type spool struct {
 
 	writing sync.Mutex // guards what follows, during writes too
 	out     io.WriteCloser
-	torn    bool // the last write ended within a line
+	torn    bool // what was written to out before ends within a line
+	outage  outage
 }
 
 func newSpool(name string, dropped func(lines int), log *slog.Logger) *spool {
 	s := &spool{name: name, log: log, dropped: dropped, wake: make(chan struct{}, 1), done: make(chan struct{})}
+	s.outage = outage{log: log, level: slog.LevelError, begin: "lines are lost: " + name + " cannot be written", over: name + " can be written again"}
 	go s.run()
 	return s
 }
@@ -59,7 +67,11 @@ func (s *spool) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (s *spool) drop(lines []byte) { s.dropped(bytes.Count(lines, []byte("\n"))) }
+func (s *spool) drop(lines []byte) {
+	n := bytes.Count(lines, []byte("\n"))
+	s.lost.Add(int64(n))
+	s.dropped(n)
+}
 
 // use has lines written to out from now on and closes what they were written to before; nil for nowhere.
 func (s *spool) use(out io.WriteCloser) {
@@ -68,36 +80,60 @@ func (s *spool) use(out io.WriteCloser) {
 	if s.out != nil {
 		s.out.Close() // every write was looked at
 	}
-	s.out, s.torn = out, false
+	s.out, s.torn = out, endsInLine(out, s.torn)
+	s.outage.reset()
+}
+
+// endsInLine reports whether a file that is appended to ends within a line, as it does after a write
+// that failed in part or a crash. It returns unknown for what cannot be read.
+func endsInLine(out io.Writer, unknown bool) bool {
+	file, ok := out.(*os.File)
+	if !ok {
+		return unknown
+	}
+	info, err := file.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return unknown
+	}
+	if info.Size() == 0 {
+		return false
+	}
+	written, err := os.Open(file.Name()) // as file is open for writing alone
+	if err != nil {
+		return unknown
+	}
+	defer written.Close()
+	last := []byte{'\n'}
+	if _, err := written.ReadAt(last, info.Size()-1); err != nil {
+		return unknown
+	}
+	return last[0] != '\n'
 }
 
 // run writes what is pending, all of it at once, until the end.
 func (s *spool) run() {
 	defer close(s.done)
 	var batch []byte
-	failing := false
 	for more := true; more; {
 		_, more = <-s.wake
 		s.mu.Lock()
 		batch, s.pending = s.pending, batch[:0]
 		s.mu.Unlock()
-		err := s.write(batch)
+		s.write(batch)
 		if cap(batch) > keptSpool {
 			batch = nil // a burst is over
 		}
-		if (err != nil) != failing {
-			if failing = err != nil; failing {
-				s.log.Error("lines are lost: "+s.name+" cannot be written", "error", err)
-			}
-		}
 	}
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	s.outage.end(s.name + " could not be written to the end")
 }
 
-func (s *spool) write(batch []byte) error {
+func (s *spool) write(batch []byte) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	if len(batch) == 0 || s.out == nil {
-		return nil
+		return
 	}
 	mend := 0
 	if s.torn {
@@ -110,7 +146,11 @@ func (s *spool) write(batch []byte) error {
 	if n > 0 {
 		s.torn = batch[n-1] != '\n'
 	}
-	return err
+	lost := int(s.lost.Swap(0))
+	if err == nil && lost > 0 {
+		err = errSpoolFull
+	}
+	s.outage.record(err, lost)
 }
 
 // close writes what is pending, but waits no longer than its patience lasts. A second call does nothing.

@@ -55,7 +55,34 @@ func tracingByEnvironment(log *slog.Logger) (*tracing, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newTracing(sdk.WithBatcher(to))
+	return newTracing(sdk.WithBatcher(newReportingExporter(to, log)))
+}
+
+// reportingExporter logs an outage of the collector in two lines, however many exports fail in it.
+type reportingExporter struct {
+	sdk.SpanExporter
+	outage outage
+}
+
+func newReportingExporter(to sdk.SpanExporter, log *slog.Logger) *reportingExporter {
+	return &reportingExporter{to, outage{log: log, level: slog.LevelWarn, begin: "spans are lost: the collector cannot be reached", over: "the collector takes spans again"}}
+}
+
+// ExportSpans returns no error: it has been logged. The batcher makes one call at a time.
+func (e *reportingExporter) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {
+	err := e.SpanExporter.ExportSpans(ctx, spans)
+	lost := 0
+	if err != nil {
+		lost = len(spans)
+	}
+	e.outage.record(err, lost)
+	return nil
+}
+
+// Shutdown is called after the last export.
+func (e *reportingExporter) Shutdown(ctx context.Context) error {
+	e.outage.end("the last spans are lost")
+	return e.SpanExporter.Shutdown(ctx)
 }
 
 func newTracing(export sdk.TracerProviderOption) (*tracing, error) {

@@ -10,14 +10,14 @@ import (
 
 // told counts what an answer told while it passed, also one that was cut off.
 func (x *exchange) told(result streaming.Result) {
-	model := x.model.config.ID
 	x.result = result
+	m := x.model.metrics
 	if !result.FirstByte.IsZero() {
-		x.metrics.firstByte.WithLabelValues(model).Observe(result.FirstByte.Sub(x.began).Seconds())
+		m.firstByte.WithLabelValues().Observe(result.FirstByte.Sub(x.began).Seconds())
 	}
 	if !x.tap.FirstContent.IsZero() {
-		x.metrics.firstToken.WithLabelValues(model).Observe(x.tap.FirstContent.Sub(x.began).Seconds())
-		x.metrics.gaps.add(model, &x.tap.Gaps)
+		m.firstToken.WithLabelValues().Observe(x.tap.FirstContent.Sub(x.began).Seconds())
+		m.gaps.add(&x.tap.Gaps)
 	}
 	u := x.tap.Usage()
 	if u == (streaming.Usage{}) {
@@ -31,59 +31,50 @@ func (x *exchange) told(result streaming.Result) {
 
 func (x *exchange) countTokens(kind string, n int64) {
 	if n > 0 {
-		x.metrics.tokens.WithLabelValues(x.model.config.ID, keyName(x.c), kind).Add(float64(n))
+		x.visit.count(x.model.metrics.tokens, keyName(x.c), kind).Add(float64(n))
 	}
 }
 
-// gapHistogram collects the gaps of streams by model. A stream counts its own and adds them here once, at its end: an
+// gapHistogram collects the gaps of a model's streams. A stream counts its own and adds them here once, at its end: an
 // observation of each event would have all streams write to the same few words of memory.
 type gapHistogram struct {
-	mu     sync.Mutex
-	models map[string]*gapSum
-}
+	desc *prometheus.Desc
 
-type gapSum struct {
+	mu      sync.Mutex // guards what follows
+	streams int
 	counts  [len(streaming.Gaps{}.Counts)]uint64
 	seconds float64
 }
 
-var descGaps = prometheus.NewDesc("berth_inter_token_seconds",
-	"From one event with content to the next, counted when the stream is over.", []string{"model"}, nil)
+func newGapHistogram(model string) *gapHistogram {
+	return &gapHistogram{desc: prometheus.NewDesc("berth_inter_token_seconds",
+		"From one event with content to the next, counted when the stream is over.", nil, prometheus.Labels{"model": model})}
+}
 
-func (h *gapHistogram) add(model string, g *streaming.Gaps) {
+func (h *gapHistogram) add(g *streaming.Gaps) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	sum := h.models[model]
-	if sum == nil {
-		sum = new(gapSum)
-		h.models[model] = sum
-	}
+	h.streams++
 	for i, n := range g.Counts {
-		sum.counts[i] += uint64(n)
+		h.counts[i] += uint64(n)
 	}
-	sum.seconds += g.Sum.Seconds()
+	h.seconds += g.Sum.Seconds()
 }
 
-// DeletePartialMatch drops the series of a model, as it does of the other metrics.
-func (h *gapHistogram) DeletePartialMatch(labels prometheus.Labels) int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	delete(h.models, labels["model"])
-	return 1
-}
+func (h *gapHistogram) Describe(ch chan<- *prometheus.Desc) { ch <- h.desc }
 
-func (h *gapHistogram) Describe(ch chan<- *prometheus.Desc) { ch <- descGaps }
-
+// Collect shows the histogram once there was a stream.
 func (h *gapHistogram) Collect(ch chan<- prometheus.Metric) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for model, sum := range h.models {
-		below, buckets := uint64(0), make(map[float64]uint64, len(streaming.GapBounds))
-		for i, bound := range streaming.GapBounds {
-			below += sum.counts[i]
-			buckets[bound.Seconds()] = below
-		}
-		below += sum.counts[len(streaming.GapBounds)]
-		ch <- prometheus.MustNewConstHistogram(descGaps, below, sum.seconds, buckets, model)
+	if h.streams == 0 {
+		return
 	}
+	below, buckets := uint64(0), make(map[float64]uint64, len(streaming.GapBounds))
+	for i, bound := range streaming.GapBounds {
+		below += h.counts[i]
+		buckets[bound.Seconds()] = below
+	}
+	below += h.counts[len(streaming.GapBounds)]
+	ch <- prometheus.MustNewConstHistogram(h.desc, below, h.seconds, buckets)
 }

@@ -3,9 +3,7 @@ package streaming
 import (
 	"archive/tar"
 	"compress/gzip"
-	"errors"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,12 +11,9 @@ import (
 	"testing"
 )
 
-// recordings returns the recorded event streams by name, or none where they are not at hand.
+// recordings returns the recorded event streams by name. testdata/README.md has their origin.
 var recordings = sync.OnceValues(func() (map[string]string, error) {
-	f, err := os.Open(filepath.Join("..", "..", "shared", "traces", "sse_recordings.tar.gz"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
+	f, err := os.Open(filepath.Join("testdata", "recordings.tar.gz"))
 	if err != nil {
 		return nil, err
 	}
@@ -53,6 +48,9 @@ func streams(t testing.TB) map[string]string {
 	recorded, err := recordings()
 	if err != nil {
 		t.Fatal(err)
+	}
+	if len(recorded) != 21 {
+		t.Fatalf("there are %d recorded streams, want 21", len(recorded))
 	}
 	all := map[string]string{
 		"odd": "\n: ping\n\nretry: 3\n\nevent: a\ndata: 1\ndata: 2\r\n\r\nid: 7\r\rdata:\n\r\n" + chunk + "data: [DONE]\n\n",

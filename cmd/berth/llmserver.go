@@ -97,12 +97,14 @@ func (f agentFlags) run(out io.Writer, log *slog.Logger) error {
 		return err
 	}
 	fmt.Fprintf(out, "berth llmserver http://%s, %d slots, engine %s\n", listener.Addr(), f.limit, f.engine)
-	return f.serve(server, listener, log)
+	stop := make(chan os.Signal, 2)
+	signal.Notify(stop, syscall.SIGINT, syscall.SIGTERM)
+	return f.serve(server, listener, stop, log)
 }
 
 // serve serves until the first signal, then drains: it lets nothing new in and ends
 // when all that it had is done, or the drain timeout is over. A second signal ends it at once.
-func (f agentFlags) serve(server *agent.Server, listener net.Listener, log *slog.Logger) error {
+func (f agentFlags) serve(server *agent.Server, listener net.Listener, stop <-chan os.Signal, log *slog.Logger) error {
 	paceCollector()
 	running, end := context.WithCancel(context.Background())
 	var background sync.WaitGroup
@@ -121,8 +123,6 @@ func (f agentFlags) serve(server *agent.Server, listener net.Listener, log *slog
 	h.Protocols.SetUnencryptedHTTP2(true)
 	failed := make(chan error, 1)
 	go func() { failed <- h.Serve(listener) }()
-	stop := make(chan os.Signal, 2)
-	signal.Notify(stop, syscall.SIGINT, syscall.SIGTERM)
 	select {
 	case err := <-failed:
 		return err

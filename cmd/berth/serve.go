@@ -47,20 +47,27 @@ func serve(path, address string, out io.Writer, log *slog.Logger) error {
 	}
 	paceCollector()
 	stop, reload := signals()
-	ctx, end := context.WithCancel(context.Background())
-	defer end()
 	server, err := ingress.New(&first, log)
 	if err != nil {
 		return err
 	}
+	announce(out, c, server)
+	return run(server, path, c, stop, reload, log)
+}
+
+// run serves until the first signal to stop and the drain that it begins. The file at path, if it is not
+// empty, is followed until the drain is over, so that logs are rotated and keys revoked in a drain too.
+func run(server *ingress.Server, path string, c *config.Config, stop, reload <-chan os.Signal, log *slog.Logger) error {
+	ctx, drain := context.WithCancel(context.Background())
+	following, end := context.WithCancel(context.Background())
 	var background sync.WaitGroup
-	background.Go(func() { endOn(stop, end, ctx) })
+	background.Go(func() { endOn(stop, drain, ctx) })
 	background.Go(func() { paceProcessors(ctx) })
 	if path != "" {
-		background.Go(func() { watch(ctx, path, c, reload, server, log) })
+		background.Go(func() { watch(following, path, c, reload, server, log) })
 	}
-	announce(out, c, server)
-	err = server.Serve(ctx)
+	err := server.Serve(ctx)
+	drain()
 	end()
 	background.Wait()
 	server.Close()
@@ -114,23 +121,28 @@ func watch(ctx context.Context, path string, running *config.Config, reload <-ch
 		Signals: reload,
 		Running: running,
 		Reload: func(c *config.Config, warnings []config.Problem, err error) {
-			warn(log, warnings)
-			if err == nil {
-				if keys := config.RestartKeys(running, c); len(keys) > 0 {
-					log.Warn("a restart is needed for some changes", "keys", strings.Join(keys, ", "))
-				}
-				err = server.Apply(c)
-			} else {
-				server.Rejected()
-			}
-			if err != nil {
-				log.Error("the configuration stays as it was", "error", err)
-				return
-			}
-			log.Info("the configuration was taken over", "models", len(c.Models))
+			takeOver(server, running, c, warnings, err, log)
 		},
 	}
 	w.Run(ctx)
+}
+
+// takeOver has the server go by what was loaded; err says why nothing was.
+func takeOver(server *ingress.Server, running, c *config.Config, warnings []config.Problem, err error, log *slog.Logger) {
+	warn(log, warnings)
+	if err == nil {
+		if keys := config.RestartKeys(running, c); len(keys) > 0 {
+			log.Warn("a restart is needed for some changes", "keys", strings.Join(keys, ", "))
+		}
+		err = server.Apply(c)
+	} else {
+		server.Rejected()
+	}
+	if err != nil {
+		log.Error("the configuration stays as it was", "error", err)
+		return
+	}
+	log.Info("the configuration was taken over", "models", len(c.Models))
 }
 
 // announce tells a person at the terminal how to begin.

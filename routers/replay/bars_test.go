@@ -15,12 +15,15 @@ import (
 	"time"
 )
 
-// whole tells whether the bars are held with whole traces and five seeds, which takes minutes, and their figures are
+// whole reports whether the bars are held with whole traces and five seeds, which takes minutes, and their figures are
 // logged: BERTH_BARS=all go test -run Bars -v -timeout 0 ./routers/replay
-var whole = os.Getenv("BERTH_BARS") == "all"
+//
+// Like traces it is asked for by a test, not as the package starts: go test sees only then that the result depends on it.
+var whole = sync.OnceValue(func() bool { return os.Getenv("BERTH_BARS") == "all" })
 
-// traces are the recorded ones, which are not part of the source.
-var traces = cmp.Or(os.Getenv("BERTH_TRACES"), "../../../shared/traces")
+// traces is the directory of recorded traces, which are too large for the repository; docs/traces.md says where they
+// come from.
+var traces = sync.OnceValue(func() string { return cmp.Or(os.Getenv("BERTH_TRACES"), "../../../shared/traces") })
 
 const (
 	conversation = "mooncake_conversation.jsonl.gz"
@@ -38,9 +41,13 @@ func recorded(t testing.TB, name string) *Trace {
 	if trace, ok := opened.Load(name); ok {
 		return trace.(*Trace)
 	}
-	trace, err := Open(filepath.Join(traces, name), TextBlock)
+	trace, err := Open(filepath.Join(traces(), name), TextBlock)
 	if errors.Is(err, fs.ErrNotExist) {
-		t.Skip("the recorded traces are not here")
+		const absent = "%s is not in %s; docs/traces.md says where to get the traces, and BERTH_TRACES where they are"
+		if os.Getenv("BERTH_E2E") == "all" {
+			t.Fatalf("BERTH_E2E=all: "+absent, name, traces())
+		}
+		t.Skipf(absent, name, traces())
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +63,7 @@ type results map[string]*Result
 func replayed(t *testing.T, name string, limit int, o Options, policies ...string) results {
 	t.Helper()
 	trace, seeds := recorded(t, name), uint64(1)
-	if whole {
+	if whole() {
 		limit, seeds = 0, 5
 	}
 	o.Speed *= float64(o.Replicas) / 8
@@ -89,7 +96,7 @@ func replayed(t *testing.T, name string, limit int, o Options, policies ...strin
 
 // some are these policies, and all where the bars are held with all.
 func some(policies ...string) []string {
-	if whole {
+	if whole() {
 		return nil
 	}
 	return policies
@@ -136,6 +143,7 @@ func (r results) holdsTimes(t *testing.T) {
 }
 
 func TestBarsOfConversations(t *testing.T) {
+	recorded(t, conversation) // else the test itself passes when all of its parts are skipped
 	for n, most := range map[int]float64{4: 1.15, 8: 1.15, 16: 1.25} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			r := replayed(t, conversation, 1200, fleetOf(n), some(prefix, roundRobin, powerOfTwo, "tree", "scored-blocks")...)
@@ -153,7 +161,7 @@ func TestBarsOfConversations(t *testing.T) {
 func TestBarsOfConversationsWithLittleMemory(t *testing.T) {
 	o := fleetOf(8)
 	o.KVTokens = 6000 * 512
-	if !whole {
+	if !whole() {
 		o.KVTokens /= 4 // as there is less to remember
 	}
 	r := replayed(t, conversation, 1200, o, some(prefix, "tree", "scored-blocks", "longest-match")...)
@@ -178,7 +186,7 @@ func TestBarsOfCodingSessions(t *testing.T) {
 	r := replayed(t, coding, 300, fleetOf(8), some(prefix, hash, "scored-blocks")...)
 	for name, most := range map[string]float64{prefix: 1.30, hash: 1.45} {
 		got := r[name]
-		if got.HitRate < 0.98*got.Ceiling || whole && got.MaxOverMean > most { // few sessions are not spread evenly
+		if got.HitRate < 0.98*got.Ceiling || whole() && got.MaxOverMean > most { // few sessions are not spread evenly
 			t.Errorf("%s: hit rate %.3f of %.3f, busiest over mean %.2f", name, got.HitRate, got.Ceiling, got.MaxOverMean)
 		}
 	}
@@ -201,7 +209,7 @@ func TestBarsOfAgents(t *testing.T) {
 func TestBarsOfPromptsWithLittleInCommon(t *testing.T) {
 	for _, name := range []string{sharegpt, azure} {
 		for _, n := range []int{4, 8, 16} {
-			if n != 8 && !whole {
+			if n != 8 && !whole() {
 				continue
 			}
 			r := replayed(t, name, 3000, fleetOf(n), some(prefix, roundRobin, powerOfTwo, "least-requests")...)

@@ -80,7 +80,7 @@ func TestBarsOfAHotSession(t *testing.T) {
 	for _, sessions := range []int{100, 300} { // of about 42 and 14 requests
 		var losses []float64
 		seeds := uint64(1)
-		if whole {
+		if whole() {
 			seeds = 5
 		}
 		for seed := range seeds {

@@ -1,0 +1,203 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"berth/config"
+	"berth/ingress"
+)
+
+// journal is a log to look at while it is written.
+type journal struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(p)
+}
+
+// take returns what was logged since the last take.
+func (j *journal) take() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	defer j.text.Reset()
+	return j.text.String()
+}
+
+func (j *journal) has(text string) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return strings.Contains(j.text.String(), text)
+}
+
+func eventually(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !done(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// serving is berth serve by a file, with signals of the test's own.
+type serving struct {
+	*ingress.Server
+	path         string
+	log          *journal
+	stop, reload chan os.Signal
+	ended        chan error
+}
+
+// startServing serves a simulated model with these further lines of configuration.
+func startServing(t *testing.T, more string) *serving {
+	t.Helper()
+	s := &serving{path: filepath.Join(t.TempDir(), "berth.yaml"), log: new(journal)}
+	s.write(t, more)
+	log := slog.New(slog.NewTextHandler(s.log, nil))
+	c, err := load(s.path, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Server, err = ingress.New(c, log); err != nil {
+		t.Fatal(err)
+	}
+	s.stop, s.reload, s.ended = make(chan os.Signal, 2), make(chan os.Signal, 1), make(chan error, 1)
+	go func() { s.ended <- run(s.Server, s.path, c, s.stop, s.reload, log) }()
+	return s
+}
+
+func (s *serving) write(t *testing.T, more string) {
+	t.Helper()
+	text := `
+admin: {address: "127.0.0.1:0"}
+llm_configs: [{model_loading_config: {model_id: m}, simulated: {decode_step_ms: 1}}]
+` + more
+	if !strings.Contains(more, "http:") {
+		text += "\nhttp: {address: \"127.0.0.1:0\"}\n"
+	}
+	if err := os.WriteFile(s.path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// end stops serving and waits for the end.
+func (s *serving) end(t *testing.T) {
+	t.Helper()
+	s.stop <- syscall.SIGTERM
+	select {
+	case err := <-s.ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("it does not end")
+	}
+}
+
+func (s *serving) metrics(t *testing.T) string {
+	t.Helper()
+	resp, err := http.Get("http://" + s.AdminAddress() + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func TestServeTellsOfEveryReload(t *testing.T) {
+	s := startServing(t, "")
+	defer s.end(t)
+	for _, step := range []struct {
+		more   string
+		logged []string
+		metric string
+	}{
+		{"decision_headers: true", []string{`level=INFO msg="the configuration was taken over"`}, "1"},
+		{"no_such_key: 1", []string{"level=ERROR", "the configuration stays as it was", "no_such_key"}, "0"},
+		{`http: {address: "127.0.0.1:1"}`, []string{"level=WARN", "a restart is needed", "http.address", "was taken over"}, "1"},
+		{fmt.Sprintf("access_log: %q", t.TempDir()+"/none/log"), []string{"level=ERROR", "stays as it was", "the access log"}, "0"},
+		{"", []string{"was taken over"}, "1"},
+	} {
+		s.log.take()
+		s.write(t, step.more)
+		s.reload <- syscall.SIGHUP
+		for _, text := range step.logged {
+			eventually(t, fmt.Sprintf("%q brings the log %q", step.more, text), func() bool { return s.log.has(text) })
+		}
+		if line := "\nberth_config_last_reload_successful " + step.metric + "\n"; !strings.Contains(s.metrics(t), line) {
+			t.Errorf("after %q the metrics have no line %q", step.more, line)
+		}
+	}
+}
+
+func TestServeWarnsOfWhatARunningServerCannotTakeOver(t *testing.T) {
+	log := new(journal)
+	running := config.Default()
+	running.HTTP.Address, running.Admin.Address = "127.0.0.1:0", ""
+	server, err := ingress.New(running, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	next := *running
+	next.Admin.Address = "127.0.0.1:1"
+	takeOver(server, running, &next, []config.Problem{{File: "f", Message: "a warning"}}, nil, slog.New(slog.NewTextHandler(log, nil)))
+	text := log.take()
+	for _, want := range []string{"a warning", "keys=admin.address", "taken over"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("there is no %q in\n%s", want, text)
+		}
+	}
+}
+
+// In a drain a signal has the configuration read again as before: logs are opened anew.
+func TestServeReloadsDuringTheDrain(t *testing.T) {
+	access := filepath.Join(t.TempDir(), "access.log")
+	s := startServing(t, fmt.Sprintf("access_log: %q", access))
+	body := `{"model":"m","stream":true,"max_tokens":400000,"messages":[{"role":"user","content":"Hi"}]}`
+	resp, err := http.Post("http://"+s.Address()+"/v1/chat/completions", "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		t.Fatal(resp.Status)
+	}
+	s.stop <- syscall.SIGTERM
+	eventually(t, "the drain begins", func() bool { return s.log.has("draining") })
+	if err := os.Rename(access, access+".1"); err != nil {
+		t.Fatal(err)
+	}
+	s.reload <- syscall.SIGHUP
+	eventually(t, "the configuration is taken over", func() bool { return s.log.has("taken over") })
+	resp.Body.Close()
+	select {
+	case err := <-s.ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("it does not end")
+	}
+	if line, err := os.ReadFile(access); err != nil || !strings.Contains(string(line), "client_gone") {
+		t.Errorf("the log that was opened anew has %q %v", line, err)
+	}
+}
