@@ -26,6 +26,17 @@ import (
 // the longest SIGSTOP and all attempts take together: a request that is not over by then is stuck.
 const clientDeadline = 45 * time.Second
 
+// thinkTime bounds the pause between two requests of a client.
+const thinkTime = 600 * time.Millisecond
+
+const (
+	// Every lullPeriod no new request is sent until none is under way. One that waits for a slot and
+	// was forgotten is served by the next request that ends as long as there are others; in a lull
+	// it has to wait for its queue timeout, which is longer than lullBound as often as not.
+	lullPeriod = 6 * time.Second
+	lullBound  = 20 * time.Second
+)
+
 // errStale is the end of a kept connection before the response began: the request raced with its close.
 var errStale = errors.New("the kept connection was closed")
 
@@ -34,6 +45,7 @@ type chaosClients struct {
 	chaos   *chaos
 	oracle  *simulated.Engine // an engine that nobody disturbs, for the right response to each request
 	nonce   atomic.Int64
+	gate    sync.RWMutex // read-locked by each request while it is under way
 	stopped atomic.Bool
 	asking  sync.WaitGroup
 }
@@ -61,7 +73,9 @@ const (
 // attempt is a request of a client and what it makes of it.
 type attempt struct {
 	protocol    protocol
-	entry       string // the ingress
+	entry       string // URL of the ingress
+	gateway     *gateway
+	kills       int64 // that the ingress had suffered before the request
 	model       string
 	body        string
 	want        []byte // of the body of a whole response
@@ -85,6 +99,7 @@ func newChaosClients(t *testing.T, c *chaos, n int) *chaosClients {
 			defer raw.close()
 			defer client.CloseIdleConnections()
 			for !cs.stopped.Load() {
+				cs.gate.RLock()
 				a := cs.draw(rng, kind)
 				began := time.Now()
 				if kind == http11 || kind == h2c {
@@ -93,12 +108,35 @@ func newChaosClients(t *testing.T, c *chaos, n int) *chaosClients {
 					raw.send(a)
 				}
 				a.took = time.Since(began)
+				cs.gate.RUnlock()
 				c.judge(a)
-				time.Sleep(time.Duration(rng.Int64N(int64(300 * time.Millisecond))))
+				time.Sleep(time.Duration(rng.Int64N(int64(thinkTime))))
 			}
 		})
 	}
 	return cs
+}
+
+// lulls has the clients pause again and again until ctx is done.
+func (cs *chaosClients) lulls(ctx context.Context) {
+	for pause(ctx, lullPeriod) {
+		late := time.AfterFunc(lullBound, func() {
+			var pages strings.Builder
+			for _, g := range cs.chaos.gateways {
+				_, slots := cs.chaos.page(g.admin + "/internal/slots")
+				_, metrics := cs.chaos.page(g.admin + "/metrics")
+				pages.WriteString(g.name + ": " + slots + only(metrics, "berth_queue_length", "berth_replica_state", "berth_slots"))
+			}
+			cs.chaos.findings.add("requests were still under way long after the last was sent", "after %v:\n%s", lullBound, &pages)
+		})
+		began := time.Now()
+		cs.gate.Lock()
+		late.Stop()
+		cs.gate.Unlock()
+		cs.chaos.mu.Lock()
+		cs.chaos.longestLull = max(cs.chaos.longestLull, time.Since(began))
+		cs.chaos.mu.Unlock()
+	}
 }
 
 func newOracle(t *testing.T) *simulated.Engine {
@@ -112,6 +150,7 @@ func newOracle(t *testing.T) *simulated.Engine {
 func (cs *chaosClients) draw(rng *rand.Rand, kind protocol) *attempt {
 	a := &attempt{protocol: kind, leaving: stays, session: fmt.Sprintf("session-%d", rng.IntN(16))}
 	g := cs.chaos.gateways[rng.IntN(len(cs.chaos.gateways))]
+	a.gateway, a.kills = g, g.kills.Load()
 	a.entry, a.model = g.url, g.models[rng.IntN(len(g.models))]
 	tokens, stream := 1+rng.IntN(60), rng.IntN(4) > 0
 	cs.fill(a, strings.Repeat("We have talked of this before. ", rng.IntN(20)), tokens, stream)

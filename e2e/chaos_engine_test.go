@@ -95,7 +95,9 @@ func chaosEngine(address, capacityFile string) int {
 // when the handler returns, just before the last chunk; for any other response the write of the
 // body. One whose peer has closed the connection counts for lingerBound longer. When the peer closed
 // is known only to lie between two samples; the earlier end is taken, so that an engine that was
-// stopped, or a machine that stood still, makes the probe lenient and never wrong.
+// stopped, or a machine that stood still, makes the probe lenient and never wrong. Requests after
+// [DONE], or without a peer, are reported as ending: where they alone are too many, a slot was given
+// away before the engine had let go of it.
 type concurrencyProbe struct {
 	capacityFile string
 
@@ -139,15 +141,18 @@ func (p *concurrencyProbe) enter(conn net.Conn) *heldRequest {
 	}
 	p.sample(now)
 	p.held[r] = struct{}{}
-	working, others := 0, ""
+	working, ending, text := 0, 0, ""
 	for h := range p.held {
 		if h.goneSince.IsZero() || now.Sub(h.goneSince) < lingerBound {
 			working++
-			others += "; " + h.describe(now)
+			text += "; " + h.describe(now)
+			if h.done || !h.goneSince.IsZero() {
+				ending++
+			}
 		}
 	}
 	if limit := p.limit(); working > limit {
-		fmt.Fprintf(os.Stderr, "%s%d requests at once, %d allowed%s\n", overCapacity, working, limit, others)
+		fmt.Fprintf(os.Stderr, "%s%d requests at once, %d of them ending, %d allowed%s\n", overCapacity, working, ending, limit, text)
 	}
 	return r
 }

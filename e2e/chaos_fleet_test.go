@@ -35,6 +35,7 @@ type unit struct {
 	limit   *concurrencyLimit // of an agent's engine: drawn anew for each process of the agent
 
 	current   atomic.Pointer[instance] // nil while it starts or ends
+	kills     atomic.Int64
 	instances int
 	rest      usage // what it used at rest, before the chaos began
 }
@@ -120,6 +121,9 @@ func (u *unit) end(s syscall.Signal) {
 		u.chaos.findings.add("a process ended on its own", "%s: %v; its log ends with:\n%s", u.name, p.ProcessState, tail(p.text(), 3000))
 	default:
 	}
+	if s == syscall.SIGKILL {
+		u.kills.Add(1)
+	}
 	p.Process.Signal(s)
 	select {
 	case <-p.done:
@@ -142,7 +146,7 @@ func (u *unit) restart(s syscall.Signal, downtime time.Duration) {
 	u.end(s)
 	time.Sleep(max(downtime, minDowntime))
 	if u.limit != nil {
-		u.limit.set(1 + u.instances%maxCapacity)
+		u.limit.set(maxCapacity - max(0, u.instances%6-2)) // 4, 4, 4, 3, 2, 1, 4, …
 	}
 	if err := u.start(); err != nil {
 		u.chaos.findings.add("a process did not start", "%v", err)

@@ -228,7 +228,7 @@ func (b *settingsBuilder) models(rng *rand.Rand, d draw) {
 }
 
 func deployment(rng *rand.Rand) string {
-	queued, wait := []int{0, 4, 16, 64, -1}[rng.IntN(5)], 1+rng.IntN(5)
+	queued, wait := []int{0, 4, 16, 64, 64, -1}[rng.IntN(6)], []int{1, 4, 30, 30}[rng.IntN(4)]
 	return fmt.Sprintf("max_queued_requests: %d, queue_timeout_s: %d, request_router_config: %s", queued, wait, policies[rng.IntN(len(policies))])
 }
 

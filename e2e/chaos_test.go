@@ -29,8 +29,9 @@ type chaos struct {
 	counts   tally
 	findings findings
 
-	mu    sync.Mutex
-	times []time.Duration // of complete responses
+	mu          sync.Mutex
+	times       []time.Duration // of complete responses
+	longestLull time.Duration
 }
 
 // tally counts by name.
@@ -112,6 +113,7 @@ func TestChaosLeavesNothingBehind(t *testing.T) {
 	for i, g := range c.gateways {
 		acting.Go(func() { g.reloads(ctx, random(uint64(4+i))) })
 	}
+	acting.Go(func() { clients.lulls(ctx) })
 	acting.Wait()
 	clients.stop(t)
 	c.isCalm(t)
