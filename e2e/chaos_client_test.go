@@ -1,16 +1,13 @@
 package e2e
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"regexp"
 	"strings"
 	"sync"
@@ -30,10 +27,11 @@ const clientDeadline = 45 * time.Second
 const thinkTime = 600 * time.Millisecond
 
 const (
-	// Every lullPeriod no new request is sent until none is under way. One that waits for a slot and
-	// was forgotten is served by the next request that ends as long as there are others; in a lull
-	// it has to wait for its queue timeout, which is longer than lullBound as often as not.
-	lullPeriod = 6 * time.Second
+	// Every lullPeriod nothing new is begun, no request, no reload and no disturbance, until nothing is
+	// under way. A request that waits for a slot and was forgotten is served when the next one ends,
+	// or when a reload or a health check changes something, as long as such things happen; in a
+	// lull it has to wait for its queue timeout, which is longer than lullBound as often as not.
+	lullPeriod = 7 * time.Second
 	lullBound  = 20 * time.Second
 )
 
@@ -45,7 +43,6 @@ type chaosClients struct {
 	chaos   *chaos
 	oracle  *simulated.Engine // an engine that nobody disturbs, for the right response to each request
 	nonce   atomic.Int64
-	gate    sync.RWMutex // read-locked by each request while it is under way
 	stopped atomic.Bool
 	asking  sync.WaitGroup
 }
@@ -99,7 +96,7 @@ func newChaosClients(t *testing.T, c *chaos, n int) *chaosClients {
 			defer raw.close()
 			defer client.CloseIdleConnections()
 			for !cs.stopped.Load() {
-				cs.gate.RLock()
+				c.gate.RLock()
 				a := cs.draw(rng, kind)
 				began := time.Now()
 				if kind == http11 || kind == h2c {
@@ -108,7 +105,7 @@ func newChaosClients(t *testing.T, c *chaos, n int) *chaosClients {
 					raw.send(a)
 				}
 				a.took = time.Since(began)
-				cs.gate.RUnlock()
+				c.gate.RUnlock()
 				c.judge(a)
 				time.Sleep(time.Duration(rng.Int64N(int64(thinkTime))))
 			}
@@ -117,26 +114,33 @@ func newChaosClients(t *testing.T, c *chaos, n int) *chaosClients {
 	return cs
 }
 
-// lulls has the clients pause again and again until ctx is done.
+// lulls has the clients pause again and again until ctx is done, and once more after that.
 func (cs *chaosClients) lulls(ctx context.Context) {
 	for pause(ctx, lullPeriod) {
-		late := time.AfterFunc(lullBound, func() {
-			var pages strings.Builder
-			for _, g := range cs.chaos.gateways {
-				_, slots := cs.chaos.page(g.admin + "/internal/slots")
-				_, metrics := cs.chaos.page(g.admin + "/metrics")
-				pages.WriteString(g.name + ": " + slots + only(metrics, "berth_queue_length", "berth_replica_state", "berth_slots"))
-			}
-			cs.chaos.findings.add("requests were still under way long after the last was sent", "after %v:\n%s", lullBound, &pages)
-		})
-		began := time.Now()
-		cs.gate.Lock()
-		late.Stop()
-		cs.gate.Unlock()
-		cs.chaos.mu.Lock()
-		cs.chaos.longestLull = max(cs.chaos.longestLull, time.Since(began))
-		cs.chaos.mu.Unlock()
+		cs.lull()
 	}
+	cs.lull()
+}
+
+// lull has nothing new begun until nothing is under way.
+func (cs *chaosClients) lull() {
+	c := cs.chaos
+	late := time.AfterFunc(lullBound, func() {
+		var pages strings.Builder
+		for _, g := range c.gateways {
+			_, slots := c.page(g.admin + "/internal/slots")
+			_, metrics := c.page(g.admin + "/metrics")
+			pages.WriteString(g.name + ": " + slots + only(metrics, "berth_queue_length", "berth_replica_state", "berth_slots"))
+		}
+		c.findings.add("requests were still under way long after the last was sent", "after %v:\n%s", lullBound, &pages)
+	})
+	defer late.Stop()
+	began := time.Now()
+	c.gate.Lock()
+	c.gate.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.longestLull = max(c.longestLull, time.Since(began))
 }
 
 func newOracle(t *testing.T) *simulated.Engine {
@@ -205,88 +209,6 @@ func (a *attempt) send(client *http.Client) {
 	a.response.body, a.response.err = io.ReadAll(io.LimitReader(resp.Body, int64(a.afterBytes)))
 	if a.response.err == nil && len(a.response.body) == a.afterBytes {
 		a.response.err = context.Canceled
-	}
-}
-
-// rawClient speaks to the ingress by a socket of its own.
-type rawClient struct {
-	conn  *net.TCPConn
-	in    *bufio.Reader
-	entry string
-}
-
-func (r *rawClient) close() {
-	if r.conn != nil {
-		r.conn.Close()
-		r.conn = nil
-	}
-}
-
-func (r *rawClient) send(a *attempt) {
-	kept := r.conn != nil && r.entry == a.entry && a.protocol == rawHTTP11
-	if !kept {
-		r.close()
-		conn, err := net.DialTimeout("tcp", strings.TrimPrefix(a.entry, "http://"), clientDeadline)
-		if err != nil {
-			a.response.err, a.unreachable = err, errors.Is(err, syscall.ECONNREFUSED)
-			return
-		}
-		r.conn, r.in, r.entry = conn.(*net.TCPConn), bufio.NewReader(conn), a.entry
-	}
-	r.conn.SetDeadline(time.Now().Add(clientDeadline))
-	version, _ := strings.CutPrefix(string(a.protocol), "raw ")
-	fmt.Fprintf(r.conn, "POST /v1/chat/completions %s\r\nHost: berth\r\nX-Session-Id: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
-		version[:len("HTTP/1.x")], a.session, len(a.body), a.body)
-	conn := r.conn
-	if a.leaving != stays && a.afterBytes == 0 {
-		defer time.AfterFunc(a.after, func() { a.leave(conn) }).Stop()
-	}
-	keep := r.receive(a, kept)
-	if !keep || a.leaving != stays || a.response.err != nil {
-		r.close()
-	}
-}
-
-// receive reads the response and reports whether the connection may be used again.
-func (r *rawClient) receive(a *attempt, kept bool) (keep bool) {
-	if _, err := r.in.Peek(1); err != nil {
-		if a.response.err = err; kept && !errors.Is(err, os.ErrDeadlineExceeded) {
-			a.response.err = errStale
-		}
-		return false
-	}
-	resp, err := http.ReadResponse(r.in, &http.Request{Method: http.MethodPost})
-	if err != nil {
-		a.response.err = err
-		return false
-	}
-	a.response = answer{status: resp.StatusCode, header: resp.Header}
-	if a.afterBytes == 0 {
-		a.response.body, a.response.err = io.ReadAll(resp.Body)
-		return !resp.Close
-	}
-	a.response.body, a.response.err = io.ReadAll(io.LimitReader(resp.Body, int64(a.afterBytes)))
-	if a.response.err != nil || len(a.response.body) < a.afterBytes {
-		return false
-	}
-	if a.leave(r.conn); a.leaving == halfClose {
-		rest, err := io.ReadAll(resp.Body)
-		a.response.body, a.response.err = append(a.response.body, rest...), err
-		return false
-	}
-	a.response.err = context.Canceled
-	return false
-}
-
-func (a *attempt) leave(conn *net.TCPConn) {
-	switch a.leaving {
-	case halfClose:
-		conn.CloseWrite()
-	case resets:
-		conn.SetLinger(0)
-		conn.Close()
-	default:
-		conn.Close()
 	}
 }
 

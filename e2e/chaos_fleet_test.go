@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -187,21 +188,21 @@ func (u *unit) disturb(ctx context.Context, rng *rand.Rand) {
 // a group but one are left alone at any time.
 func (c *chaos) disturbers(ctx context.Context, rng *rand.Rand, group ...[]*unit) {
 	defer c.revive(group)
-	for pause(ctx, time.Duration(100+rng.IntN(700))*time.Millisecond) {
+	for pause(ctx, time.Duration(100+rng.IntN(500))*time.Millisecond) {
+		c.gate.RLock()
 		c.revive(group)
 		member := group[rng.IntN(len(group))]
-		if len(member) == 1 || rng.IntN(4) > 0 {
-			member[rng.IntN(len(member))].disturb(ctx, rng)
-			continue
+		if len(member) > 1 && rng.IntN(4) > 0 {
+			i := rng.IntN(len(member))
+			member = member[i : i+1]
 		}
-		both := make(chan struct{})
-		other := rand.New(rand.NewPCG(rng.Uint64(), 0))
-		go func() {
-			defer close(both)
-			member[1].disturb(ctx, other)
-		}()
-		member[0].disturb(ctx, rng)
-		<-both
+		var disturbing sync.WaitGroup
+		for _, u := range member {
+			own := rand.New(rand.NewPCG(rng.Uint64(), 0))
+			disturbing.Go(func() { u.disturb(ctx, own) })
+		}
+		disturbing.Wait()
+		c.gate.RUnlock()
 	}
 }
 

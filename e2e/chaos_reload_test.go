@@ -78,16 +78,18 @@ type settings struct {
 func (g *gateway) reloads(ctx context.Context, rng *rand.Rand) {
 	valid := g.settings(rng)
 	for pause(ctx, time.Duration(100+rng.IntN(900))*time.Millisecond) {
+		g.chaos.gate.RLock()
 		if rng.IntN(15) == 0 {
 			g.chaos.counts.add("reloads, refused on purpose")
 			g.reload("llm_configs: [{no_such_key: 1}]\n")
 			pause(ctx, time.Duration(rng.IntN(300))*time.Millisecond)
 			g.reload(valid.text)
-			continue
+		} else {
+			g.chaos.counts.add("reloads")
+			valid = g.settings(rng)
+			g.apply(ctx, valid)
 		}
-		g.chaos.counts.add("reloads")
-		valid = g.settings(rng)
-		g.apply(ctx, valid)
+		g.chaos.gate.RUnlock()
 	}
 }
 
@@ -209,10 +211,7 @@ func (b *settingsBuilder) models(rng *rand.Rand, d draw) {
 	order, absent := rng.Perm(d.replicas), rng.IntN(4)
 	var base, guest []string
 	for k, i := range order {
-		capacity := maxCapacity
-		if rng.IntN(3) == 0 {
-			capacity = 1 + rng.IntN(maxCapacity)
-		}
+		capacity := 1 + rng.IntN(maxCapacity)
 		switch {
 		case k > 0 || absent == 0:
 			base = append(base, d.replica(i, capacity))

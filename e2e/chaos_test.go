@@ -28,6 +28,7 @@ type chaos struct {
 	pages    http.Client
 	counts   tally
 	findings findings
+	gate     sync.RWMutex // read-locked by each request, reload and disturbance while it is under way
 
 	mu          sync.Mutex
 	times       []time.Duration // of complete responses
@@ -156,7 +157,8 @@ func newChaos(t *testing.T, seed uint64) *chaos {
 		g := c.newGateway(fmt.Sprintf("ingress-%d", i+1), "http://"+freeAddress(t, rng), "http://"+freeAddress(t, rng))
 		g.agents, g.models = agents, []string{sharedModel, sharedModel, guestModel}
 		if i == 0 {
-			g.engines, g.limits, g.models = plain, limits, append(g.models, plainModel, plainModel, plainModel, spareModel)
+			g.engines, g.limits = plain, limits
+			g.models = []string{sharedModel, guestModel, plainModel, plainModel, plainModel, plainModel, spareModel, spareModel}
 		}
 		g.command = func() *exec.Cmd { return exec.Command(binary, "serve", "--config", g.file) }
 		g.reload(g.restSettings().text)
