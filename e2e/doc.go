@@ -6,6 +6,9 @@
 // each client of others with berth between them and without. Every test ends with the same question: are all slots back, is
 // no byte still held, and does the process leave with status 0?
 //
+// The chaos test alone runs its engines as processes of their own, since they are killed and stopped
+// like all others; docs/testing.md tells how to run it for longer.
+//
 // It also holds what no compiler does: which package may import which, what the module depends on, and that the
 // commands of the README work.
 //

@@ -23,6 +23,9 @@ const patience = 3 * time.Minute
 var scratch string
 
 func TestMain(m *testing.M) {
+	if address := os.Getenv(engineAddressEnv); address != "" {
+		os.Exit(chaosEngine(address, os.Getenv(engineLimitEnv)))
+	}
 	var err error
 	if scratch, err = os.MkdirTemp("", "berth-e2e-"); err != nil {
 		fmt.Fprintln(os.Stderr, err)

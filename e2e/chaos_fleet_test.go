@@ -1,0 +1,259 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const (
+	startTimeout = time.Minute      // until a process that was started answers
+	drainTimeout = 10 * time.Second // what ingresses and agents give requests after SIGTERM
+	exitTimeout  = 40 * time.Second // until a process that was told to end has ended
+	minDowntime  = 300 * time.Millisecond
+)
+
+// unit is a process of the fleet. After it was killed another one takes its place, at its address
+// and under its name. Only one goroutine at a time starts, stops and ends it.
+type unit struct {
+	chaos   *chaos
+	name    string
+	ready   string            // URL that answers 200 as soon as the process can take signals and requests
+	command func() *exec.Cmd  // of the next process
+	limit   *concurrencyLimit // of an agent's engine: drawn anew for each process of the agent
+
+	current   atomic.Pointer[instance] // nil while it starts or ends
+	kills     atomic.Int64
+	instances int
+	rest      usage // what it used at rest, before the chaos began
+}
+
+// instance is one process of a unit.
+type instance struct {
+	*exec.Cmd
+	unit *unit
+	log  string // file with stdout and stderr
+	done chan struct{}
+}
+
+// start starts a process and waits until it is ready. One that ends before is tried again: its port
+// may be in use for a moment, its configuration may be a bad one on purpose.
+func (u *unit) start() error {
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
+	for deadline := time.Now().Add(startTimeout); ; {
+		p, err := u.launch()
+		if err != nil {
+			return err
+		}
+		for ended := false; !ended; {
+			if resp, err := client.Get(u.ready); err == nil {
+				resp.Body.Close()
+				if resp.StatusCode == http.StatusOK {
+					u.current.Store(p)
+					return nil
+				}
+			}
+			if time.Now().After(deadline) {
+				p.Process.Kill()
+				<-p.done
+				return fmt.Errorf("%s was not ready within %v; its log ends with:\n%s", u.name, startTimeout, tail(p.text(), 2000))
+			}
+			select {
+			case <-p.done:
+				ended = true
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+		u.chaos.audit(p)
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+func (u *unit) launch() (*instance, error) {
+	u.instances++
+	p := &instance{Cmd: u.command(), unit: u, done: make(chan struct{})}
+	p.log = filepath.Join(u.chaos.logs, fmt.Sprintf("%s-%d.log", u.name, u.instances))
+	log, err := os.Create(p.log)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	if p.Env == nil {
+		p.Env = os.Environ()
+	}
+	p.Env = append(p.Env, "GORACE=atexit_sleep_ms=10")
+	p.Stdout, p.Stderr, p.SysProcAttr = log, log, leashed()
+	if err := p.Start(); err != nil {
+		return nil, err
+	}
+	go func() {
+		defer close(p.done)
+		p.Wait()
+	}()
+	return p, nil
+}
+
+func (p *instance) text() string {
+	text, _ := os.ReadFile(p.log)
+	return string(text)
+}
+
+// end ends the process by SIGKILL, or by SIGTERM, after which it must exit with status 0.
+func (u *unit) end(s syscall.Signal) {
+	p := u.current.Swap(nil)
+	if p == nil {
+		return
+	}
+	select {
+	case <-p.done:
+		u.chaos.findings.add("a process ended on its own", "%s: %v; its log ends with:\n%s", u.name, p.ProcessState, tail(p.text(), 3000))
+	default:
+	}
+	if s == syscall.SIGKILL {
+		u.kills.Add(1)
+	}
+	p.Process.Signal(s)
+	select {
+	case <-p.done:
+		if s == syscall.SIGTERM && p.ProcessState.ExitCode() != 0 {
+			u.chaos.findings.add("a process that was drained failed", "%s: %v; its log ends with:\n%s", u.name, p.ProcessState, tail(p.text(), 2000))
+		}
+	case <-time.After(exitTimeout):
+		p.Process.Signal(syscall.SIGABRT) // for the stacks of its goroutines
+		time.Sleep(time.Second)
+		p.Process.Kill()
+		<-p.done
+		u.chaos.findings.add("a process did not end", "%s still ran %v after %v:\n%s", u.name, exitTimeout, s, tail(p.text(), 6000))
+	}
+	u.chaos.audit(p)
+}
+
+// restart ends the process and starts another after a while. The while is longer than lingerBound, so
+// that no request of the old process counts when the new one sends its first.
+func (u *unit) restart(s syscall.Signal, downtime time.Duration) {
+	u.end(s)
+	time.Sleep(max(downtime, minDowntime))
+	if u.limit != nil {
+		u.limit.set(maxCapacity - max(0, u.instances%6-2)) // 4, 4, 4, 3, 2, 1, 4, …
+	}
+	if err := u.start(); err != nil {
+		u.chaos.findings.add("a process did not start", "%v", err)
+	}
+}
+
+// disturb does one bad thing to the process and makes up for it.
+func (u *unit) disturb(ctx context.Context, rng *rand.Rand) {
+	p := u.current.Load()
+	if p == nil {
+		return // it did not start, which is reported
+	}
+	kind, _, _ := strings.Cut(u.name, "-")
+	brief := time.Duration(50+rng.IntN(1450)) * time.Millisecond
+	long := time.Duration(50+rng.IntN(3450)) * time.Millisecond
+	switch n := rng.IntN(100); {
+	case n < 30:
+		u.chaos.counts.add("killed " + kind)
+		u.restart(syscall.SIGKILL, brief)
+	case n < 55:
+		u.chaos.counts.add("drained " + kind)
+		u.restart(syscall.SIGTERM, brief)
+	default:
+		u.chaos.counts.add("stopped " + kind)
+		p.Process.Signal(syscall.SIGSTOP)
+		pause(ctx, long)
+		if n >= 90 {
+			u.chaos.counts.add("killed while stopped " + kind)
+			u.restart(syscall.SIGKILL, brief)
+			return
+		}
+		p.Process.Signal(syscall.SIGCONT)
+	}
+}
+
+// disturbers disturbs one member of a group after the other until ctx is done. A member is an agent
+// with its engine, one or both of which are disturbed, or a process by itself: all members of
+// a group but one are left alone at any time.
+func (c *chaos) disturbers(ctx context.Context, rng *rand.Rand, group ...[]*unit) {
+	defer c.revive(group)
+	for pause(ctx, time.Duration(100+rng.IntN(500))*time.Millisecond) {
+		c.gate.RLock()
+		c.revive(group)
+		member := group[rng.IntN(len(group))]
+		if len(member) > 1 && rng.IntN(4) > 0 {
+			i := rng.IntN(len(member))
+			member = member[i : i+1]
+		}
+		var disturbing sync.WaitGroup
+		for _, u := range member {
+			own := rand.New(rand.NewPCG(rng.Uint64(), 0))
+			disturbing.Go(func() { u.disturb(ctx, own) })
+		}
+		disturbing.Wait()
+		c.gate.RUnlock()
+	}
+}
+
+// revive starts the processes again that have ended on their own, which restart reports.
+func (c *chaos) revive(group [][]*unit) {
+	for _, u := range slices.Concat(group...) {
+		p := u.current.Load()
+		if p == nil {
+			continue
+		}
+		select {
+		case <-p.done:
+			u.restart(syscall.SIGKILL, 0)
+		default:
+		}
+	}
+}
+
+// pause waits and reports whether ctx is still alive.
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// usage is what a process has open.
+type usage struct{ goroutines, descriptors int }
+
+// descriptors counts the open files of a process; it is 0 where there is no /proc.
+func (p *instance) descriptors() int {
+	entries, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.Process.Pid))
+	return len(entries)
+}
+
+// freeAddress finds a port for processes that are to be started again at it. It lies below those that
+// the system gives to outgoing connections, so that nobody takes it meanwhile.
+func freeAddress(t *testing.T, rng *rand.Rand) string {
+	t.Helper()
+	for range 1000 {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 12000+rng.IntN(20000)))
+		if err == nil {
+			defer l.Close()
+			return l.Addr().String()
+		}
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			t.Fatal(err)
+		}
+	}
+	t.Fatal("no free port between 12000 and 32000")
+	return ""
+}
