@@ -126,14 +126,10 @@ func (c *choice) anyone(ctx context.Context) (*Selection, error) {
 		return m.Available() || m.Draining() || slices.Contains(c.exclude, m)
 	})
 	slices.SortStableFunc(left, func(a, b *llmserver.Replica) int {
-		switch {
-		case a.Up() == b.Up():
-			return cmp.Compare(a.Burden(), b.Burden())
-		case a.Up():
-			return -1
-		default:
-			return 1
+		if a.Up() != b.Up() {
+			return map[bool]int{true: -1, false: 1}[a.Up()]
 		}
+		return cmp.Compare(a.Burden(), b.Burden())
 	})
 	rank := 1 // behind all that were ranked, and found wanting
 	if len(left) > 0 && c.ranking != nil {
@@ -313,7 +309,7 @@ func (r *Router) await(ctx context.Context, w *waiter, over <-chan struct{}) han
 	case <-ctx.Done():
 		if !r.leave(w) {
 			if h := <-w.done; h.slot != nil {
-				r.passOn(h.slot)
+				r.release(h.slot)
 			}
 		}
 		return handover{err: context.Cause(ctx)}

@@ -36,7 +36,7 @@ const (
 	// patience is how often a waiter lets a younger one go first.
 	patience = 64
 	// nearRanks bounds how many outdated rankings are made anew for one slot, once a taker is known.
-	nearRanks = 8
+	nearRanks = 4
 	// fewRanked is how many members a ranking may have to be taken back one by one.
 	fewRanked = 8
 )

@@ -82,20 +82,13 @@ func (r *Router) Refresh() {
 	if r.changes.Add(1) > 1 {
 		return
 	}
-	for {
-		seen := r.changes.Load()
-		r.refresh()
-		if r.changes.CompareAndSwap(seen, 0) {
-			return
-		}
+	for seen := int32(0); !r.changes.CompareAndSwap(seen, 0); {
+		seen = r.changes.Load()
+		r.mu.Lock()
+		next := *r.current.Load()
+		r.begin(&next)
+		r.mu.Unlock()
 	}
-}
-
-func (r *Router) refresh() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	next := *r.current.Load()
-	r.begin(&next)
 }
 
 // Close ends the router: who waits and who comes gets ErrClosed; requests
@@ -228,7 +221,7 @@ func (r *Router) left() {
 	}
 }
 
-// release ends a slot's use. While requests wait it is handed over without
+// release ends a slot's use, or gives back one that was handed over and not used. While requests wait it is handed over without
 // ever being free. Otherwise it is freed first and the line looked at again after that; who joins
 // the line counts itself first and tries for a slot after that, so one of the two sees the other.
 func (r *Router) release(s *llmserver.Slot) {
@@ -257,26 +250,6 @@ func (r *Router) handOver(s *llmserver.Slot) bool {
 		return false
 	}
 	r.give(i, w, heir)
-	return true
-}
-
-// passOn gives a slot that was handed over, but not used, to the next in line.
-func (r *Router) passOn(s *llmserver.Slot) {
-	if !r.passed(s) {
-		r.release(s)
-	}
-}
-
-// passed tells whether a slot could be passed on.
-func (r *Router) passed(s *llmserver.Slot) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	i, w := r.wanting(s.Replica())
-	if w == nil {
-		return false
-	}
-	s.Rename(w.payload.RequestID)
-	r.give(i, w, s)
 	return true
 }
 

@@ -34,7 +34,10 @@ func (r *Router) seek(g *generation, i int) {
 		began := time.Now()
 		err := slot.Confirm(ctx, seekWait)
 		if err != nil && time.Since(began) < seekWait/2 {
-			pause(ctx)
+			select {
+			case <-time.After(seekPause/2 + rand.N(seekPause)):
+			case <-ctx.Done():
+			}
 		}
 		wanted := r.sought(slot, err)
 		if r.hooks.Sought != nil {
@@ -77,15 +80,5 @@ func (r *Router) sought(slot *llmserver.Slot, err error) (wanted bool) {
 func (r *Router) stopSeeking() {
 	for _, stop := range r.seeking {
 		stop()
-	}
-}
-
-// pause waits a while, or until ctx ends.
-func pause(ctx context.Context) {
-	t := time.NewTimer(seekPause/2 + rand.N(seekPause))
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
 	}
 }
