@@ -83,7 +83,11 @@ func (c *client) Reserve(ctx context.Context, t llmserver.Token, wait time.Durat
 
 // Cancel gives a reservation back, also one whose reply was lost.
 func (c *client) Cancel(ctx context.Context, t llmserver.Token) (llmserver.Report, error) {
-	answer, err := c.call(ctx, http.MethodDelete, "/internal/slots/"+t.String(), "")
+	path := "/internal/slots/" + t.String()
+	answer, err := c.call(ctx, http.MethodDelete, path, "")
+	if errors.Is(err, llmserver.ErrNoConnection) { // by now another call may have left a connection to use
+		answer, err = c.call(ctx, http.MethodDelete, path, "")
+	}
 	return answer.decode(), err
 }
 
