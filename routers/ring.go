@@ -56,27 +56,15 @@ func (r *ring) walk(hash uint64) iter.Seq[int] {
 			}
 			return -1
 		})
-		var first [8]int // the owners met, of whom a walk seldom needs more
-		var seen []bool  // the same for a longer walk
+		seen := make([]uint64, len(r.ids)/64+1) // a bit for each owner
 		for i, met := start, 0; met < len(r.ids); i++ {
 			owner := int(r.points[i%len(r.points)].owner)
-			if seen != nil && seen[owner] || seen == nil && slices.Contains(first[:met], owner) {
-				continue
-			}
-			if seen == nil && met == len(first) {
-				seen = make([]bool, len(r.ids))
-				for _, o := range first {
-					seen[o] = true
+			if bit := uint64(1) << (owner % 64); seen[owner/64]&bit == 0 {
+				seen[owner/64] |= bit
+				met++
+				if !yield(owner) {
+					return
 				}
-			}
-			if seen != nil {
-				seen[owner] = true
-			} else {
-				first[met] = owner
-			}
-			met++
-			if !yield(owner) {
-				return
 			}
 		}
 	}
