@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -65,24 +66,72 @@ func TestBadFilesGiveAllTheirProblems(t *testing.T) {
 	}
 }
 
+// switchedOff is a line of the example with a key that is commented out.
+var switchedOff = regexp.MustCompile(`(?m)^( *)# ((?: {2})*(?:- )?[a-z][a-z0-9_]*:(?: .*)?)$`)
+
+// The example has every key where it belongs, those that are commented out included, and none that there is not.
 func TestTheExampleShowsEveryKey(t *testing.T) {
 	example, err := os.ReadFile("example.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &reader{config: new(Config)}
-	tables := []fields{
-		r.file(), r.http(new(HTTP)), r.admin(new(Admin)), r.authConfig(new(Auth)), r.tlsConfig(new(TLS)), r.corsConfig(new(CORS)), r.key(new(Key)), r.modelConfig(new(Model)), r.modelLoading(new(Model)),
-		r.deployment(new(Model)), r.requestRouter(new(Router)), r.timeouts(new(Model)), r.replica(new(Replica)),
-		r.simulated(new(Simulated)), r.decisionLogConfig(new(DecisionLog)), r.httpOptionsConfig(new(string), new(int)), r.applicationArgs(),
+	r := newReader(Checks{}, nil)
+	root := r.document(switchedOff.ReplaceAll(example, []byte("$1$2")), "example.yaml")
+	if len(r.problems) > 0 {
+		t.Fatal(r.problems)
 	}
-	for _, table := range tables {
-		for key := range maps.Keys(table) {
-			if !bytes.Contains(example, []byte(key)) {
-				t.Errorf("%s is missing", key)
+	simulated := Model{Simulated: new(Simulated)}
+	for path, table := range map[string]fields{
+		"":                                 r.file(),
+		"http":                             r.http(new(HTTP)),
+		"http.tls":                         r.tlsConfig(new(TLS)),
+		"http.cors":                        r.corsConfig(new(CORS)),
+		"admin":                            r.admin(new(Admin)),
+		"auth":                             r.authConfig(new(Auth)),
+		"auth.keys":                        r.key(new(Key)),
+		"decision_log":                     r.decisionLogConfig(new(DecisionLog)),
+		"http_options":                     r.httpOptionsConfig(new(string), new(int)),
+		"applications":                     r.applicationConfig(),
+		"applications.args":                r.applicationArgs(),
+		"llm_configs":                      r.modelConfig(&simulated),
+		"llm_configs.model_loading_config": r.modelLoading(new(Model)),
+		"llm_configs.deployment_config":    r.deployment(&simulated),
+		"llm_configs.deployment_config.request_router_config": r.requestRouter(new(Router)),
+		"llm_configs.timeouts":                                r.timeouts(new(Model)),
+		"llm_configs.replicas":                                r.replica(new(Replica)),
+		"llm_configs.simulated":                               r.simulated(new(Simulated)),
+	} {
+		shown := keysAt(root, path)
+		for key := range table {
+			if !shown[key] {
+				t.Errorf("%q has no %s", path, key)
+			}
+		}
+		for key := range shown {
+			if table[key] == nil {
+				t.Errorf("%q has %s, which is no key there", path, key)
 			}
 		}
 	}
+}
+
+// keysAt returns the keys of all mappings at a path, which goes through the items of lists.
+func keysAt(n *node, path string) map[string]bool {
+	keys := make(map[string]bool)
+	switch first, rest, _ := strings.Cut(path, "."); {
+	case n == nil:
+	case n.kind == sequence:
+		for _, item := range n.nodes {
+			maps.Copy(keys, keysAt(item, path))
+		}
+	case path != "":
+		return keysAt(n.get(first), rest)
+	case n.kind == mapping:
+		for _, child := range n.nodes {
+			keys[child.name] = true
+		}
+	}
+	return keys
 }
 
 func TestTheExampleShowsTheDefaults(t *testing.T) {

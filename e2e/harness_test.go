@@ -41,7 +41,9 @@ func TestMain(m *testing.M) {
 var build = sync.OnceValues(func() (binary string, err error) {
 	binary = filepath.Join(scratch, "berth")
 	args := slices.Concat([]string{"build", "-o", binary}, raceFlags, []string{"berth/cmd/berth"})
-	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
+	c := exec.Command("go", args...)
+	c.Env = append(os.Environ(), buildEnv...)
+	if out, err := c.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("berth does not build: %w\n%s", err, out)
 	}
 	return binary, walkSources()

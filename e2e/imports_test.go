@@ -21,12 +21,11 @@ var mayImport = map[string][]string{
 	"llmserver":           {},
 	"ingress/http1":       {"hangup", "socket"},
 	"llmserver/http1":     {"llmserver", "socket"},
-	"llmserver/discovery": {"llmserver"},
 	"llmserver/agent":     {"hangup", "llmserver", "llmserver/http1", "streaming"},
 	"llmserver/simulated": {"llmserver"},
 	"routers":             {"llmserver"},
 	"routers/replay":      {"routers", "llmserver", "llmserver/simulated"},
-	"ingress": {"ingress/http1", "routers", "streaming", "config", "llmserver", "llmserver/http1", "llmserver/discovery", "llmserver/agent",
+	"ingress": {"ingress/http1", "routers", "streaming", "config", "llmserver", "llmserver/http1", "llmserver/agent",
 		"llmserver/simulated"},
 	"cmd/berth": {"*"},
 	"e2e/bench": {},
@@ -132,6 +131,31 @@ func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
 		}
 		check(p.Imports, allowed)
 		check(slices.Concat(p.TestImports, p.XTestImports), slices.Concat(allowed, testsMayImport[p.ImportPath]))
+	}
+}
+
+// A row of a package that does not exist would allow what nobody has thought of.
+func TestTheTablesOfImportsNamePackagesThatExist(t *testing.T) {
+	t.Parallel()
+	var exist []string
+	for _, p := range packages(t) {
+		exist = append(exist, p.ImportPath)
+	}
+	for _, table := range []map[string][]string{mayImport, testsMayImport} {
+		for name, imports := range table {
+			for _, path := range append([]string{name}, imports...) {
+				if path != "*" && !slices.Contains(exist, path) {
+					t.Errorf("the row of %s names %s, which does not exist", name, path)
+				}
+			}
+		}
+	}
+	for library, users := range confined {
+		for _, path := range users {
+			if !slices.Contains(exist, path) {
+				t.Errorf("the row of %s names %s, which does not exist", library, path)
+			}
+		}
 	}
 }
 

@@ -140,10 +140,14 @@ func recorded(t *testing.T, file string, results []result) {
 		t.Fatal(err)
 	}
 	want := strings.Split(string(table), "\n")
-	for i, got := range strings.Split(lines.String(), "\n") {
-		if i >= len(want) || got != want[i] {
-			t.Errorf("%s:%d differs: the client itself says\n%s", file, i+1, got)
+	got := strings.Split(lines.String(), "\n")
+	for i, line := range got {
+		if i >= len(want) || line != want[i] {
+			t.Errorf("%s:%d differs: the client itself says\n%s", file, i+1, line)
 		}
+	}
+	for i := len(got); i < len(want); i++ {
+		t.Errorf("%s:%d is missing: the client has not played\n%s", file, i+1, want[i])
 	}
 }
 

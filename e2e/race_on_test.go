@@ -2,5 +2,8 @@
 
 package e2e
 
-// raceFlags have the binary built as this test was.
-var raceFlags = []string{"-race"}
+// raceFlags and buildEnv have the binary built as this test was; the race detector needs cgo.
+var (
+	raceFlags = []string{"-race"}
+	buildEnv  []string
+)

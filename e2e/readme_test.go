@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// block is a shell block of the README and the role that the comment before it gives it.
-var block = regexp.MustCompile("(?ms)(?:^<!-- e2e:(\\w+) -->\\s*)?^```sh\n(.*?)^```")
+// block is a shell block of the README, the role that the comment before it gives it, and what follows the role.
+var block = regexp.MustCompile("(?ms)(?:^<!-- e2e:(\\w+)(?:: ([^\n]+))? -->\\s*)?^```sh\n(.*?)^```")
 
 // readme returns the shell blocks by their role.
 func readme(t *testing.T) map[string][]string {
@@ -23,9 +23,31 @@ func readme(t *testing.T) map[string][]string {
 	}
 	blocks := map[string][]string{}
 	for _, b := range block.FindAllStringSubmatch(string(text), -1) {
-		blocks[b[1]] = append(blocks[b[1]], b[2])
+		blocks[b[1]] = append(blocks[b[1]], b[3])
 	}
 	return blocks
+}
+
+// Each shell block is run by one of these tests, or says why it is not.
+func TestEveryShellBlockOfTheReadmeIsRunOrSaysWhyNot(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := block.FindAllStringSubmatch(string(text), -1)
+	if fences := strings.Count(string(text), "```sh\n"); len(found) == 0 || len(found) != fences {
+		t.Errorf("the README has %d shell blocks, of which %d are understood", fences, len(found))
+	}
+	for _, b := range found {
+		role, reason := b[1], b[2]
+		switch {
+		case slices.Contains([]string{"run", "curl", "test", "aiperf"}, role) && reason == "":
+		case role == "not" && len(strings.Fields(reason)) > 3:
+		default:
+			t.Errorf("this block has the role %q and the reason %q; put <!-- e2e:ROLE --> before it with a role that a test runs, or <!-- e2e:not: WHY -->\n%s", role, reason, b[3])
+		}
+	}
 }
 
 // It is not parallel to others, as its ports are the well-known ones.

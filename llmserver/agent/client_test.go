@@ -238,8 +238,9 @@ func TestAControlCallEndsTwoSecondsAfterItsWait(t *testing.T) {
 	if !errors.Is(err, context.DeadlineExceeded) || llmserver.Refused(err) {
 		t.Errorf("Reserve = %v", err)
 	}
-	if took := time.Since(began); took < controlTimeout+wait {
-		t.Errorf("given up after %v", took)
+	const twoSeconds, busyMachine = 2 * time.Second, 5 * time.Second
+	if took := time.Since(began); took < twoSeconds+wait || took > twoSeconds+wait+busyMachine {
+		t.Errorf("given up after %v, want %v", took, twoSeconds+wait)
 	}
 	<-asked
 }

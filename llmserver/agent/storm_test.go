@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -12,37 +13,31 @@ import (
 	"berth/llmserver"
 )
 
-// A lease that ends as its token comes: exactly one of the two wins.
+// A lease that ends as its token comes: exactly one of the two wins, and before and after it the one that must.
 func TestTheEndOfALeaseAndTheRequestAreOneDecision(t *testing.T) {
-	var consumed, refused int
-	for range 300 {
-		table := NewTable(1)
-		token := uuid.New()
-		if _, err := table.Reserve(t.Context(), token, time.Duration(rand.Int64N(50_000)), 0); err != nil {
-			t.Fatal(err)
+	const lease = time.Millisecond
+	for _, late := range []time.Duration{-1, 0, 1} {
+		for range 100 {
+			synctest.Test(t, func(t *testing.T) {
+				table, token := NewTable(1), uuid.New()
+				if _, err := table.Reserve(t.Context(), token, lease, 0); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(lease + late) // at 0 this goroutine and the end of the lease begin at once
+				r, err := table.Consume(token)
+				synctest.Wait()
+				reading := table.Read()
+				wantBalance(t, reading)
+				switch {
+				case err == nil && (late > 0 || reading.Running != 1 || reading.Expired != 0):
+					t.Fatalf("consumed %v after the lease, with %+v", late, reading)
+				case err != nil && (late < 0 || reading.Ongoing != 0 || reading.Expired != 1):
+					t.Fatalf("refused %v after the lease, with %+v", late, reading)
+				case err == nil:
+					r.Finish()
+				}
+			})
 		}
-		until := time.Now().Add(time.Duration(rand.Int64N(100_000)))
-		for time.Now().Before(until) {
-		}
-		r, err := table.Consume(token)
-		reading := table.Read()
-		wantBalance(t, reading)
-		switch {
-		case err == nil:
-			consumed++
-			if reading.Running != 1 || reading.Expired != 0 {
-				t.Fatalf("consumed, but %+v", reading)
-			}
-			r.Finish()
-		default:
-			refused++
-			if reading.Ongoing != 0 || reading.Expired != 1 {
-				t.Fatalf("refused, but %+v", reading)
-			}
-		}
-	}
-	if consumed == 0 || refused == 0 {
-		t.Skipf("this machine's clock let only one of them win: %d consumed, %d refused", consumed, refused)
 	}
 }
 
