@@ -73,6 +73,9 @@ func New(c *config.Config, log *slog.Logger) (*Server, error) {
 
 // newServer is New with spans made by t, which is the server's if there is no error.
 func newServer(c *config.Config, log *slog.Logger, t *tracing) (*Server, error) {
+	if err := checkWire(); err != nil {
+		return nil, err
+	}
 	s := &Server{
 		tracing:  t,
 		log:      log,
@@ -99,9 +102,12 @@ func newServer(c *config.Config, log *slog.Logger, t *tracing) (*Server, error) 
 	}
 	s.connLimit = newConnLimit(s.public.Listener, s.public.open, s.metrics.registry, s.exhaustion)
 	s.public.Listener = s.connLimit
-	if c.HTTP.TLS != (config.TLS{}) {
+	switch {
+	case c.HTTP.TLS != (config.TLS{}):
 		s.public.encrypt(s.certificate.Load)
-	} else {
+	case PlainWire():
+		log.Info("connections are served by net/http alone, and GOMAXPROCS is left to Go", wireVariable, plainWire)
+	default:
 		s.public.front = http1.NewServer(s.public.server)
 	}
 	if c.Admin.Address != "" {

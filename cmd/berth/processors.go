@@ -5,8 +5,9 @@ import (
 	"math"
 	"os"
 	"runtime"
-	"syscall"
 	"time"
+
+	"berth/ingress"
 )
 
 // How the number of processors, Go's Ps, follows the load. One that has nothing to do looks for work, is put to sleep and
@@ -19,46 +20,36 @@ const (
 	processorsAim   = 0.4                    // the share that fewer may be left with
 )
 
-// paceProcessors has the scheduler use as few processors as the load needs, and never more than Go's own choice, which is
-// the CPU limit of the container, until ctx ends. GOMAXPROCS in the environment overrides it.
+// paceProcessors has the scheduler use as few processors as the load needs until ctx ends. It begins
+// with Go's own choice, which is the CPU limit of the container, and goes back to it as soon as fewer
+// are not enough, however many that are: a burst on a large machine is to wait for one look, not for
+// one per doubling. GOMAXPROCS in the environment overrides it, and so does BERTH_WIRE=net/http.
 func paceProcessors(ctx context.Context) {
-	if os.Getenv("GOMAXPROCS") != "" {
+	spent, known := cpuTime()
+	if !known || os.Getenv("GOMAXPROCS") != "" || ingress.PlainWire() {
 		return
 	}
 	defer runtime.SetDefaultGOMAXPROCS()
 	look := time.NewTicker(processorsEvery)
 	defer look.Stop()
 	var d demand
-	most := runtime.GOMAXPROCS(1)
-	for last, spent := time.Now(), cpuTime(); ; {
+	for last := time.Now(); ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-look.C:
 		}
-		now, total, n := time.Now(), cpuTime(), runtime.GOMAXPROCS(0)
+		total, _ := cpuTime()
+		now, n := time.Now(), runtime.GOMAXPROCS(0)
 		took := now.Sub(last)
-		most = max(most, n)
 		switch want := d.next(n, float64(total-spent)/float64(took), took-processorsEvery > processorsLate); {
 		case want < n:
 			runtime.GOMAXPROCS(want) // stops the world for some microseconds
-		case want > n && n < most:
+		case want > n:
 			runtime.SetDefaultGOMAXPROCS()
-			if most = runtime.GOMAXPROCS(0); want < most {
-				runtime.GOMAXPROCS(want)
-			}
 		}
 		last, spent = now, total
 	}
-}
-
-// cpuTime is what the process has had of all CPUs so far.
-func cpuTime() time.Duration {
-	var usage syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
-		panic("BUG: getrusage of the process itself: " + err.Error())
-	}
-	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
 // demand is what was seen of the load since the number of processors was last thought over.
@@ -67,12 +58,13 @@ type demand struct {
 	peak  float64
 }
 
-// next is how many processors n of them should become after a look that found so many of them used, or that was late. More
-// come at once, so that a burst waits for one look; fewer only after a time in which that would have been enough.
+// next returns how many processors n of them should become after a look that found so many of them
+// used, or that was late: all at once where n are not enough, fewer only after a time in which those
+// would have been enough.
 func (d *demand) next(n int, used float64, late bool) int {
 	if late || used > processorsBusy*float64(n) {
 		*d = demand{}
-		return 2 * n
+		return math.MaxInt
 	}
 	d.peak = max(d.peak, used)
 	if d.looks++; d.looks < processorsCalm {

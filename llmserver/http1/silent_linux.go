@@ -1,4 +1,4 @@
-//go:build linux && !386
+//go:build !386
 
 package http1
 

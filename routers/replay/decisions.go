@@ -51,7 +51,7 @@ func (x *logReader) add(t *Trace, d *decision) error {
 		return nil
 	case d.BlockBytes < bytesPerToken || d.BlockBytes > 1<<30:
 		return fmt.Errorf("its block_bytes is %d", d.BlockBytes)
-	case d.PromptBytes < 0 || d.PromptBytes > 1<<40:
+	case d.PromptBytes < 0 || int64(d.PromptBytes) > 1<<40:
 		return fmt.Errorf("its prompt_bytes is %d", d.PromptBytes)
 	}
 	bytes := max(d.PromptBytes, len(d.Blocks)*d.BlockBytes)

@@ -13,7 +13,7 @@ import (
 )
 
 // unlimitedKV is more tokens than any trace has.
-const unlimitedKV = 1 << 50
+const unlimitedKV = min(1<<50, math.MaxInt)
 
 // engine is one replica's process in virtual time. It takes steps that are alike
 // at once, and ends them early where a request comes in between.

@@ -1,0 +1,8 @@
+//go:build !unix
+
+package main
+
+import "time"
+
+// cpuTime returns false: the CPU time is not known here.
+func cpuTime() (used time.Duration, known bool) { return 0, false }
