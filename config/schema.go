@@ -32,6 +32,7 @@ func (r *reader) http(h *HTTP) fields {
 		"max_body_bytes":     whole(r, &h.MaxBodyBytes, 1, 1<<40),
 		"max_buffered_bytes": whole(r, &h.MaxBufferedBytes, 1, 1<<50),
 		"body_timeout_s":     r.seconds(&h.BodyTimeout, moment),
+		"send_timeout_s":     r.seconds(&h.SendTimeout, moment),
 		"drain_delay_s":      r.seconds(&h.DrainDelay, 0),
 		"drain_timeout_s":    r.seconds(&h.DrainTimeout, 0),
 		"tls":                r.tls(&h.TLS),
@@ -122,6 +123,7 @@ func (r *reader) requestRouter(router *Router) fields {
 func (r *reader) timeouts(m *Model) fields {
 	return fields{
 		"connect_s":    r.seconds(&m.ConnectTimeout, moment),
+		"send_s":       r.seconds(&m.SendTimeout, moment),
 		"first_byte_s": r.timeout(&m.FirstByteTimeout),
 		"gap_s":        r.timeout(&m.GapTimeout),
 		"total_s":      r.timeout(&m.TotalTimeout),

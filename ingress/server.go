@@ -11,12 +11,12 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"berth/config"
 	"berth/ingress/http1"
 	"berth/llmserver"
-	"berth/streaming"
 )
 
 const (
@@ -24,9 +24,6 @@ const (
 	headerTimeout = 10 * time.Second
 	// keepAlive is above the 300 s for which load tools keep idle connections, so that they are the ones to close.
 	keepAlive = 330 * time.Second
-	// writeTimeout is how long a client may read nothing of its answer. On
-	// Linux the kernel has the same patience: see llmserver.Listen.
-	writeTimeout = 30 * time.Second
 )
 
 // Server is the ingress: a public listener for clients, and one for operators.
@@ -37,8 +34,6 @@ type Server struct {
 	registry       *registry
 	budget         *budget
 	holders        holders
-	relay          streaming.Relay
-	messages       streaming.Relay // that of Anthropic's API
 	decisionLog    decisionLog
 	access         accessLog
 	tracing        *tracing // nil: none
@@ -66,12 +61,10 @@ func New(c *config.Config, log *slog.Logger) (*Server, error) {
 // newServer is New with spans made by t, which is the server's if there is no error.
 func newServer(c *config.Config, log *slog.Logger, t *tracing) (*Server, error) {
 	s := &Server{
-		tracing:  t,
-		log:      log,
-		metrics:  newMetrics(),
-		budget:   newBudget(c.HTTP.MaxBufferedBytes),
-		relay:    streaming.Relay{WriteTimeout: writeTimeout},
-		messages: streaming.Relay{WriteTimeout: writeTimeout, Anthropic: true},
+		tracing: t,
+		log:     log,
+		metrics: newMetrics(),
+		budget:  newBudget(c.HTTP.MaxBufferedBytes),
 	}
 	s.registry = newRegistry(s.metrics, log)
 	if c.Admin.Address != "" {
@@ -135,6 +128,8 @@ func (s *Server) apply(c *config.Config) error {
 	s.access.use(access, s.metrics, s.log)
 	s.decisionLog.use(decisions, veil, s.metrics, s.log)
 	s.budget.limit.Store(c.HTTP.MaxBufferedBytes)
+	s.public.wait(c.HTTP.SendTimeout)
+	s.admin.wait(c.HTTP.SendTimeout)
 	s.show(cert)
 	s.metrics.reloaded.Set(1)
 	s.metrics.reloadTime.SetToCurrentTime()
@@ -199,6 +194,7 @@ func (s *Server) Close() {
 // listener is an HTTP server on its own address.
 type listener struct {
 	net.Listener
+	socket   syscall.RawConn // that it accepts from
 	server   *http.Server
 	front    server         // to begin with: the server, or what stands before it
 	serving  sync.WaitGroup // the accepting goroutine
@@ -219,6 +215,9 @@ func listen(address string, h http.Handler, log *slog.Logger) (*listener, error)
 		return nil, fmt.Errorf("cannot listen on %s: %w", address, err)
 	}
 	l := &listener{Listener: ln}
+	if l.socket, err = ln.(*net.TCPListener).SyscallConn(); err != nil {
+		return nil, fmt.Errorf("cannot listen on %s: %w", address, err)
+	}
 	l.server = &http.Server{
 		Handler: llmserver.ResetAborted(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			l.requests.Add(1)
@@ -236,6 +235,14 @@ func listen(address string, h http.Handler, log *slog.Logger) (*listener, error)
 	l.server.Protocols.SetUnencryptedHTTP2(true)
 	l.front = l.server
 	return l, nil
+}
+
+// wait has the kernel wait, on connections that are accepted from now on, for clients that read
+// nothing for a while. l may be nil.
+func (l *listener) wait(timeout time.Duration) {
+	if l != nil {
+		_ = llmserver.SetSendTimeout(l.socket, timeout) // fails on a closed listener only
+	}
 }
 
 func (l *listener) serve(failed chan<- error) {

@@ -37,6 +37,8 @@ var (
 	// ErrTimeout: the connection was given up because nothing was heard for too
 	// long; the replica may be at work yet.
 	ErrTimeout = errors.New("nothing was heard for too long")
+	// ErrSendTimeout goes with ErrTimeout where the replica read nothing more of the request.
+	ErrSendTimeout = errors.New("it stopped reading the request")
 	// ErrNotHTTP: the answer could not be understood.
 	ErrNotHTTP = errors.New("the answer is not HTTP")
 	// ErrGateway: it answered 502, 503 or 504, and not in order to refuse.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -30,6 +31,7 @@ type agentFlags struct {
 	limit                int
 	maxBody, maxBuffered int64
 	bodyTimeout          time.Duration
+	sendTimeout          time.Duration
 	drainTimeout         time.Duration
 }
 
@@ -51,6 +53,7 @@ func llmserverCommand() *cobra.Command {
 	cmd.Flags().Int64Var(&f.maxBody, "max-body-bytes", 64<<20, "largest request body")
 	cmd.Flags().Int64Var(&f.maxBuffered, "max-buffered-bytes", 1<<30, "of all request bodies held at once; 0 is no bound")
 	cmd.Flags().DurationVar(&f.bodyTimeout, "body-timeout", 30*time.Second, "silence while a request is uploaded; 0 is no bound")
+	cmd.Flags().DurationVar(&f.sendTimeout, "send-timeout", 2*time.Minute, "how long an ingress may read nothing of a response, or the engine nothing of a request")
 	cmd.Flags().DurationVar(&f.drainTimeout, "drain-timeout", 600*time.Second, "how long requests may finish after SIGTERM")
 	cmd.MarkFlagRequired("max-ongoing-requests")
 	cmd.MarkFlagsOneRequired("engine", "simulated")
@@ -63,6 +66,8 @@ func (f agentFlags) run(out io.Writer, log *slog.Logger) error {
 	switch {
 	case f.limit < 1 || f.limit > llmserver.MaxLimit:
 		return fmt.Errorf("--max-ongoing-requests must be between 1 and %d", llmserver.MaxLimit)
+	case f.sendTimeout <= 0:
+		return errors.New("--send-timeout must be above 0")
 	case secret == "" && !onLoopback(f.address):
 		return fmt.Errorf("%s is reachable from outside; set %s, here and for the ingresses, or listen on loopback", f.address, secretVariable)
 	}
@@ -74,7 +79,7 @@ func (f agentFlags) run(out io.Writer, log *slog.Logger) error {
 		defer engine.Close()
 		f.engine = engine.URL()
 	}
-	engine, err := llmserver.DialHTTP(llmserver.Endpoint{ID: f.id, URL: f.engine, ConnectTimeout: 5 * time.Second})
+	engine, err := llmserver.DialHTTP(llmserver.Endpoint{ID: f.id, URL: f.engine, ConnectTimeout: 5 * time.Second, SendTimeout: f.sendTimeout})
 	if err != nil {
 		return err
 	}
@@ -86,16 +91,29 @@ func (f agentFlags) run(out io.Writer, log *slog.Logger) error {
 		MaxBodyBytes: f.maxBody,
 		MaxBuffered:  f.maxBuffered,
 		BodyTimeout:  f.bodyTimeout,
-		WriteTimeout: 30 * time.Second,
+		WriteTimeout: f.sendTimeout,
 		ProbeTimeout: 30 * time.Second, // of an ingress that probes; it gives up first
 		Log:          log.With("agent", f.id),
 	})
-	listener, err := llmserver.Listen(f.address)
+	listener, err := f.listen()
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(out, "berth llmserver http://%s, %d slots, engine %s\n", listener.Addr(), f.limit, f.engine)
 	return f.serve(server, listener, log)
+}
+
+// listen listens for ingresses.
+func (f agentFlags) listen() (net.Listener, error) {
+	l, err := llmserver.Listen(f.address)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := l.(*net.TCPListener).SyscallConn()
+	if err == nil {
+		err = llmserver.SetSendTimeout(raw, f.sendTimeout)
+	}
+	return l, err
 }
 
 // serve serves until the first signal, then drains: it lets nothing new in and ends
