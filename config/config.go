@@ -43,6 +43,7 @@ type HTTP struct {
 	MaxBufferedBytes int64  // of all request bodies held at once; at least MaxBodyBytes, or 0: as memory allows
 	MaxConnections   int    // of clients, open at once; 0: derived from the limit of descriptors
 	BodyTimeout      time.Duration
+	SendTimeout      time.Duration // how long a client may read nothing of its response; > 0
 	DrainDelay       time.Duration // 0: stop accepting at once
 	DrainTimeout     time.Duration // 0: wait for no stream
 	TLS              TLS
@@ -94,6 +95,7 @@ type Model struct {
 	HealthCheckPeriod  time.Duration
 	HealthCheckTimeout time.Duration
 	ConnectTimeout     time.Duration
+	SendTimeout        time.Duration // how long a replica may read nothing of a request; > 0
 	FirstByteTimeout   time.Duration // of a stream, from its dispatch; 0: none
 	GapTimeout         time.Duration // between bytes of a stream; 0: none
 

@@ -30,6 +30,7 @@ func defaultHTTP() HTTP {
 		MaxBodyBytes:     64 << 20,
 		MaxBufferedBytes: 0,
 		BodyTimeout:      30 * time.Second,
+		SendTimeout:      2 * time.Minute,
 		DrainDelay:       0,
 		DrainTimeout:     10 * time.Minute,
 	}
@@ -55,6 +56,7 @@ func defaultModel() Model {
 		HealthCheckPeriod:  5 * time.Second,
 		HealthCheckTimeout: 4 * time.Second,
 		ConnectTimeout:     5 * time.Second,
+		SendTimeout:        2 * time.Minute,
 		FirstByteTimeout:   10 * time.Minute,
 		GapTimeout:         5 * time.Minute,
 

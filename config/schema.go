@@ -34,6 +34,7 @@ func (r *reader) http(h *HTTP) fields {
 		"max_buffered_bytes": whole(r, &h.MaxBufferedBytes, 0, 1<<50),
 		"max_connections":    whole(r, &h.MaxConnections, 0, math.MaxInt32),
 		"body_timeout_s":     r.seconds(&h.BodyTimeout, moment),
+		"send_timeout_s":     r.seconds(&h.SendTimeout, moment),
 		"drain_delay_s":      r.seconds(&h.DrainDelay, 0),
 		"drain_timeout_s":    r.seconds(&h.DrainTimeout, 0),
 		"tls":                r.tls(&h.TLS),
@@ -124,6 +125,7 @@ func (r *reader) requestRouter(router *Router) fields {
 func (r *reader) timeouts(m *Model) fields {
 	return fields{
 		"connect_s":               r.seconds(&m.ConnectTimeout, moment),
+		"send_s":                  r.seconds(&m.SendTimeout, moment),
 		"first_byte_s":            r.timeout(&m.FirstByteTimeout),
 		"gap_s":                   r.timeout(&m.GapTimeout),
 		"unstreamed_first_byte_s": r.timeout(&m.UnstreamedFirstByteTimeout),

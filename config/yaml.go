@@ -17,6 +17,7 @@ func (c *Config) YAML() []byte {
 	w.key(1, "max_buffered_bytes", c.HTTP.MaxBufferedBytes)
 	w.key(1, "max_connections", c.HTTP.MaxConnections)
 	w.key(1, "body_timeout_s", c.HTTP.BodyTimeout.Seconds())
+	w.key(1, "send_timeout_s", c.HTTP.SendTimeout.Seconds())
 	w.key(1, "drain_delay_s", c.HTTP.DrainDelay.Seconds())
 	w.key(1, "drain_timeout_s", c.HTTP.DrainTimeout.Seconds())
 	if t := c.HTTP.TLS; t != (TLS{}) {
@@ -112,6 +113,7 @@ func (w *writer) model(m Model) {
 	}
 	w.line(2, "timeouts:")
 	w.key(3, "connect_s", m.ConnectTimeout.Seconds())
+	w.key(3, "send_s", m.SendTimeout.Seconds())
 	w.key(3, "first_byte_s", m.FirstByteTimeout.Seconds())
 	w.key(3, "gap_s", m.GapTimeout.Seconds())
 	w.key(3, "unstreamed_first_byte_s", m.UnstreamedFirstByteTimeout.Seconds())

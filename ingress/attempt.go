@@ -43,7 +43,8 @@ func (x *exchange) attempt(ctx context.Context) error {
 	x.phase = phaseStreaming
 	x.sent()
 	x.amend(resp, sel)
-	result, err := x.relaying().Copy(x.c.Request.Context(), x.c.Writer, resp, &x.tap)
+	relay := x.relaying(x.c.Request.URL.Path, x.model.config.StreamKeepAlive)
+	result, err := relay.Copy(x.c.Request.Context(), x.c.Writer, resp, &x.tap)
 	return x.relayed(sel, result, err)
 }
 
@@ -83,6 +84,10 @@ func (x *exchange) send(ctx context.Context, sel *routers.Selection) (resp *http
 	if !errors.Is(err, llmserver.ErrStale) {
 		x.tried = append(x.tried, sel.Replica())
 	}
+	if errors.Is(err, llmserver.ErrSendTimeout) {
+		x.log.Warn("a replica stopped reading a request before it had all of it",
+			"replica", x.replica, "model", x.model.config.ID, "send_s", x.model.config.SendTimeout.Seconds(), "request_id", requestID(x.c))
+	}
 	x.ready = time.Now().Add(-x.payload.Waited) // what the replica took is not berth's own
 	x.upstreamFailed(err)
 	return nil, err
@@ -94,6 +99,10 @@ func (x *exchange) relayed(sel *routers.Selection, result streaming.Result, err 
 	if err == nil {
 		return nil
 	}
+	if result.Stalled {
+		x.log.Warn("a client was disconnected because it read nothing of its response",
+			"send_timeout_s", x.registry.table.Load().config.HTTP.SendTimeout.Seconds(), "request_id", requestID(x.c))
+	}
 	x.upstreamFailed(err)
 	sel.Fail(verdict(result, err))
 	if result.Started {
@@ -102,18 +111,13 @@ func (x *exchange) relayed(sel *routers.Selection, result streaming.Result, err 
 	return err
 }
 
-// relaying is how the answer is to be passed on.
-func (x *exchange) relaying() *streaming.Relay {
-	relay := &x.relay
-	if anthropic(x.c.Request.URL.Path) {
-		relay = &x.messages
+// relaying returns how a response to a request for a path is passed on.
+func (s *Server) relaying(path string, keepAlive time.Duration) streaming.Relay {
+	return streaming.Relay{
+		WriteTimeout: s.registry.table.Load().config.HTTP.SendTimeout,
+		KeepAlive:    keepAlive,
+		Anthropic:    anthropic(path),
 	}
-	if x.model.config.StreamKeepAlive == 0 {
-		return relay
-	}
-	with := *relay
-	with.KeepAlive = x.model.config.StreamKeepAlive
-	return &with
 }
 
 // sent gives the body's memory back as soon as nobody needs it: an answer has begun, so there will be no

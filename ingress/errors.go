@@ -103,6 +103,8 @@ var answers = []struct {
 		"The replica broke off before its answer began.", 0}},
 	{llmserver.ErrBroken, answer{502, serverError, "upstream_broken", "",
 		"The replica closed the connection before it answered.", 0}},
+	{llmserver.ErrSendTimeout, answer{504, serverError, "upstream_send_timeout", "",
+		"The replica stopped reading the request before it had all of it.", 0}},
 	{llmserver.ErrTimeout, answer{504, serverError, "upstream_timeout", "",
 		"Nothing was heard of the replica for too long.", 0}},
 	{llmserver.ErrNotHTTP, answer{502, serverError, "upstream_invalid", "",

@@ -44,7 +44,8 @@ func (x *exchange) passRefusal() error {
 	x.phase = phaseStreaming
 	x.refusal.Header.Del(requestIDHeader)
 	var err error
-	if x.result, err = x.relay.Copy(x.c.Request.Context(), x.c.Writer, x.refusal, nil); err != nil {
+	relay := x.relaying(x.c.Request.URL.Path, 0)
+	if x.result, err = relay.Copy(x.c.Request.Context(), x.c.Writer, x.refusal, nil); err != nil {
 		x.abort(err)
 	}
 	return nil

@@ -213,6 +213,7 @@ func (r *registry) endpoints(m config.Model) ([]llmserver.Endpoint, error) {
 			URL:            replica.URL,
 			Limit:          replica.MaxOngoingRequests,
 			ConnectTimeout: m.ConnectTimeout,
+			SendTimeout:    m.SendTimeout,
 			ProbeEvery:     m.HealthCheckPeriod,
 			ProbeTimeout:   m.HealthCheckTimeout,
 			CountsSlots:    m.SlotAuthority == config.ReplicaCounts,

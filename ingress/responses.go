@@ -84,7 +84,8 @@ func (x *exchange) call(replica *llmserver.Replica) error {
 	defer resp.Body.Close()
 	x.phase = phaseStreaming
 	resp.Header.Del(requestIDHeader)
-	if x.result, err = x.relay.Copy(x.c.Request.Context(), x.c.Writer, resp, nil); err != nil {
+	relay := x.relaying(x.c.Request.URL.Path, 0)
+	if x.result, err = relay.Copy(x.c.Request.Context(), x.c.Writer, resp, nil); err != nil {
 		x.upstreamFailed(err)
 		if x.result.Started {
 			x.abort(err)

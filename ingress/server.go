@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,7 +20,6 @@ import (
 	"berth/config"
 	"berth/ingress/http1"
 	"berth/llmserver"
-	"berth/streaming"
 )
 
 const (
@@ -27,9 +27,6 @@ const (
 	headerTimeout = 10 * time.Second
 	// keepAlive is above the 300 s for which load tools keep idle connections, so that they are the ones to close.
 	keepAlive = 330 * time.Second
-	// writeTimeout is how long a client may read nothing of its answer. On
-	// Linux the kernel has the same patience: see llmserver.Listen.
-	writeTimeout = 30 * time.Second
 )
 
 // Server is the ingress: a public listener for clients, and one for operators.
@@ -41,8 +38,6 @@ type Server struct {
 	budget         *budget
 	holders        holders
 	lookups        *lookups
-	relay          streaming.Relay
-	messages       streaming.Relay // that of Anthropic's API
 	decisionLog    decisionLog
 	access         accessLog
 	tracing        *tracing // nil: none
@@ -77,12 +72,10 @@ func newServer(c *config.Config, log *slog.Logger, t *tracing) (*Server, error) 
 		return nil, err
 	}
 	s := &Server{
-		tracing:  t,
-		log:      log,
-		metrics:  newMetrics(),
-		budget:   newBudget(bufferedBytes(c)),
-		relay:    streaming.Relay{WriteTimeout: writeTimeout},
-		messages: streaming.Relay{WriteTimeout: writeTimeout, Anthropic: true},
+		tracing: t,
+		log:     log,
+		metrics: newMetrics(),
+		budget:  newBudget(bufferedBytes(c)),
 	}
 	s.registry = newRegistry(s.metrics, log)
 	if c.Admin.Address != "" {
@@ -167,6 +160,8 @@ func (s *Server) apply(c *config.Config) error {
 	}
 	s.connLimit.configure(c.HTTP.MaxConnections, s.log)
 	s.adminKey.Store(adminKey)
+	s.public.wait(c.HTTP.SendTimeout)
+	s.admin.wait(c.HTTP.SendTimeout)
 	s.show(cert)
 	s.metrics.reloaded.Set(1)
 	s.metrics.reloadTime.SetToCurrentTime()
@@ -231,6 +226,7 @@ func (s *Server) Close() {
 // listener is an HTTP server on its own address.
 type listener struct {
 	net.Listener
+	socket   syscall.RawConn // that it accepts from
 	server   *http.Server
 	front    server         // to begin with: the server, or what stands before it
 	serving  sync.WaitGroup // the accepting goroutine
@@ -252,6 +248,9 @@ func listen(address string, h http.Handler, log *slog.Logger) (*listener, error)
 		return nil, fmt.Errorf("cannot listen on %s: %w", address, err)
 	}
 	l := &listener{Listener: ln}
+	if l.socket, err = ln.(*net.TCPListener).SyscallConn(); err != nil {
+		return nil, fmt.Errorf("cannot listen on %s: %w", address, err)
+	}
 	l.server = &http.Server{
 		Handler: llmserver.ResetAborted(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			l.requests.Add(1)
@@ -272,6 +271,14 @@ func listen(address string, h http.Handler, log *slog.Logger) (*listener, error)
 	l.server.Protocols.SetUnencryptedHTTP2(true)
 	l.front = l.server
 	return l, nil
+}
+
+// wait has the kernel wait, on connections that are accepted from now on, for clients that read
+// nothing for a while. l may be nil.
+func (l *listener) wait(timeout time.Duration) {
+	if l != nil {
+		_ = llmserver.SetSendTimeout(l.socket, timeout) // fails on a closed listener only
+	}
 }
 
 func (l *listener) serve(failed chan<- error) {

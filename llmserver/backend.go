@@ -39,6 +39,8 @@ var (
 	ErrTimeout = errors.New("nothing was heard for too long")
 	// ErrSilent: the request was given up, as nothing came for it or anybody else while other replicas responded.
 	ErrSilent = errors.New("nothing came while others responded")
+	// ErrSendTimeout goes with ErrTimeout where the replica read nothing more of the request.
+	ErrSendTimeout = errors.New("it stopped reading the request")
 	// ErrNotHTTP: the answer could not be understood.
 	ErrNotHTTP = errors.New("the answer is not HTTP")
 	// ErrGateway: it answered 502, 503 or 504, and not in order to refuse.

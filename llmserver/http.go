@@ -10,7 +10,9 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
+	"os"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -57,8 +59,34 @@ func DialHTTP(e Endpoint) (*HTTP, error) {
 func (h *HTTP) Describe(e Endpoint) { h.endpoint.Store(&e) }
 
 func (h *HTTP) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	d := Dialer(h.endpoint.Load().ConnectTimeout)
-	return d.DialContext(ctx, network, address)
+	e := h.endpoint.Load()
+	d := Dialer(e.ConnectTimeout)
+	conn, err := d.DialContext(ctx, network, address)
+	if err != nil || e.SendTimeout <= 0 {
+		return conn, err
+	}
+	if raw, err := conn.(*net.TCPConn).SyscallConn(); err == nil {
+		_ = SetSendTimeout(raw, e.SendTimeout) // fails on a closed connection only
+	}
+	return &sending{conn, e.SendTimeout}, nil
+}
+
+// sending is a connection whose writes fail with ErrSendTimeout when the peer reads nothing for
+// timeout. They are short ones: of a record of TLS, or of a buffer.
+type sending struct {
+	net.Conn
+	timeout time.Duration
+}
+
+func (s *sending) Write(p []byte) (int, error) {
+	if err := s.SetWriteDeadline(time.Now().Add(s.timeout)); err != nil {
+		return 0, err
+	}
+	n, err := s.Conn.Write(p)
+	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, syscall.ETIMEDOUT) {
+		err = ErrSendTimeout
+	}
+	return n, err
 }
 
 // dialTLS connects and shakes hands, both within the one deadline.

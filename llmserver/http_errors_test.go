@@ -186,3 +186,16 @@ func TestAnAnswerThatIsNotHTTPIsSaidToBe(t *testing.T) {
 		})
 	}
 }
+
+func TestAReplicaThatStopsReadingARequestIsGivenUp(t *testing.T) {
+	done := make(chan struct{})
+	base := rawServer(t, func(_ int, c net.Conn) { <-done }) // it reads nothing
+	defer close(done)
+	h := dial(t, Endpoint{URL: base, SendTimeout: 250 * time.Millisecond})
+	req := post(t.Context(), "/")
+	req.Body, req.ContentLength = io.NopCloser(strings.NewReader(strings.Repeat("x", 32<<20))), 32<<20
+	_, _, err := h.Do(req, Token{})
+	if !errors.Is(err, ErrTimeout) || !errors.Is(err, ErrSendTimeout) {
+		t.Errorf("the error is %v, want ErrSendTimeout", err)
+	}
+}

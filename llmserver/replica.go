@@ -29,6 +29,7 @@ type Endpoint struct {
 	SlotSecret  string // that the agent wants to see
 
 	ConnectTimeout time.Duration
+	SendTimeout    time.Duration // how long it may read nothing of a request; 0: no bound but the kernel's
 	ProbeEvery     time.Duration // 0: never probed
 	ProbeTimeout   time.Duration
 }

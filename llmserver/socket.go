@@ -2,6 +2,7 @@ package llmserver
 
 import (
 	"context"
+	"math"
 	"net"
 	"syscall"
 	"time"
@@ -19,7 +20,8 @@ import (
 // So five probes in a row must be lost, over 16 s; one or two that a busy or broken network loses
 // cost nothing. (The kernel goes by the user timeout then and not by Count, which says the same
 // elsewhere: 10 s + 5 × 4 s.) Data that is sent and not acknowledged ends the connection after
-// userTimeout too, during which it is sent again seven times or so.
+// userTimeout too, during which it is sent again seven times or so. See SetSendTimeout for a peer
+// that is there and reads nothing.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 4 * time.Second, Count: 5}
 
 // userTimeout is TCP_USER_TIMEOUT of tcp(7).
@@ -41,6 +43,20 @@ func control(_, _ string, c syscall.RawConn) error {
 	var failed error
 	err := c.Control(func(fd uintptr) { failed = setUserTimeout(fd, userTimeout) })
 	if err != nil {
+		return err
+	}
+	return failed
+}
+
+// SetSendTimeout has the kernel wait for a peer that reads nothing, but acknowledges that, for longer
+// than the timeout by which who writes to it gives it up: half as long again. The kernel has one
+// limit for both, a peer that reads nothing and one that has vanished, so the latter may take as
+// long to be noticed. On a listener it holds for connections that are accepted from then on; 0 takes
+// it back.
+func SetSendTimeout(c syscall.RawConn, timeout time.Duration) error {
+	timeout = max(userTimeout, min(timeout, math.MaxInt32*time.Millisecond/2)*3/2)
+	var failed error
+	if err := c.Control(func(fd uintptr) { failed = setUserTimeout(fd, timeout) }); err != nil {
 		return err
 	}
 	return failed

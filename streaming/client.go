@@ -77,6 +77,7 @@ func (c *client) write(p []byte, flush bool) (int, error) {
 // failed is the error of a write.
 func (c *client) failed(err error) error {
 	if c.watch.stop() {
+		c.Stalled = true
 		return fmt.Errorf("%w: it read nothing for %v: %w", ErrClientGone, c.watch.timeout, err)
 	}
 	return fmt.Errorf("%w: %w", ErrClientGone, err)
@@ -105,9 +106,9 @@ func (c *client) close() {
 	}
 }
 
-// watch ends a write that hangs: once per timeout it looks whether the write under way is the one it saw the last time,
-// and if so puts the write deadline into the past. A write thus fails after one to two timeouts, and costs two atomic
-// additions while all is well.
+// watch ends a write that hangs: four times per timeout it looks whether the write under way is the one it saw the last
+// time, and puts the write deadline into the past when that has been so for the timeout. A write thus fails after the
+// timeout or up to a quarter more, and costs two atomic additions while all is well.
 //
 // A deadline armed ahead would not do: net/http resets an HTTP/2 stream when it passes, even if nothing is being written
 // and it is the upstream server that is silent.
@@ -120,8 +121,12 @@ type watch struct {
 	mu      sync.Mutex
 	timer   *time.Timer // nil before start and after stop
 	seen    uint64      // writes at the last look
+	hanging int         // how many looks in a row have seen the same write under way
 	stalled bool
 }
+
+// looks is how often the watch looks per timeout.
+const looks = 4
 
 // start begins the watch, once.
 func (w *watch) start() {
@@ -131,7 +136,7 @@ func (w *watch) start() {
 	w.started = true
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.timer = time.AfterFunc(w.timeout, w.look)
+	w.timer = time.AfterFunc(w.timeout/looks, w.look)
 }
 
 func (w *watch) look() {
@@ -141,13 +146,14 @@ func (w *watch) look() {
 		return
 	}
 	writes := w.writes.Load()
-	if writes%2 == 1 && writes == w.seen {
+	if writes%2 == 0 || writes != w.seen {
+		w.seen, w.hanging = writes, 0
+	} else if w.hanging++; w.hanging == looks {
 		w.stalled = true
 		_ = w.rc.SetWriteDeadline(time.Unix(1, 0)) // a writer without deadlines cannot be helped
 		return
 	}
-	w.seen = writes
-	w.timer.Reset(w.timeout)
+	w.timer.Reset(w.timeout / looks)
 }
 
 // stop tells whether the watch has ended a write. Once it has returned, the writer is not touched any more, which

@@ -38,7 +38,7 @@ func (c *Cut) Error() string { return c.Message }
 // Relay passes upstream answers on to clients. It may be used by many goroutines at once.
 type Relay struct {
 	// WriteTimeout is how long a write may hang on a client that does not read before that client counts as gone;
-	// it may take up to twice as long. 0 waits for ever.
+	// it may take a quarter longer. 0 waits for ever.
 	WriteTimeout time.Duration
 
 	// KeepAlive, if above 0, is the silence of an event stream after which a comment is written, time and again, where the
@@ -62,6 +62,7 @@ type Result struct {
 	Started   bool      // status and header were written; until then the caller may still give another answer
 	Bytes     int64     // of the upstream body, written to the client
 	FirstByte time.Time // when the first of them was written; zero if none
+	Stalled   bool      // the client read nothing for the WriteTimeout
 }
 
 // Copy passes resp on to w until it ends, and returns nil if it ended well. tap may be nil.

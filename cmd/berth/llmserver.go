@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -32,6 +33,7 @@ type agentFlags struct {
 	limit                int
 	maxBody, maxBuffered int64
 	bodyTimeout          time.Duration
+	sendTimeout          time.Duration
 	drainTimeout         time.Duration
 }
 
@@ -53,6 +55,7 @@ func llmserverCommand() *cobra.Command {
 	cmd.Flags().Int64Var(&f.maxBody, "max-body-bytes", 64<<20, "largest request body")
 	cmd.Flags().Int64Var(&f.maxBuffered, "max-buffered-bytes", ingress.DefaultBufferedBytes(), "of all request bodies held at once, by default a quarter of the memory; 0 is no bound")
 	cmd.Flags().DurationVar(&f.bodyTimeout, "body-timeout", 30*time.Second, "silence while a request is uploaded; 0 is no bound")
+	cmd.Flags().DurationVar(&f.sendTimeout, "send-timeout", 2*time.Minute, "how long an ingress may read nothing of a response, or the engine nothing of a request")
 	cmd.Flags().DurationVar(&f.drainTimeout, "drain-timeout", 600*time.Second, "how long requests may finish after SIGTERM")
 	cmd.MarkFlagRequired("max-ongoing-requests")
 	cmd.MarkFlagsOneRequired("engine", "simulated")
@@ -67,6 +70,8 @@ func (f agentFlags) run(out io.Writer, log *slog.Logger) error {
 		return fmt.Errorf("--max-ongoing-requests must be between 1 and %d", llmserver.MaxLimit)
 	case secret == "" && !onLoopback(f.address):
 		return fmt.Errorf("%s is reachable from outside; set %s, here and for the ingresses, or listen on loopback", f.address, secretVariable)
+	case f.sendTimeout <= 0:
+		return errors.New("--send-timeout must be above 0")
 	}
 	if f.simulated {
 		engine, err := simulated.Listen("127.0.0.1:0", simulated.Config{ID: f.id})
@@ -76,7 +81,7 @@ func (f agentFlags) run(out io.Writer, log *slog.Logger) error {
 		defer engine.Close()
 		f.engine = engine.URL()
 	}
-	engine, err := http1.Dial(llmserver.Endpoint{ID: f.id, URL: f.engine, ConnectTimeout: 5 * time.Second})
+	engine, err := http1.Dial(llmserver.Endpoint{ID: f.id, URL: f.engine, ConnectTimeout: 5 * time.Second, SendTimeout: f.sendTimeout})
 	if err != nil {
 		return err
 	}
@@ -88,11 +93,11 @@ func (f agentFlags) run(out io.Writer, log *slog.Logger) error {
 		MaxBodyBytes: f.maxBody,
 		MaxBuffered:  f.maxBuffered,
 		BodyTimeout:  f.bodyTimeout,
-		WriteTimeout: 30 * time.Second,
+		WriteTimeout: f.sendTimeout,
 		ProbeTimeout: 30 * time.Second, // of an ingress that probes; it gives up first
 		Log:          log.With("agent", f.id),
 	})
-	listener, err := llmserver.Listen(f.address)
+	listener, err := f.listen()
 	if err != nil {
 		return err
 	}
@@ -100,6 +105,19 @@ func (f agentFlags) run(out io.Writer, log *slog.Logger) error {
 	stop := make(chan os.Signal, 2)
 	signal.Notify(stop, syscall.SIGINT, syscall.SIGTERM)
 	return f.serve(server, listener, stop, log)
+}
+
+// listen listens for ingresses.
+func (f agentFlags) listen() (net.Listener, error) {
+	l, err := llmserver.Listen(f.address)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := l.(*net.TCPListener).SyscallConn()
+	if err == nil {
+		err = llmserver.SetSendTimeout(raw, f.sendTimeout)
+	}
+	return l, err
 }
 
 // serve serves until the first signal, then drains: it lets nothing new in and ends

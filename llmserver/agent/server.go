@@ -258,6 +258,9 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, b *body, ending
 		return
 	}
 	if err != nil {
+		if r.Context().Err() == nil {
+			s.config.Log.Warn("the engine did not answer", "error", err)
+		}
 		panic(http.ErrAbortHandler)
 	}
 	defer resp.Body.Close()

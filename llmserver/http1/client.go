@@ -123,8 +123,13 @@ func (c *Client) send(req *http.Request) (*exchange, error) {
 		c.pool.put(conn)
 		return nil, err
 	}
+	conn.sendTimeout = c.endpoint.Load().SendTimeout
 	x := newExchange(req, conn, &c.pool)
-	if err := x.send(head); err != nil {
+	err = x.send(head)
+	if x.late {
+		err = llmserver.ErrSendTimeout
+	}
+	if err != nil {
 		return nil, x.fail(err)
 	}
 	return x, nil

@@ -6,6 +6,8 @@ import (
 	"os"
 	"syscall"
 	"time"
+
+	"berth/llmserver"
 )
 
 const (
@@ -24,6 +26,9 @@ type conn struct {
 	net.Conn
 	reused bool      // it has served before
 	since  time.Time // when it fell idle
+
+	sendTimeout time.Duration // how long the replica may read nothing of a request; 0: no bound
+	waiting     bool          // the kernel waits for that, too
 
 	// The functions are made once per connection, not once per request.
 	abort func()          // hangUp
@@ -78,7 +83,8 @@ func (c *conn) silent() bool {
 }
 
 // send writes all of p and of what is behind it, unless the replica answers or hangs up while it does
-// not read: early then.
+// not read: early then. The error is llmserver.ErrSendTimeout if the replica reads nothing for
+// sendTimeout.
 func (c *conn) send(p, behind []byte) (early bool, err error) {
 	if len(behind) == 0 && len(p) <= roomy {
 		_, err := c.Write(p)
@@ -89,17 +95,34 @@ func (c *conn) send(p, behind []byte) (early bool, err error) {
 
 // sendLong looks for itself, as nobody else watches the connection meanwhile.
 func (c *conn) sendLong(p net.Buffers) (early bool, err error) {
+	c.wait(c.sendTimeout)
 	defer c.SetWriteDeadline(time.Time{})
-	for {
-		if err := c.SetWriteDeadline(time.Now().Add(patience)); err != nil {
+	for progress := time.Now(); ; {
+		now := time.Now()
+		if err := c.SetWriteDeadline(now.Add(patience)); err != nil {
 			return false, err
 		}
-		_, err := p.WriteTo(c.Conn) // what is written is out of p then
-		if !errors.Is(err, os.ErrDeadlineExceeded) {
+		n, err := p.WriteTo(c.Conn) // what is written is out of p then
+		switch {
+		case errors.Is(err, syscall.ETIMEDOUT):
+			return false, llmserver.ErrSendTimeout
+		case !errors.Is(err, os.ErrDeadlineExceeded):
 			return false, err
-		}
-		if !c.silent() {
+		case !c.silent():
 			return true, nil
+		case n > 0:
+			progress = now
+		case c.sendTimeout > 0 && time.Since(progress) >= c.sendTimeout:
+			return false, llmserver.ErrSendTimeout
 		}
+	}
+}
+
+// wait has the kernel wait for a replica that reads nothing as long as the send timeout says. What
+// was sent may still wait for the replica when all of it has been written, so this holds until the
+// response begins; wait(0) ends it.
+func (c *conn) wait(timeout time.Duration) {
+	if c.raw != nil && (timeout > 0 || c.waiting) {
+		c.waiting = llmserver.SetSendTimeout(c.raw, timeout) == nil && timeout > 0
 	}
 }

@@ -32,6 +32,7 @@ type exchange struct {
 	inbox
 	answered bool // some byte of an answer has come
 	keep     bool // the connection may be used again after the end of the answer
+	late     bool // the replica stopped reading the request
 
 	framing framing
 	left    int64 // of the body, if its length is known
@@ -77,9 +78,11 @@ func (x *exchange) send(b []byte) error {
 	}
 }
 
-// sendAll writes all of p and of what is behind it; false if what the replica says, or its end, is to be read now.
+// sendAll writes all of p and of what is behind it; false if what the replica says, or its end, is to be read now, or it is
+// late.
 func (x *exchange) sendAll(p, behind []byte, last bool) bool {
 	early, err := x.conn.send(p, behind)
+	x.late = err == llmserver.ErrSendTimeout
 	return err == nil && !early && (last || x.conn.silent())
 }
 
@@ -136,6 +139,7 @@ func (x *exchange) answer() error {
 	if err != nil {
 		return x.fail(err)
 	}
+	x.conn.wait(0)
 	if len(x.rest) == 0 {
 		x.dropPage() // the rest of the answer may be long in coming
 	}
