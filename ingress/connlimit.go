@@ -15,7 +15,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"berth/llmserver"
+	"berth/socket"
 )
 
 const (
@@ -90,7 +90,7 @@ func (l *connLimit) configure(configured int, log *slog.Logger) {
 func (l *connLimit) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
-		if llmserver.Exhausted(err) {
+		if socket.Exhausted(err) {
 			l.exhausted(err)
 		}
 		return nil, err

@@ -19,7 +19,7 @@ import (
 
 	"berth/config"
 	"berth/ingress/http1"
-	"berth/llmserver"
+	"berth/socket"
 )
 
 const (
@@ -243,7 +243,7 @@ type server interface {
 }
 
 func listen(address string, h http.Handler, log *slog.Logger) (*listener, error) {
-	ln, err := llmserver.Listen(address)
+	ln, err := socket.Listen(address)
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen on %s: %w", address, err)
 	}
@@ -252,7 +252,7 @@ func listen(address string, h http.Handler, log *slog.Logger) (*listener, error)
 		return nil, fmt.Errorf("cannot listen on %s: %w", address, err)
 	}
 	l.server = &http.Server{
-		Handler: llmserver.ResetAborted(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		Handler: http1.ResetAborted(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			l.requests.Add(1)
 			defer l.requests.Done()
 			if !refuseSurplus(w, r) {
@@ -277,7 +277,7 @@ func listen(address string, h http.Handler, log *slog.Logger) (*listener, error)
 // nothing for a while. l may be nil.
 func (l *listener) wait(timeout time.Duration) {
 	if l != nil {
-		_ = llmserver.SetSendTimeout(l.socket, timeout) // fails on a closed listener only
+		_ = socket.SetSendTimeout(l.socket, timeout) // fails on a closed listener only
 	}
 }
 

@@ -28,6 +28,9 @@ var (
 	ErrNoConnection = errors.New("no connection")
 	// ErrConnectTimeout goes with ErrNoConnection where connecting took too long.
 	ErrConnectTimeout = errors.New("timed out")
+	// ErrExhausted: this process, or the machine that it runs on, is out of descriptors, ports or memory for a
+	// connection. The replica has seen nothing of the request, and the error says nothing of the replica.
+	ErrExhausted = errors.New("no descriptor, port or memory is left for a connection")
 	// ErrBroken: the connection broke before any byte of the answer; the
 	// replica may have begun the work.
 	ErrBroken = errors.New("the connection broke before the answer began")

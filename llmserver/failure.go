@@ -10,6 +10,8 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"berth/socket"
 )
 
 // staleness is how soon a request must break on an old connection for that to
@@ -30,7 +32,7 @@ func (p Progress) Failure(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case !p.Connected && Exhausted(err):
+	case !p.Connected && socket.Exhausted(err):
 		return fmt.Errorf("%w: %s", ErrExhausted, Reason(err))
 	case !p.Connected && timedOut(err):
 		return fmt.Errorf("%w: %w", ErrNoConnection, ErrConnectTimeout)

@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"berth/socket"
 )
 
 // idleTimeout is how long an unused connection is kept. It stays below the
@@ -60,13 +62,13 @@ func (h *HTTP) Describe(e Endpoint) { h.endpoint.Store(&e) }
 
 func (h *HTTP) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	e := h.endpoint.Load()
-	d := Dialer(e.ConnectTimeout)
+	d := socket.Dialer(e.ConnectTimeout)
 	conn, err := d.DialContext(ctx, network, address)
 	if err != nil || e.SendTimeout <= 0 {
 		return conn, err
 	}
 	if raw, err := conn.(*net.TCPConn).SyscallConn(); err == nil {
-		_ = SetSendTimeout(raw, e.SendTimeout) // fails on a closed connection only
+		_ = socket.SetSendTimeout(raw, e.SendTimeout) // fails on a closed connection only
 	}
 	return &sending{conn, e.SendTimeout}, nil
 }

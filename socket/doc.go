@@ -8,4 +8,7 @@
 //
 // What is read and written is what package net would read and write, by the same poller, deadlines and errors. Elsewhere
 // than on Linux it is package net that does it.
+//
+// It also holds what every connection of the project has in common: how it listens and dials, when a peer that is silent
+// or reads nothing is given up, and which errors are this process's own want of descriptors, ports or memory.
 package socket

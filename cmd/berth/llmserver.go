@@ -17,10 +17,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth/ingress"
+	http1server "berth/ingress/http1"
 	"berth/llmserver"
 	"berth/llmserver/agent"
 	"berth/llmserver/http1"
 	"berth/llmserver/simulated"
+	"berth/socket"
 )
 
 // secretVariable is the environment variable that holds the secret which control calls to an agent must bring.
@@ -109,13 +111,13 @@ func (f agentFlags) run(out io.Writer, log *slog.Logger) error {
 
 // listen listens for ingresses.
 func (f agentFlags) listen() (net.Listener, error) {
-	l, err := llmserver.Listen(f.address)
+	l, err := socket.Listen(f.address)
 	if err != nil {
 		return nil, err
 	}
 	raw, err := l.(*net.TCPListener).SyscallConn()
 	if err == nil {
-		err = llmserver.SetSendTimeout(raw, f.sendTimeout)
+		err = socket.SetSendTimeout(raw, f.sendTimeout)
 	}
 	return l, err
 }
@@ -130,7 +132,7 @@ func (f agentFlags) serve(server *agent.Server, listener net.Listener, stop <-ch
 	defer background.Wait()
 	defer end()
 	h := &http.Server{
-		Handler:           llmserver.ResetAborted(server),
+		Handler:           http1server.ResetAborted(server),
 		ConnContext:       agent.ConnContext,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       5 * time.Minute,

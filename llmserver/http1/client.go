@@ -143,7 +143,7 @@ func (c *Client) connect(ctx context.Context) (*conn, error) {
 	if conn := c.pool.get(); conn != nil {
 		return conn, nil
 	}
-	d := llmserver.Dialer(c.endpoint.Load().ConnectTimeout)
+	d := socket.Dialer(c.endpoint.Load().ConnectTimeout)
 	nc, err := d.DialContext(ctx, "tcp", c.address)
 	if err != nil {
 		return nil, llmserver.Progress{}.Failure(ctx, err)

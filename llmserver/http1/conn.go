@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"berth/llmserver"
+	"berth/socket"
 )
 
 const (
@@ -123,6 +124,6 @@ func (c *conn) sendLong(p net.Buffers) (early bool, err error) {
 // response begins; wait(0) ends it.
 func (c *conn) wait(timeout time.Duration) {
 	if c.raw != nil && (timeout > 0 || c.waiting) {
-		c.waiting = llmserver.SetSendTimeout(c.raw, timeout) == nil && timeout > 0
+		c.waiting = socket.SetSendTimeout(c.raw, timeout) == nil && timeout > 0
 	}
 }

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package llmserver
+package socket
 
 import "time"
 

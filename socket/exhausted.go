@@ -1,4 +1,4 @@
-package llmserver
+package socket
 
 import (
 	"errors"
@@ -6,11 +6,6 @@ import (
 	"strings"
 	"syscall"
 )
-
-// ErrExhausted: this process, or the machine that it runs on, is out of descriptors, ports or memory
-// for a connection. The replica has seen nothing of the request, and the error says nothing of the
-// replica.
-var ErrExhausted = errors.New("no descriptor, port or memory is left for a connection")
 
 // ownLimits are the errors of socket, connect and accept for which no peer can be blamed.
 var ownLimits = []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM}

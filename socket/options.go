@@ -1,4 +1,4 @@
-package llmserver
+package socket
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package llmserver
+package http1
 
 import (
 	"net"
