@@ -38,7 +38,7 @@ func (p Progress) Failure(ctx context.Context, err error) error {
 		return fmt.Errorf("%w: %w", ErrNoConnection, ErrConnectTimeout)
 	case !p.Connected:
 		return fmt.Errorf("%w: %s", ErrNoConnection, Reason(err))
-	case errors.Is(err, ErrSendTimeout):
+	case errors.Is(err, socket.ErrSendTimeout):
 		return fmt.Errorf("%w: %w", ErrTimeout, ErrSendTimeout)
 	case p.Answered:
 		return fmt.Errorf("%w: %s", ErrNotHTTP, Reason(err))

@@ -10,9 +10,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
-	"os"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"berth/socket"
@@ -67,28 +65,7 @@ func (h *HTTP) dial(ctx context.Context, network, address string) (net.Conn, err
 	if err != nil || e.SendTimeout <= 0 {
 		return conn, err
 	}
-	if raw, err := conn.(*net.TCPConn).SyscallConn(); err == nil {
-		_ = socket.SetSendTimeout(raw, e.SendTimeout) // fails on a closed connection only
-	}
-	return &sending{conn, e.SendTimeout}, nil
-}
-
-// sending is a connection whose writes fail with ErrSendTimeout when the peer reads nothing for
-// timeout. They are short ones: of a record of TLS, or of a buffer.
-type sending struct {
-	net.Conn
-	timeout time.Duration
-}
-
-func (s *sending) Write(p []byte) (int, error) {
-	if err := s.SetWriteDeadline(time.Now().Add(s.timeout)); err != nil {
-		return 0, err
-	}
-	n, err := s.Conn.Write(p)
-	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, syscall.ETIMEDOUT) {
-		err = ErrSendTimeout
-	}
-	return n, err
+	return socket.WithSendTimeout(conn.(*net.TCPConn), e.SendTimeout), nil
 }
 
 // dialTLS connects and shakes hands, both within the one deadline.

@@ -160,10 +160,7 @@ func (r *Replica) ClaimInto(s *Slot, holder string, bound int) error {
 func (r *Replica) ClaimAnyway(holder string) (*Slot, error) {
 	s := new(Slot)
 	r.enter() // perhaps as a trial
-	if err := r.claim(s, holder, 0); err != nil {
-		return nil, err
-	}
-	return s, nil
+	return s, r.claim(s, holder, 0)
 }
 
 func (r *Replica) claim(s *Slot, holder string, bound int) error {

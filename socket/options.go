@@ -2,8 +2,10 @@ package socket
 
 import (
 	"context"
+	"errors"
 	"math"
 	"net"
+	"os"
 	"syscall"
 	"time"
 )
@@ -60,4 +62,32 @@ func SetSendTimeout(c syscall.RawConn, timeout time.Duration) error {
 		return err
 	}
 	return failed
+}
+
+// ErrSendTimeout: the peer read nothing for the time that a write may take.
+var ErrSendTimeout = errors.New("the peer stopped reading")
+
+// WithSendTimeout returns c with writes that fail with ErrSendTimeout when the peer reads nothing for
+// the timeout. It is for short writes: of a record of TLS, or of a buffer.
+func WithSendTimeout(c *net.TCPConn, timeout time.Duration) net.Conn {
+	if raw, err := c.SyscallConn(); err == nil {
+		_ = SetSendTimeout(raw, timeout) // fails on a closed connection only
+	}
+	return &sending{c, timeout}
+}
+
+type sending struct {
+	net.Conn
+	timeout time.Duration
+}
+
+func (s *sending) Write(p []byte) (int, error) {
+	if err := s.SetWriteDeadline(time.Now().Add(s.timeout)); err != nil {
+		return 0, err
+	}
+	n, err := s.Conn.Write(p)
+	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, syscall.ETIMEDOUT) {
+		err = ErrSendTimeout
+	}
+	return n, err
 }

@@ -127,7 +127,7 @@ func (c *Client) send(req *http.Request) (*exchange, error) {
 	x := newExchange(req, conn, &c.pool)
 	err = x.send(head)
 	if x.late {
-		err = llmserver.ErrSendTimeout
+		err = socket.ErrSendTimeout
 	}
 	if err != nil {
 		return nil, x.fail(err)

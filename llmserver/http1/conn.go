@@ -7,7 +7,6 @@ import (
 	"syscall"
 	"time"
 
-	"berth/llmserver"
 	"berth/socket"
 )
 
@@ -84,7 +83,7 @@ func (c *conn) silent() bool {
 }
 
 // send writes all of p and of what is behind it, unless the replica answers or hangs up while it does
-// not read: early then. The error is llmserver.ErrSendTimeout if the replica reads nothing for
+// not read: early then. The error is socket.ErrSendTimeout if the replica reads nothing for
 // sendTimeout.
 func (c *conn) send(p, behind []byte) (early bool, err error) {
 	if len(behind) == 0 && len(p) <= roomy {
@@ -106,7 +105,7 @@ func (c *conn) sendLong(p net.Buffers) (early bool, err error) {
 		n, err := p.WriteTo(c.Conn) // what is written is out of p then
 		switch {
 		case errors.Is(err, syscall.ETIMEDOUT):
-			return false, llmserver.ErrSendTimeout
+			return false, socket.ErrSendTimeout
 		case !errors.Is(err, os.ErrDeadlineExceeded):
 			return false, err
 		case !c.silent():
@@ -114,7 +113,7 @@ func (c *conn) sendLong(p net.Buffers) (early bool, err error) {
 		case n > 0:
 			progress = now
 		case c.sendTimeout > 0 && time.Since(progress) >= c.sendTimeout:
-			return false, llmserver.ErrSendTimeout
+			return false, socket.ErrSendTimeout
 		}
 	}
 }
