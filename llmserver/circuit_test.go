@@ -448,7 +448,7 @@ func TestAFailedTrialDoublesTheTimeUpToABound(t *testing.T) {
 
 // Two requests that fail at the same moment open the circuit once.
 func TestCircuitCountsOneEjectionWhereFailuresRace(t *testing.T) {
-	for range 5000 {
+	for range 50_000 {
 		var c circuit
 		for range tolerated - 1 {
 			c.fail(0, ErrBroken)

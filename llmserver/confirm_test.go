@@ -3,6 +3,7 @@ package llmserver
 import (
 	"context"
 	"errors"
+	"runtime"
 	"testing"
 )
 
@@ -74,4 +75,27 @@ func TestSlotConfirmAsksTheBackendOnce(t *testing.T) {
 	}
 	s.Release()
 	r.Wait()
+}
+
+// Start must not come between the end of a slot and what that end accounts for, both under the replica's mutex: a
+// slot that is ended as a running one is counted as running by then.
+func TestSlotStartWaitsForTheReplicasMutex(t *testing.T) {
+	r, _ := newTestReplica(1)
+	s := claimed(t, r)
+	r.mu.Lock()
+	started := make(chan error)
+	go func() { started <- s.Start() }()
+	for range 10_000 {
+		runtime.Gosched() // so the other goroutine runs
+		if s.state.Load() != slotReserved {
+			t.Error("it was started meanwhile")
+			break
+		}
+	}
+	r.mu.Unlock()
+	if err := <-started; err != nil {
+		t.Error(err)
+	}
+	wantUsage(t, r, 0, 1)
+	s.Release()
 }

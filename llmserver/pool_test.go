@@ -256,10 +256,10 @@ func TestPoolProbesAReplicaOnceHoweverOftenItIsSet(t *testing.T) {
 			mustSet(t, p, patient)
 		}
 		time.Sleep(patient.ProbeEvery / 2)
+		p.Close()
 		if probes != 1 {
 			t.Errorf("%d probes in the first half of a period; want 1", probes)
 		}
-		p.Close()
 	})
 }
 
