@@ -79,3 +79,18 @@ func mustStart(t *testing.T, r *Replica) *Slot {
 	}
 	return s
 }
+
+// A client that disconnects before its request was sent has not waited for the replica.
+func TestSlotAbandonedBeforeItWasSentSaysNothing(t *testing.T) {
+	silent, _ := newTestReplica(1000)
+	sibling, _ := newTestReplica(1000)
+	sibling.Do(&http.Request{}, mustStart(t, sibling))
+	for range 2 * tolerated {
+		s := mustStart(t, silent)
+		s.Abandoned([]*Replica{silent, sibling})
+		s.Release()
+	}
+	if !silent.Available() {
+		t.Error("it is ejected, though nothing was sent to it")
+	}
+}

@@ -158,9 +158,6 @@ func (c *circuit) fail(since time.Duration, why error) (ejected time.Duration) {
 
 // spare sets whether the circuit lets requests in though it is open.
 func (c *circuit) spare(spared bool) {
-	if c.word.Load()>>16 == 0 {
-		return
-	}
 	c.edge(func(s standing) standing {
 		s.spared = spared && s.open()
 		return s

@@ -62,9 +62,11 @@ type circuitMachine struct {
 
 func (m *circuitMachine) claim(t *rapid.T) {
 	anyway := rapid.Bool().Draw(t, "anyway")
-	s, err := m.r.Claim("holder", 0)
-	if anyway && err != nil {
+	s, err := (*Slot)(nil), error(nil)
+	if anyway {
 		s, err = m.r.ClaimAnyway("holder")
+	} else {
+		s, err = m.r.Claim("holder", 0)
 	}
 	switch {
 	case !m.model.admits() && !anyway:
@@ -261,10 +263,13 @@ func TestATrialIsGivenToOneOfMany(t *testing.T) {
 		r, fake := newTestReplica(1000)
 		fail(t, r, fake, ErrBroken, tolerated)
 		time.Sleep(firstEjection - time.Millisecond)
-		if _, err := r.Claim("too early", 0); err != ErrEjected {
-			t.Fatalf("Claim = %v", err)
+		if _, err := r.Claim("too early", 0); err != ErrEjected || r.State() != "ejected" {
+			t.Fatalf("Claim = %v, and it is %s", err, r.State())
 		}
 		time.Sleep(time.Millisecond)
+		if r.State() != "half_open" {
+			t.Errorf("it is %s when its time is over", r.State())
+		}
 		var granted []*Slot
 		var mu sync.Mutex
 		var all sync.WaitGroup
@@ -337,9 +342,15 @@ func TestCircuitLetsTheNextOneInWhereATrialBringsNoVerdict(t *testing.T) {
 		r.Observe(func() { told.Add(1) })
 		var under []*Slot
 		for name, end := range map[string]func(s *Slot){
-			"its client goes":           func(s *Slot) { s.Blame(context.Canceled); s.Release() },
-			"it is never sent":          func(s *Slot) { s.Release() },
-			"its response is long":      func(s *Slot) { r.listen(s, &http.Response{StatusCode: 200}); under = append(under, s) },
+			"its client goes":      func(s *Slot) { s.Blame(context.Canceled); s.Release() },
+			"it is never sent":     func(s *Slot) { s.Release() },
+			"its response is long": func(s *Slot) { r.listen(s, &http.Response{StatusCode: 200}); under = append(under, s) },
+			"its response is empty": func(s *Slot) {
+				resp := &http.Response{StatusCode: 200, Body: http.NoBody}
+				r.listen(s, resp)
+				io.ReadAll(resp.Body)
+				s.Release()
+			},
 			"the request was at fault":  func(s *Slot) { r.listen(s, &http.Response{StatusCode: 400}); s.Release() },
 			"the backend would not":     func(s *Slot) { fake.faults = func(string) error { return ErrFull }; s.Confirm(t.Context(), 0) },
 			"its connection was an old": func(s *Slot) { s.Blame(fmt.Errorf("%w: %w", ErrBroken, ErrStale)); s.Release() },
@@ -384,9 +395,11 @@ func TestCircuitHeedsNoRequestFromBeforeItOpened(t *testing.T) {
 		good, bad := claim(t, r), claim(t, r)
 		time.Sleep(time.Second)
 		fail(t, r, fake, ErrBroken, tolerated)
+		var told atomic.Int32
+		r.Observe(func() { told.Add(1) })
 		respond(good)
-		if r.Available() {
-			t.Error("a response to an earlier request has closed it")
+		if r.Available() || told.Load() != 0 {
+			t.Errorf("a response to an earlier request has closed it, or so it was told %d times", told.Load())
 		}
 		time.Sleep(firstEjection)
 		trial := claim(t, r)
@@ -418,7 +431,8 @@ func TestAFailedTrialDoublesTheTimeUpToABound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, fake := newTestReplica(tolerated)
 		fail(t, r, fake, ErrBroken, tolerated)
-		for n, want := range []int{30, 60, 120, 240, 300, 300, 300} {
+		times := append([]int{30, 60, 120, 240}, slices.Repeat([]int{300}, 70)...)
+		for n, want := range times {
 			time.Sleep(time.Duration(want)*time.Second - 1e6)
 			if r.Available() {
 				t.Errorf("ejection %d is over too soon", n+1)
@@ -426,8 +440,66 @@ func TestAFailedTrialDoublesTheTimeUpToABound(t *testing.T) {
 			time.Sleep(1e6)
 			ask(t, r, fake, errors.Join(ErrBroken))
 		}
-		if r.Ejections() != 8 {
+		if r.Ejections() != uint64(len(times)+1) {
 			t.Errorf("%d ejections", r.Ejections())
 		}
 	})
+}
+
+// Two requests that fail at the same moment open the circuit once.
+func TestCircuitCountsOneEjectionWhereFailuresRace(t *testing.T) {
+	for range 50_000 {
+		var c circuit
+		for range tolerated - 1 {
+			c.fail(0, ErrBroken)
+		}
+		twice(func() { c.fail(0, ErrBroken) }, func() { c.fail(0, ErrBroken) })
+		if n := c.ejections.Load(); n != 1 {
+			t.Fatalf("%d ejections", n)
+		}
+	}
+}
+
+// A replica that is down may still get the request that nobody else can take. If its circuit's time is over, that is
+// its trial, and what comes of it counts.
+func TestCircuitCountsATrialThatCannotConnect(t *testing.T) {
+	for name, down := range map[string]bool{"down before": true, "up before": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, fake := newTestReplica(tolerated)
+				fail(t, r, fake, ErrBroken, tolerated)
+				time.Sleep(firstEjection)
+				if down {
+					r.set(errors.New("its health check failed"))
+				}
+				s, err := r.ClaimAnyway("holder")
+				if err != nil {
+					t.Fatal(err)
+				}
+				fake.reserve(s.Token())
+				askIn(t, s, fake, ErrNoConnection)
+				if r.Ejections() != 2 || r.State() != "down" {
+					t.Errorf("%d ejections, and it is %s; want 2, down", r.Ejections(), r.State())
+				}
+				r.set(nil) // a good probe
+				time.Sleep(2*firstEjection - time.Millisecond)
+				if r.State() != "ejected" {
+					t.Errorf("it is %s, before twice the first time is over", r.State())
+				}
+				r.Wait()
+			})
+		})
+	}
+}
+
+// A replica that comes back while somebody finds its earlier return long past starts slowly all the same.
+func TestReplicaThatComesBackAgainStartsSlowlyAgain(t *testing.T) {
+	r, _ := newTestReplica(1)
+	for range 20_000 {
+		r.back.Store(1)
+		twice(func() { r.Burden() }, r.comeBack)
+		if r.back.Load() == 0 {
+			t.Fatal("its return is forgotten")
+		}
+	}
 }

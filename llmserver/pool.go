@@ -139,11 +139,7 @@ func (p *Pool) Leaving() []*Replica {
 // prune forgets the replicas that have left and are idle.
 func (p *Pool) prune() {
 	p.leaving = slices.DeleteFunc(p.leaving, func(m *member) bool {
-		if m.Usage().Ongoing() > 0 || m.gate.read().phase != retired {
-			return false
-		}
-		m.backend.Close()
-		return true
+		return m.Usage().Ongoing() == 0 && m.gate.read().phase == retired
 	})
 }
 

@@ -147,6 +147,9 @@ func TestABusyReplicaThatComesBackKeepsItsRequests(t *testing.T) {
 	if got := mustSet(t, p, endpoint("a"))[0]; got != a || !got.Available() || got.Load() != 1 {
 		t.Fatalf("it came back as %p with load %d; want %p, 1", got, got.Load(), a)
 	}
+	if got := p.Leaving(); len(got) != 0 {
+		t.Errorf("leaving although it is in the set: %v", got)
+	}
 	if err := s.Start(); err != nil {
 		t.Error(err)
 	}
@@ -192,6 +195,111 @@ func TestClosingAPoolWaitsForTheCancelsUnderWay(t *testing.T) {
 		}
 		if want := []string{"a: " + context.DeadlineExceeded.Error()}; !slices.Equal(failed, want) {
 			t.Errorf("failed cancels: %q; want %q", failed, want)
+		}
+	})
+}
+
+// The process that answers now has none of the requests that the replica had when it left.
+func TestPoolMakesAnotherReplicaOfOneThatRestartedWhileItWasAway(t *testing.T) {
+	p, _ := newTestPool()
+	defer p.Close()
+	a := mustSet(t, p, endpoint("a"))[0]
+	s := claim(t, a)
+	a.learn(Report{Ongoing: 1, Limit: 2, Instance: "first", Seq: 9})
+	mustSet(t, p)
+	a.learn(Report{Limit: 2, Instance: "second", Seq: 1})
+	if got := mustSet(t, p, endpoint("a"))[0]; got == a || got.Load() != 0 || got.Usage().Limit != 2 {
+		t.Errorf("it came back as %p with load %d; want another than %p, without load", got, got.Load(), a)
+	}
+	s.Release()
+}
+
+// Until retire is called, requests may still choose a replica that has left the set.
+func TestPoolRemembersAnIdleReplicaUntilItIsRetired(t *testing.T) {
+	p, _ := newTestPool()
+	defer p.Close()
+	a := mustSet(t, p, endpoint("a"))[0]
+	_, retire, err := p.Set(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Leaving() // which forgets what is over
+	s := claim(t, a)
+	retire()
+	if got := p.Leaving(); !slices.Equal(got, []*Replica{a}) {
+		t.Errorf("leaving: %v; want the replica that has a request", got)
+	}
+	if got := mustSet(t, p, endpoint("a"))[0]; got != a {
+		t.Error("it came back as another replica, with all its slots free")
+	}
+	s.Release()
+}
+
+func TestPoolForgetsReplicasThatLeftThoughNobodyAsks(t *testing.T) {
+	p, _ := newTestPool()
+	defer p.Close()
+	for n := range 10 {
+		mustSet(t, p, endpoint(string(rune('a'+n))))
+	}
+	if len(p.leaving) > 1 {
+		t.Errorf("%d idle replicas of former sets are kept", len(p.leaving))
+	}
+}
+
+func TestPoolProbesAReplicaOnceHoweverOftenItIsSet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		probes := 0
+		fake := newFake(1)
+		fake.probe = func(context.Context) error { probes++; return nil }
+		p := &Pool{Dial: func(Endpoint) (Backend, error) { return fake, nil }}
+		for range 5 {
+			mustSet(t, p, patient)
+		}
+		time.Sleep(patient.ProbeEvery / 2)
+		p.Close()
+		if probes != 1 {
+			t.Errorf("%d probes in the first half of a period; want 1", probes)
+		}
+	})
+}
+
+// A pause between probes must not hold up the end of the process.
+func TestPoolCloseEndsAllProbingAtOnce(t *testing.T) {
+	for name, leave := range map[string]bool{"in the set": false, "left, not yet retired": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := &Pool{Dial: func(Endpoint) (Backend, error) { return newFake(1), nil }}
+				mustSet(t, p, patient)
+				if leave {
+					p.Set(nil)
+				}
+				synctest.Wait() // the first probe is over
+				began := time.Now()
+				p.Close()
+				if took := time.Since(began); took != 0 {
+					t.Errorf("Close took %v", took)
+				}
+			})
+		})
+	}
+}
+
+func TestPoolCloseWaitsForTheProbeUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		over := false
+		fake := newFake(1)
+		fake.probe = func(ctx context.Context) error {
+			<-ctx.Done()
+			time.Sleep(time.Second)
+			over = true
+			return ctx.Err()
+		}
+		p := &Pool{Dial: func(Endpoint) (Backend, error) { return fake, nil }}
+		mustSet(t, p, patient)
+		synctest.Wait()
+		p.Close()
+		if !over {
+			t.Error("a probe was still under way when Close returned")
 		}
 	})
 }

@@ -60,13 +60,11 @@ func (r *Replica) learn(report Report) {
 	v.others.Store(int64(max(0, report.Ongoing-report.Own)))
 	v.at.Store(int64(monotonic()))
 	v.last = report
-	if told {
-		r.gate.setLimit(report.Limit)
-	}
 	v.mu.Unlock()
 	if !told {
 		return
 	}
+	r.gate.setLimit(report.Limit)
 	if e := r.endpoint.Load(); e.Limit != report.Limit && r.events.CapacityDiffers != nil {
 		r.events.CapacityDiffers(e.ID, e.Limit, report.Limit)
 	}

@@ -90,6 +90,10 @@ func TestOthersCountAsLoad(t *testing.T) {
 	if r.Load() != 0 {
 		t.Errorf("load %d after the others have gone", r.Load())
 	}
+	r.learn(Report{Ongoing: 1, Instance: "i", Seq: 7, Own: 3}) // which cannot be, and must not attract requests
+	if r.Load() != 0 {
+		t.Errorf("load %d; want none", r.Load())
+	}
 }
 
 func TestAnOlderReportIsIgnoredAndOneOfTheSameStateIsNot(t *testing.T) {
@@ -170,6 +174,12 @@ func TestACapacityThatIsReportedHolds(t *testing.T) {
 	if n.observed.Load() != 1 {
 		t.Errorf("who waits was told %d times", n.observed.Load())
 	}
+	r.learn(Report{Ongoing: 1, Instance: "i", Seq: 3}) // a header again
+	r.learn(Report{Ongoing: 1, Limit: 3, Instance: "i", Seq: 3})
+	if n.differs.Load() != 1 || n.observed.Load() != 1 {
+		t.Errorf("the same capacity was reported as news %d times", n.differs.Load())
+	}
+	r.learn(Report{Ongoing: 1, Instance: "i", Seq: 4})
 	e := r.Endpoint()
 	e.Limit, e.ID = 5, "renamed"
 	r.describe(e) // a reload

@@ -72,8 +72,8 @@ func (s *Slot) Confirm(ctx context.Context, wait time.Duration) error {
 	}
 	r := s.replica
 	report, err := r.backend.Reserve(ctx, s.token, wait)
+	r.learn(report)
 	if err == nil {
-		r.learn(report)
 		s.confirmed = true
 		return nil
 	}
@@ -86,7 +86,6 @@ func (s *Slot) Confirm(ctx context.Context, wait time.Duration) error {
 			r.cancel(s.token)
 		}
 	}
-	r.learn(report) // not before: what was refused is in no report
 	return err
 }
 

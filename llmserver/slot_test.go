@@ -193,10 +193,15 @@ func TestAHandOverIsRefusedWhereNothingMayBeAdmitted(t *testing.T) {
 		"draining":      (*Replica).Drain,
 		"retired":       (*Replica).retire,
 		"lowered limit": func(r *Replica) { r.gate.setLimit(1) },
+		"ejected": func(r *Replica) {
+			for range tolerated {
+				r.circuit.fail(0, ErrBroken)
+			}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, _ := newTestReplica(2)
-			s, other := claim(t, r), claim(t, r)
+			s, other := mustStart(t, r), claim(t, r)
 			forbid(r)
 			if s.HandOver("heir") != nil {
 				t.Error("it was handed over")

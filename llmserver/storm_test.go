@@ -127,8 +127,11 @@ func twice(f, g func()) {
 	var both sync.WaitGroup
 	for _, do := range []func(){f, g} {
 		both.Go(func() {
-			for ready.Add(1); ready.Load() < 2; {
-				runtime.Gosched()
+			ready.Add(1)
+			for n := 1; ready.Load() < 2; n++ {
+				if n%1000 == 0 { // the other one may need this processor
+					runtime.Gosched()
+				}
 			}
 			do()
 		})

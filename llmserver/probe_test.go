@@ -1,0 +1,96 @@
+package llmserver
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+)
+
+// Three failed probes in a row set a replica aside. One that could not be sent is none of them, and one that is late
+// while a response goes on shows that the replica is alive.
+func TestProbesInARowAreCountedByWhatTheySay(t *testing.T) {
+	const fails, lost, alive = "fails", "not sent", "late, while a response goes on"
+	for name, c := range map[string]struct {
+		probes []string
+		down   bool
+	}{
+		"one in between was not sent": {[]string{fails, fails, lost, fails}, true},
+		"one in between shows life":   {[]string{fails, fails, alive, fails, fails}, false},
+		"and then it fails again":     {[]string{fails, fails, alive, fails, fails, fails}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var r *Replica
+			sent, over := 0, make(chan struct{})
+			probe := func(ctx context.Context) error {
+				if sent == len(c.probes) {
+					close(over)
+					<-ctx.Done()
+					return ctx.Err()
+				}
+				sent++
+				switch c.probes[sent-1] {
+				case lost:
+					return ErrExhausted
+				case alive:
+					r.health.received.Add(1)
+					return late(ctx)
+				default:
+					return errors.New("its /health answered 500")
+				}
+			}
+			synctest.Test(t, func(t *testing.T) {
+				fake := newFake(1)
+				fake.probe = probe
+				over = make(chan struct{})
+				e := patient
+				e.ProbeEvery = 0
+				p := &Pool{Dial: func(Endpoint) (Backend, error) { return fake, nil }}
+				r = mustSet(t, p, e)[0]
+				e.ProbeEvery = patient.ProbeEvery
+				r.describe(e)
+				ctx, stop := context.WithCancel(t.Context())
+				go r.keepProbing(ctx)
+				<-over
+				if r.Up() == c.down {
+					t.Errorf("up: %t; want %t", r.Up(), !c.down)
+				}
+				stop()
+				p.Close()
+			})
+		})
+	}
+}
+
+// An agent that drains says so in its report; its engine is well all the while.
+func TestProbeOfAnAgentThatDrainsSetsTheReplicaAside(t *testing.T) {
+	r, b, _ := newReporting(1)
+	b.say(Report{Limit: 1, Instance: "i", Seq: 1, Draining: true})
+	if err := r.probe(t.Context()); err != ErrDraining {
+		t.Errorf("the probe says %v", err)
+	}
+}
+
+// A request that the replica refuses because it drains says the same, and is no failure.
+func TestReplicaThatRefusesARequestForADrainIsSetAside(t *testing.T) {
+	watched(t, late, func(r *Replica, fake *fakeBackend, changes *atomic.Int32) {
+		ask(t, r, fake, ErrDraining)
+		if r.Up() || changes.Load() != 1 || r.Said() != ErrDraining.Error() || r.circuit.read().failures != 0 {
+			t.Errorf("up: %t, %d changes, said %q, %d failures", r.Up(), changes.Load(), r.Said(), r.circuit.read().failures)
+		}
+	})
+}
+
+func TestReplicaThatComesUpStartsSlowly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, _ := newTestReplica(1)
+		r.set(errors.New("down"))
+		var burden float64
+		r.Observe(func() { burden = r.Burden() })
+		r.set(nil)
+		if burden != 10 {
+			t.Errorf("its burden is %v when it is known to be up", burden)
+		}
+	})
+}
