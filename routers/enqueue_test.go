@@ -2,6 +2,7 @@ package routers
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"slices"
 	"testing"
@@ -44,36 +45,44 @@ func TestSlotThatIsNotConfirmedGoesToTheQueue(t *testing.T) {
 	}
 }
 
-// takenByAnother is a byText policy that learns. The first time that it ranks the text "ab" while armed, it has
-// another request take a slot, as one that does not queue may at any moment.
-type takenByAnother struct {
+// hookedPolicy is a byText policy that learns and calls a function, unless nil, before it ranks: what another goroutine
+// may do at that moment.
+type hookedPolicy struct {
 	*byText
-	take *func()
+	before *func(text string)
 }
 
-func (p *takenByAnother) Rank(payload *Payload) iter.Seq[Tier] {
-	if take := *p.take; take != nil && string(payload.Text) == "ab" {
-		*p.take = nil
-		take()
+func (p *hookedPolicy) Rank(payload *Payload) iter.Seq[Tier] {
+	if f := *p.before; f != nil {
+		f(string(payload.Text))
 	}
 	return p.byText.Rank(payload)
 }
 
-func (*takenByAnother) Reserved(*Payload, *llmserver.Replica) (int, func(Outcome)) { return 0, nil }
+func (*hookedPolicy) Reserved(*Payload, *llmserver.Replica) (int, func(Outcome)) { return 0, nil }
+
+// hooked returns the builder of a hookedPolicy.
+func hooked(before *func(text string)) Builder {
+	return func(members []*llmserver.Replica, _ Policy) Policy {
+		return &hookedPolicy{&byText{members: members}, before}
+	}
+}
 
 // Another request takes the slot that a newcomer of the queue has found; there is one elsewhere.
 func TestNewcomerThatLosesASlotGetsOneElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1, 1, 1)
-		var take func()
-		r := New(f.replicas, func(members []*llmserver.Replica, _ Policy) Policy {
-			return &takenByAnother{&byText{members: members}, &take}
-		}, roomy, Hooks{})
+		var before func(text string)
+		r := New(f.replicas, hooked(&before), roomy, Hooks{})
 		c := mustChoose(t, r, "c")
 		older := inLine(t, r, "c") // so that the newcomer does not try without queueing
 		var other *llmserver.Slot
-		take = func() { // ranked as it comes
-			take = func() { // ranked again for the slot of a
+		ranked := 0
+		before = func(text string) {
+			if text != "ab" {
+				return
+			}
+			if ranked++; ranked == 2 { // when it comes, and then for the slot of a
 				var err error
 				if other, err = f.replicas[0].Claim("another", 0); err != nil {
 					t.Error(err)
@@ -116,6 +125,99 @@ func TestRetryWaitsOnlyTheRestOfTheQueueTimeout(t *testing.T) {
 			t.Errorf("the request waited %v in all; want 10 s", payload.Waited)
 		}
 		serve(t, holder)
+		f.wantIdle(t)
+	})
+}
+
+// Time in the queue is counted once, also where a slot is refused and the request queues again.
+func TestTimeInTheQueueIsCountedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 1, 1)
+		r := New(f.replicas, newByText, roomy, Hooks{})
+		a, b := mustChoose(t, r, "a"), mustChoose(t, r, "b")
+		all := inLine(t, r, "")
+		time.Sleep(2 * time.Second)
+		f.fakes[0].faults = func(string) error { return llmserver.ErrFull }
+		a.Release()
+		time.Sleep(3 * time.Second)
+		serve(t, b)
+		if got := served(all); len(got) != 1 || all[0].payload.Waited != 5*time.Second {
+			t.Errorf("%v were served; the request counts %v in the queue; want 5 s", got, all[0].payload.Waited)
+		}
+		endAll(t, all)
+		f.wantIdle(t)
+	})
+}
+
+// A request whose own process has no descriptor left asks nobody else, also when it has queued.
+func TestOwnExhaustionEndsTheWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 1, 1)
+		r := New(f.replicas, newByText, roomy, Hooks{})
+		a, b := mustChoose(t, r, "a"), mustChoose(t, r, "b")
+		q := inLine(t, r, "")[0]
+		f.fakes[0].faults = func(string) error { return llmserver.ErrExhausted }
+		a.Release()
+		synctest.Wait()
+		if !q.ended() || !errors.Is(q.err, llmserver.ErrExhausted) {
+			t.Errorf("it ended: %t, with %v; want ErrExhausted", q.ended(), q.err)
+		}
+		serve(t, b)
+		endAll(t, []*request{q})
+		f.wantIdle(t)
+	})
+}
+
+// A client that goes while its slot is being confirmed takes no other one.
+func TestClientThatGoesDuringTheConfirmationTakesNoOtherSlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 1, 1)
+		r := New(f.replicas, newByText, roomy, Hooks{})
+		a, b := mustChoose(t, r, "a"), mustChoose(t, r, "b")
+		q := inLine(t, r, "")[0]
+		f.fakes[0].faults = func(op string) error {
+			time.Sleep(time.Second)
+			return context.Canceled
+		}
+		a.Release()
+		synctest.Wait()
+		serve(t, b) // nobody is in the queue at this moment
+		asked := false
+		f.fakes[1].faults = func(string) error {
+			asked = true
+			return nil
+		}
+		gone := errors.New("the client is gone")
+		q.cancel(gone)
+		<-q.done
+		if q.err != gone {
+			t.Errorf("it ended with %v", q.err)
+		}
+		f.wantIdle(t)
+		if asked || f.fakes[1].cancels != 0 {
+			t.Error("a slot of the other replica was taken for it")
+		}
+	})
+}
+
+// A request that was ranked before a reload finds what the reload has brought.
+func TestRequestThatQueuesDuringAReloadIsRankedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 1, 1)
+		var before func(string)
+		r := New(f.replicas[:1], hooked(&before), roomy, Hooks{})
+		a := mustChoose(t, r, "a")
+		before = func(string) {
+			before = nil
+			r.Update(f.replicas, newByText, roomy)
+		}
+		q := begin(t, r, "")
+		synctest.Wait()
+		if !q.ended() || q.sel == nil || q.sel.Replica() != f.replicas[1] {
+			t.Error("the request waits though the new replica has room")
+		}
+		serve(t, a)
+		endAll(t, []*request{q})
 		f.wantIdle(t)
 	})
 }
