@@ -65,6 +65,12 @@ func (v *visit) SetWriteDeadline(t time.Time) error {
 	return http.NewResponseController(v.below).SetWriteDeadline(t)
 }
 
+// FlushError is gin's Flush without the loss of its error: it says why a client is gone.
+func (v *visit) FlushError() error {
+	v.WriteHeaderNow()
+	return http.NewResponseController(v.below).Flush()
+}
+
 // probes are the routes that machines ask again and again; they are not worth a line each, and need no API key.
 var probes = map[string]bool{"/livez": true, "/readyz": true, "/health": true, "/metrics": true}
 
