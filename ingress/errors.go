@@ -24,6 +24,7 @@ var (
 	errUnknownPath   = errors.New("This server has no such path; see GET /v1/models and POST /v1/chat/completions.")
 	errWrongMethod   = errors.New("This path does not answer to this method.")
 	errAdminOnly     = errors.New("This call manages the engines; send it to the admin listener, with ?model= where there are several models.")
+	errLargeHeader   = fmt.Errorf("The header of the request, with its URL, is larger than %d bytes.", llmserver.MaxHeaderBytes)
 	errInternal      = errors.New("The server failed to handle the request.")
 )
 
@@ -82,6 +83,7 @@ var answers = []struct {
 	{errWrongMethod, answer{405, invalidRequest, "method_not_allowed", "", "", 0}},
 	{errBodySilent, answer{408, invalidRequest, "body_timeout", "", "", 0}},
 	{errBodyTooLarge, answer{413, invalidRequest, "request_too_large", "", "", 0}},
+	{errLargeHeader, answer{431, invalidRequest, "header_too_large", "", "", 0}},
 	{errContentType, answer{415, invalidRequest, "unsupported_content_type", "", "", 0}},
 	{errContentEncoding, answer{415, invalidRequest, "unsupported_content_encoding", "", "", 0}},
 	{errBudget, answer{503, serverError, "too_many_bytes_held", "", "", busyDelay}},

@@ -132,6 +132,14 @@ func (s *Server) identify(c *gin.Context) {
 	c.Writer.Header()[requestIDHeader] = values[:1:1] // one slice for both
 }
 
+// boundHeader refuses a request whose header is too large.
+func boundHeader(c *gin.Context) {
+	if llmserver.HeaderTooLarge(c.Request) {
+		refuse(c, errLargeHeader)
+		c.Abort()
+	}
+}
+
 func requestID(c *gin.Context) string { return c.GetHeader(requestIDHeader) }
 
 // saneID admits 1 to 128 visible ASCII characters.

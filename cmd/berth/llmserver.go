@@ -129,6 +129,7 @@ func (f agentFlags) serve(server *agent.Server, listener net.Listener, log *slog
 		Handler:           llmserver.ResetAborted(server),
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       5 * time.Minute,
+		MaxHeaderBytes:    llmserver.ReadHeaderBytes,
 		Protocols:         new(http.Protocols),
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
