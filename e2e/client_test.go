@@ -5,8 +5,10 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -157,4 +159,19 @@ func expect(t *testing.T, result <-chan answer) answer {
 		t.Fatal("no answer came")
 		return answer{}
 	}
+}
+
+// dialRaw connects to the address of a URL; closed with the test.
+func dialRaw(t *testing.T, url string) net.Conn {
+	t.Helper()
+	scheme, address, _ := strings.Cut(url, "://")
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if scheme == "https" {
+		c = tls.Client(c, &tls.Config{InsecureSkipVerify: true})
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
 }

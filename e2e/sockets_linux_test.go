@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"cmp"
-	"crypto/tls"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -94,21 +93,6 @@ func TestConnectionsOfEveryKindAreProbed(t *testing.T) {
 			}
 		}
 	}
-}
-
-// dialRaw connects to the address of a URL; closed with the test.
-func dialRaw(t *testing.T, url string) net.Conn {
-	t.Helper()
-	scheme, address, _ := strings.Cut(url, "://")
-	c, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if scheme == "https" {
-		c = tls.Client(c, &tls.Config{InsecureSkipVerify: true})
-	}
-	t.Cleanup(func() { c.Close() })
-	return c
 }
 
 // connections reads the options of a process's TCP connections from or to the port of a URL.

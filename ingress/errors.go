@@ -12,6 +12,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"berth/ingress/http1"
 	"berth/llmserver"
 	"berth/routers"
 	"berth/streaming"
@@ -25,6 +26,7 @@ var (
 	errClosedPath    = errors.New("This server passes no requests on to this path; if the engines serve it, its operator can name it in extra_paths.")
 	errWrongMethod   = errors.New("This path does not answer to this method.")
 	errAdminOnly     = errors.New("This call manages the engines; send it to the admin listener, with ?model= where there are several models.")
+	errLargeHeader   = fmt.Errorf("The header of the request, with its URL, is larger than %d bytes.", http1.MaxHeaderBytes)
 	errInternal      = errors.New("The server failed to handle the request.")
 )
 
@@ -87,6 +89,7 @@ var answers = []struct {
 	{errWrongMethod, answer{405, invalidRequest, "method_not_allowed", "", "", 0}},
 	{errBodySilent, answer{408, invalidRequest, "body_timeout", "", "", 0}},
 	{errBodyTooLarge, answer{413, invalidRequest, "request_too_large", "", "", 0}},
+	{errLargeHeader, answer{431, invalidRequest, "header_too_large", "", "", 0}},
 	{errContentType, answer{415, invalidRequest, "unsupported_content_type", "", "", 0}},
 	{errContentEncoding, answer{415, invalidRequest, "unsupported_content_encoding", "", "", 0}},
 	{errConnections, answer{503, serverError, "too_many_connections", "", "", busyDelay}},

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"berth/ingress/http1"
 	"berth/llmserver"
 )
 
@@ -133,6 +134,14 @@ func (s *Server) identify(c *gin.Context) {
 		c.Request.Header[requestIDHeader] = values
 	}
 	c.Writer.Header()[requestIDHeader] = values[:1:1] // one slice for both
+}
+
+// boundHeader refuses a request whose header is too large.
+func boundHeader(c *gin.Context) {
+	if http1.HeaderTooLarge(c.Request) {
+		refuse(c, errLargeHeader)
+		c.Abort()
+	}
 }
 
 func requestID(c *gin.Context) string { return c.GetHeader(requestIDHeader) }

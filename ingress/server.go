@@ -261,6 +261,7 @@ func listen(address string, h http.Handler, log *slog.Logger) (*listener, error)
 		})),
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       keepAlive,
+		MaxHeaderBytes:    http1.ReadHeaderBytes,
 		Protocols:         new(http.Protocols),
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: 1000},
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),

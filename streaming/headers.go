@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+
+	"golang.org/x/net/http/httpguts"
 )
 
 // CopyRequestHeader sets in dst the fields of the client's request src that are meant for the upstream server. Left
@@ -57,7 +59,7 @@ func CopyResponseHeader(dst, src http.Header) {
 // turning a short answer into one of known length, which could carry none.
 func announceTrailer(dst, trailer http.Header) {
 	for name := range trailer {
-		if !hopByHop(name) && !internal(name) {
+		if inTrailer(name) {
 			dst.Add("Trailer", name)
 		}
 	}
@@ -67,10 +69,17 @@ func announceTrailer(dst, trailer http.Header) {
 // not come is left out: net/http would never end an HTTP/2 stream whose trailer has fields without values alone.
 func copyTrailer(dst, trailer http.Header) {
 	for name, values := range trailer {
-		if len(values) > 0 && !hopByHop(name) && !internal(name) {
+		if len(values) > 0 && inTrailer(name) {
 			dst[http.TrailerPrefix+name] = slices.Clip(values)
 		}
 	}
+}
+
+// inTrailer reports whether a field may be passed on in a trailer: not those by which messages are
+// framed, routed, authenticated or understood, which are forbidden there (RFC 9110, section 6.5.1)
+// and make some clients fail.
+func inTrailer(name string) bool {
+	return httpguts.ValidTrailerHeader(name) && !hopByHop(name) && !internal(name)
 }
 
 func copyEndToEnd(dst, src http.Header, private func(name string) bool) {

@@ -125,7 +125,7 @@ func (c *client) pass(tap *Tap, silence time.Duration) error {
 
 // errNoDone is the end of a stream that is delimited by nothing but the end of its connection, which a process that
 // dies brings about just as well.
-var errNoDone = errors.New("the connection ended before [DONE]")
+var errNoDone = errors.New("the connection ended before the last event of the stream")
 
 // passEvents passes an event stream on in whole events.
 func (c *client) passEvents(tap *Tap, alive *keepAlive) error {
@@ -133,11 +133,12 @@ func (c *client) passEvents(tap *Tap, alive *keepAlive) error {
 	done := c.resp.ProtoMajor != 1 || len(c.resp.TransferEncoding) > 0 // or its end can be told from a break
 	buf := borrow(smallBuffer)
 	ends := newEventEnds()
+	var last lastEvent
 	held, inEvent := 0, false // buf[:held] waits for the end of its event; inEvent: the client has the start of it
 	for {
 		n, err := c.resp.Body.Read(buf[held:])
 		have := held + n
-		if done = done || hasDone(buf[:have]); err == io.EOF && !done {
+		if done = done || hasDone(buf[:have]) || last.in(buf[held:have]); err == io.EOF && !done {
 			err = errNoDone
 		}
 		cut := ends.last(buf[held:have])

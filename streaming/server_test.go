@@ -203,7 +203,8 @@ func TestHeaderStatusAndTrailerArriveAsTheUpstreamSentThem(t *testing.T) {
 				Header: http.Header{
 					"Date": {"Mon, 02 Jan 2006 15:04:05 GMT"}, "X-Ratelimit-Limit": {"1", "2"}, "X-Slot-Seq": {"1"}, "Connection": {"x-gone"}, "X-Gone": {"1"},
 				},
-				Trailer: http.Header{"X-Sum": {"7", "8"}, "X-Slot-Seq": {"2"}},
+				Trailer: http.Header{"X-Sum": {"7", "8"}, "X-Slot-Seq": {"2"},
+					"Content-Length": {"1"}, "Transfer-Encoding": {"chunked"}, "Host": {"elsewhere"}, "Authorization": {"Bearer"}, "Content-Type": {"a/b"}},
 			}
 			handler, _ := relaying(time.Minute, func(*http.Request) *http.Response { return upstream })
 			client, _ := serve(t, h2, handler)

@@ -136,6 +136,7 @@ func (f agentFlags) serve(server *agent.Server, listener net.Listener, stop <-ch
 		ConnContext:       agent.ConnContext,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       5 * time.Minute,
+		MaxHeaderBytes:    http1server.ReadHeaderBytes,
 		Protocols:         new(http.Protocols),
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}

@@ -114,7 +114,7 @@ func TestAnAnswerThatIsNotHTTPIsSaidToBe(t *testing.T) {
 		"a broken header":     "HTTP/1.1 200 OK\r\nno colon here\r\n\r\n",
 		"too large a head":    "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 300<<10) + "\r\n\r\n",
 		"endless fields":      "HTTP/1.1 200 OK\r\n" + strings.Repeat("X: y\r\n", 60<<10),
-		"endless preliminary": strings.Repeat("HTTP/1.1 102 Processing\r\n\r\n", 6),
+		"endless preliminary": strings.Repeat("HTTP/1.1 102 Processing\r\n\r\n", maxHead/20),
 		"another protocol":    "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -12,19 +12,17 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-const maxInterim = 5 // answers of 1xx before the one that counts
-
 var (
-	errInterim = errors.New("it is interim answers only")
 	errUpgrade = errors.New("it changes the protocol unasked")
 	errCoding  = errors.New("its transfer coding is not chunked alone")
 	errLength  = errors.New("its length is contradictory or no number")
 )
 
-// readResponse reads the head of the answer, past interim ones.
+// readResponse reads the header of the response, past interim ones: any number of them, as long as all
+// together fit into maxHead.
 func (x *exchange) readResponse() error {
 	room := maxHead
-	for range maxInterim + 1 {
+	for {
 		head, err := x.readHead(room)
 		if err != nil {
 			return err
@@ -43,7 +41,6 @@ func (x *exchange) readResponse() error {
 			return nil
 		}
 	}
-	return errInterim
 }
 
 // frame finds out how the body ends and whether the connection lives on, by

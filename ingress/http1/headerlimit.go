@@ -1,0 +1,24 @@
+package http1
+
+import "net/http"
+
+const (
+	// MaxHeaderBytes bounds the header of a request, its target included. 64 KiB is what uvicorn, and so
+	// vLLM and SGLang, take, and several times what browsers, SDKs and gateways send with cookies and
+	// tokens; nginx and HAProxy take less.
+	MaxHeaderBytes = 64 << 10
+	// ReadHeaderBytes is where a server stops reading. It is more than the bound so that a request
+	// beyond the bound can be answered in the API's own form; one beyond this gets net/http's.
+	ReadHeaderBytes = 2 * MaxHeaderBytes
+)
+
+// HeaderTooLarge reports whether a request's header is larger than MaxHeaderBytes.
+func HeaderTooLarge(r *http.Request) bool {
+	size := len(r.RequestURI) + len(r.Host)
+	for name, values := range r.Header {
+		for _, value := range values {
+			size += len(name) + len(value) + len(": \r\n")
+		}
+	}
+	return size > MaxHeaderBytes
+}
