@@ -124,6 +124,23 @@ func TestABoundWaitEndsWhenItsReplicaLeaves(t *testing.T) {
 	})
 }
 
+// A replica that drains takes nothing new: a request that is bound to it waits no longer, though the others have room.
+func TestABoundWaitEndsWhenItsReplicaDrains(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 1, 1)
+		r := watching(f, newByText, roomy)
+		holder := mustChoose(t, r, "a")
+		bound := beginBound(t, r, f.replicas[0])
+		synctest.Wait()
+		f.replicas[0].Drain()
+		<-bound.done
+		if _, ok := errors.AsType[*UnavailableError](bound.err); !ok || bound.took != 0 {
+			t.Errorf("it got %v after %v", bound.err, bound.took)
+		}
+		serve(t, holder)
+	})
+}
+
 func TestABoundRequestHasLostNobody(t *testing.T) {
 	onEveryPolicy(t, func(t *testing.T, fleet *fleet, build Builder, _ int) {
 		r := New(fleet.replicas, build, roomy, Hooks{Decided: func(d Decision) {

@@ -238,3 +238,20 @@ func TestLineRanksAWaiterWhoseTurnIsOverdue(t *testing.T) {
 		t.Error("the slot does not go to the one whose patience is at its end")
 	}
 }
+
+// A waiter that is ranked anew is ranked by nothing of the ranking before, however many replicas that had.
+func TestWaiterRankedAnewForgetsTheRankingBefore(t *testing.T) {
+	for n := range 2*fewRanked + 2 {
+		f := newFleet(t, slices.Repeat([]int{1}, 3*fewRanked)...)
+		g := &generation{members: f.replicas, index: make(map[*llmserver.Replica]int)}
+		for i, m := range f.replicas {
+			g.index[m] = i
+		}
+		w := new(waiter)
+		w.rank(g, slices.Values([]Tier{{Replicas: f.replicas[1 : n+1]}}))
+		w.rank(g, slices.Values([]Tier{{Replicas: f.replicas[:1]}}))
+		if i := slices.IndexFunc(w.tiers[1:], func(tier uint16) bool { return tier != 0 }); w.tiers[0] != 1 || i >= 0 {
+			t.Errorf("after a ranking of %d replicas and one of another, the tiers are %v", n, w.tiers)
+		}
+	}
+}

@@ -253,7 +253,7 @@ func (r *Router) handOver(s *llmserver.Slot) bool {
 	return true
 }
 
-// freed gives out what came free on a replica otherwise than by release.
+// freed gives out a slot that came free on a replica otherwise than by release.
 func (r *Router) freed(replica *llmserver.Replica) {
 	if r.waiting.Load() == 0 {
 		return
@@ -262,8 +262,7 @@ func (r *Router) freed(replica *llmserver.Replica) {
 	defer r.mu.Unlock()
 	g := r.current.Load()
 	if i, member := g.index[replica]; member {
-		for r.offer(g, i) {
-		}
+		r.offer(g, i)
 	}
 }
 
@@ -316,7 +315,7 @@ func (g *generation) spare() {
 func (g *generation) mayServe(p *Payload, tried []*llmserver.Replica) bool {
 	if p.Only != nil {
 		_, member := g.index[p.Only]
-		return member && !p.Only.Draining() && !slices.Contains(tried, p.Only)
+		return member && !p.Only.Draining() // one that was tried is ranked by nobody, so nobody waits for it
 	}
 	return slices.ContainsFunc(g.staying, func(m *llmserver.Replica) bool { return !slices.Contains(tried, m) })
 }

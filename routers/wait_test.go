@@ -71,6 +71,9 @@ func TestAFreedSlotGoesToTheOldestAtThatMoment(t *testing.T) {
 		}
 		serve(t, holder)
 		f.wantIdle(t)
+		if slots, passedOver := r.Handed(); slots != 3 || passedOver != 0 {
+			t.Errorf("%d slots are counted as handed over, %d times past somebody; want 3, 0", slots, passedOver)
+		}
 		if n := f.fakes[0].cancels; n != 0 {
 			t.Errorf("%d cancels", n)
 		}

@@ -1,0 +1,171 @@
+package routers
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"berth/llmserver"
+)
+
+// The queue timeout is for all waits of a request together, also when it is chosen for again.
+func TestRetryWaitsOnlyTheRestOfTheQueueTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 1)
+		r := New(f.replicas, newByText, Limits{MaxQueued: -1, QueueTimeout: 10 * time.Second}, Hooks{})
+		holder, payload := mustChoose(t, r, ""), new(Payload)
+		time.AfterFunc(6*time.Second, func() { serve(t, holder) })
+		first, err := r.Choose(t.Context(), payload)
+		if err != nil || payload.Waited != 6*time.Second {
+			t.Fatalf("the first attempt got %v after %v in the queue", err, payload.Waited)
+		}
+		serve(t, first)
+		holder = mustChoose(t, r, "")
+		began := time.Now()
+		if _, err := r.Choose(t.Context(), payload); err != ErrWaitOver || time.Since(began) != 4*time.Second {
+			t.Errorf("the second attempt got %v after %v; want ErrWaitOver after 4 s", err, time.Since(began))
+		}
+		if payload.Waited != 10*time.Second {
+			t.Errorf("the request waited %v in all; want 10 s", payload.Waited)
+		}
+		serve(t, holder)
+		f.wantIdle(t)
+	})
+}
+
+// Time in the queue is counted once, also where a slot is refused and the request queues again.
+func TestTimeInTheQueueIsCountedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 1, 1)
+		r := New(f.replicas, newByText, roomy, Hooks{})
+		a, b := mustChoose(t, r, "a"), mustChoose(t, r, "b")
+		all := inLine(t, r, "")
+		time.Sleep(2 * time.Second)
+		f.fakes[0].faults = func(string) error { return llmserver.ErrFull }
+		a.Release()
+		time.Sleep(3 * time.Second)
+		serve(t, b)
+		if got := served(all); len(got) != 1 || all[0].payload.Waited != 5*time.Second {
+			t.Errorf("%v were served; the request counts %v in the queue; want 5 s", got, all[0].payload.Waited)
+		}
+		endAll(t, all)
+		f.wantIdle(t)
+	})
+}
+
+// A request whose own process has no descriptor left asks nobody else, also when it has queued.
+func TestOwnExhaustionEndsTheWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 1, 1)
+		r := New(f.replicas, newByText, roomy, Hooks{})
+		a, b := mustChoose(t, r, "a"), mustChoose(t, r, "b")
+		q := inLine(t, r, "")[0]
+		f.fakes[0].faults = func(string) error { return llmserver.ErrExhausted }
+		a.Release()
+		synctest.Wait()
+		if !q.ended() || !errors.Is(q.err, llmserver.ErrExhausted) {
+			t.Errorf("it ended: %t, with %v; want ErrExhausted", q.ended(), q.err)
+		}
+		serve(t, b)
+		endAll(t, []*request{q})
+		f.wantIdle(t)
+	})
+}
+
+// A client that goes while its slot is being confirmed takes no other one.
+func TestClientThatGoesDuringTheConfirmationTakesNoOtherSlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 1, 1)
+		r := New(f.replicas, newByText, roomy, Hooks{})
+		a, b := mustChoose(t, r, "a"), mustChoose(t, r, "b")
+		q := inLine(t, r, "")[0]
+		f.fakes[0].faults = func(op string) error {
+			time.Sleep(time.Second)
+			return context.Canceled
+		}
+		a.Release()
+		synctest.Wait()
+		serve(t, b) // nobody is in the queue at this moment
+		asked := false
+		f.fakes[1].faults = func(string) error {
+			asked = true
+			return nil
+		}
+		gone := errors.New("the client is gone")
+		q.cancel(gone)
+		<-q.done
+		if q.err != gone {
+			t.Errorf("it ended with %v", q.err)
+		}
+		f.wantIdle(t)
+		if asked || f.fakes[1].cancels != 0 {
+			t.Error("a slot of the other replica was taken for it")
+		}
+	})
+}
+
+// A slot that comes in the moment in which the queue timeout ends is used.
+func TestSlotAtTheEndOfTheQueueTimeoutIsUsed(t *testing.T) {
+	f := newFleet(t, 1)
+	r := New(f.replicas, newByText, roomy, Hooks{})
+	over := make(chan struct{})
+	close(over)
+	for range 64 { // which of the two await sees first is a matter of chance
+		holder := mustChoose(t, r, "")
+		w, err := r.choice(new(Payload), nil).enqueue()
+		if err != nil {
+			t.Fatal(err)
+		}
+		serve(t, holder)
+		h := r.await(t.Context(), w, over)
+		if h.slot == nil || h.err != nil {
+			t.Fatalf("the request got %v instead of its slot", h.err)
+		}
+		h.slot.Release()
+		f.replicas[0].Wait() // until the backend has it back
+	}
+	f.wantIdle(t)
+}
+
+// A slot that comes when the client has gone goes to the next in the queue, without any call at its replica.
+func TestSlotOfAClientThatHasGoneIsPassedOn(t *testing.T) {
+	f := newFleet(t, 1)
+	r := New(f.replicas, newByText, roomy, Hooks{})
+	gone, cancel := context.WithCancelCause(t.Context())
+	cancel(context.Canceled)
+	enqueue := func(id string) *waiter {
+		w, err := r.choice(&Payload{RequestID: id}, nil).enqueue()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return w
+	}
+	for passed := 0; passed < 10; { // which of the two await sees first is a matter of chance
+		holder := mustChoose(t, r, "")
+		first, second := enqueue("first"), enqueue("second")
+		serve(t, holder)
+		before := f.fakes[0].cancels
+		if h := r.await(gone, first, nil); h.slot != nil {
+			r.release(h.slot)
+		} else {
+			passed++
+			f.replicas[0].Wait()
+			if n := f.fakes[0].cancels - before; n != 0 {
+				t.Errorf("%d slots were given back", n)
+			}
+		}
+		select {
+		case h := <-second.done:
+			if slots := f.replicas[0].Slots(); len(slots) != 1 || slots[0].Holder != "second" {
+				t.Errorf("the replica has %+v; want the slot of the second request", slots)
+			}
+			h.slot.Release()
+			f.replicas[0].Wait() // until the backend has it back
+		default:
+			t.Fatal("the next in the queue did not get the slot")
+		}
+	}
+	f.wantIdle(t)
+}
