@@ -63,7 +63,7 @@ func TestRefreshDoesNotUndoAReload(t *testing.T) {
 	var refresh sync.WaitGroup
 	r.mu.Lock()
 	refresh.Go(r.Refresh)
-	waitUntilLocked(t, "(*Router).refresh")
+	waitUntilLocked(t, "(*Router).Refresh")
 	next := *r.current.Load()
 	next.members = f.replicas
 	next.index = map[*llmserver.Replica]int{f.replicas[0]: 0, f.replicas[1]: 1}
