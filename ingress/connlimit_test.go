@@ -142,8 +142,10 @@ func TestOwnExhaustionIsToldWithoutInternalsAndBlamesNoReplica(t *testing.T) {
 	if n := f.metric("berth_exhausted_total"); n < 20 {
 		t.Errorf("counted %v", n)
 	}
-	if n, found := f.series(`berth_upstream_errors_total{model="m",phase="connect"}`); found {
-		t.Errorf("%v errors are counted against replicas", n)
+	for _, phase := range []string{phaseConnect, phaseFirstByte} {
+		if n, _ := f.series(`berth_upstream_errors_total{model="m",phase="` + phase + `"}`); n != 0 {
+			t.Errorf("%v errors are counted against replicas", n)
+		}
 	}
 	if n := f.metric(`berth_releases_total{cause="walked_away",model="m"}`); n < 20 {
 		t.Errorf("%v slots were given back as not used", n)

@@ -67,9 +67,6 @@ func (s *Selection) Dispatch(req *http.Request) (*http.Response, error) {
 func (s *Selection) Fail(err error) {
 	s.outcome.Err = err
 	s.slot.Blame(err)
-	if s.resp != nil {
-		s.slot.Abandoned(s.router.Members())
-	}
 }
 
 // Release ends the selection: it closes the answer's body, gives the slot to

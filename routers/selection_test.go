@@ -61,6 +61,22 @@ func TestNothingIsDispatchedToAReplicaThatLeft(t *testing.T) {
 	}
 }
 
+// A request that its replica did not answer was dispatched all the same: nobody may take its slot for unused.
+func TestOutcomeOfARequestThatBreaksIsDispatched(t *testing.T) {
+	f := newFleet(t, 1)
+	var heard []Outcome
+	r := New(f.replicas, newByText, roomy, Hooks{Released: func(_ *Payload, _ string, o Outcome) { heard = append(heard, o) }})
+	sel := mustChoose(t, r, "")
+	f.fakes[0].faults = func(string) error { return llmserver.ErrBroken }
+	if _, err := sel.Dispatch(&http.Request{}); !errors.Is(err, llmserver.ErrBroken) {
+		t.Errorf("Dispatch = %v; want ErrBroken", err)
+	}
+	sel.Release()
+	if len(heard) != 1 || !heard[0].Dispatched || heard[0].Answered || !errors.Is(heard[0].Err, llmserver.ErrBroken) {
+		t.Errorf("heard %+v", heard)
+	}
+}
+
 // journal hears everything that a router tells, in order.
 type journal struct {
 	*byText

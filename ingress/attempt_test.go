@@ -1,0 +1,113 @@
+package ingress
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"berth/llmserver"
+)
+
+// Why a request is tried again, as the metric of retries names it.
+func TestRetryReasonOfEachError(t *testing.T) {
+	for err, want := range map[error]string{
+		llmserver.ErrNoConnection: "no_connection",
+		llmserver.ErrExhausted:    "exhausted",
+		llmserver.ErrGone:         "replica_gone",
+		llmserver.ErrBusy:         "engine_busy",
+		llmserver.ErrFull:         "refused",
+		llmserver.ErrDraining:     "refused",
+		llmserver.ErrToken:        "refused",
+		llmserver.ErrBroken:       "broken",
+		llmserver.ErrTimeout:      "",
+		llmserver.ErrNotHTTP:      "",
+		context.Canceled:          "",
+	} {
+		c, _ := gin.CreateTestContext(httptest.NewRecorder())
+		c.Request = httptest.NewRequest(http.MethodPost, "/v1/completions", nil)
+		x := &exchange{c: c}
+		if got := x.again(fmt.Errorf("replica a: %w", err)); got != want {
+			t.Errorf("%v is retried as %q; want %q", err, got, want)
+		}
+		if got := x.again(err); want == "broken" && got != "" {
+			t.Error("a second break is retried")
+		}
+		ctx, leave := context.WithCancel(t.Context())
+		leave()
+		c.Request = c.Request.WithContext(ctx)
+		if got := (&exchange{c: c}).again(err); got != "" {
+			t.Errorf("%v is retried for a client that has gone", err)
+		}
+	}
+}
+
+// attempts is a backend that records the contexts of the requests that it gets, and fails the first of them.
+type attempts struct {
+	llmserver.Backend
+	mu       *sync.Mutex
+	contexts *[]context.Context
+}
+
+func (a attempts) Do(req *http.Request, t llmserver.Token) (*http.Response, llmserver.Report, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, earlier := range *a.contexts {
+		if earlier.Err() == nil {
+			return nil, llmserver.Report{}, fmt.Errorf("%w: an earlier attempt is still under way", llmserver.ErrNotHTTP)
+		}
+	}
+	if *a.contexts = append(*a.contexts, req.Context()); len(*a.contexts) == 1 {
+		return nil, llmserver.Report{}, llmserver.ErrNoConnection
+	}
+	return a.Backend.Do(req, t)
+}
+
+// What belongs to an attempt, its timers among it, ends before the next one begins.
+func TestAttemptEndsBeforeTheNextOne(t *testing.T) {
+	f := serve(t, modelOn("n", refusing(1)))
+	var mu sync.Mutex
+	var contexts []context.Context
+	f.registry.pool.Dial = func(e llmserver.Endpoint) (llmserver.Backend, error) {
+		b, err := dial(e)
+		return attempts{b, &mu, &contexts}, err
+	}
+	m := modelOn("m", upstream(t, ok), upstream(t, ok))
+	m.FirstByteTimeout, m.GapTimeout = time.Hour, time.Hour
+	f.mustApply(m)
+	if r := f.post("/v1/completions", streamed("m")); r.body != "ok" {
+		t.Errorf("got %d %s", r.StatusCode, r.body)
+	}
+	if len(contexts) != 2 {
+		t.Errorf("%d attempts were made; want 2", len(contexts))
+	}
+}
+
+// The memory of a request's body is given back when its answer begins, not when that ends.
+func TestBodyIsGivenBackWhenTheAnswerBegins(t *testing.T) {
+	end := make(chan struct{})
+	finish := sync.OnceFunc(func() { close(end) })
+	defer finish()
+	f := serve(t, modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		writes("data: {}\n\n")(w)
+		<-end
+	})))
+	body := `{"model":"m","stream":true,"prompt":"` + strings.Repeat("x", 100_000) + `"}`
+	answer := f.background(func() reply { return f.post("/v1/completions", body) })
+	f.eventually("the answer has begun", func() bool {
+		n, _ := f.series(`berth_slots{model="m",replica="a",state="running"}`)
+		return n == 1 && f.budget.held.Load() == 0
+	})
+	finish()
+	if r := receive(t, answer); r.StatusCode != 200 || r.err != nil {
+		t.Errorf("got %d %v", r.StatusCode, r.err)
+	}
+}
