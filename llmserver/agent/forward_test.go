@@ -128,15 +128,25 @@ func (s *stand) headerReport() llmserver.Report {
 // The read deadline of an upload must not outlive it: net/http takes its end for that of the client.
 func TestResponseMayTakeLongerThanAnUploadMayBeSilent(t *testing.T) {
 	const silence = 50 * time.Millisecond
-	s := newStand(t, 1, func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case <-r.Context().Done():
-		case <-time.After(4 * silence):
-			io.WriteString(w, "late")
+	for _, protocol := range []string{"HTTP/1.1", "HTTP/2.0"} {
+		s := newStand(t, 1, func(w http.ResponseWriter, r *http.Request) {
+			select {
+			case <-r.Context().Done():
+			case <-time.After(4 * silence):
+				io.WriteString(w, "late")
+			}
+		}, func(c *Config) { c.BodyTimeout = silence })
+		if protocol == "HTTP/2.0" {
+			transport := &http.Transport{Protocols: new(http.Protocols)}
+			transport.Protocols.SetUnencryptedHTTP2(true)
+			defer transport.CloseIdleConnections()
+			s.client.Transport = transport
 		}
-	}, func(c *Config) { c.BodyTimeout = silence })
-	if a, err := s.try(http.MethodPost, "/v1/completions", "{}"); err != nil || a.text != "late" {
-		t.Errorf("%q, %v", a.text, err)
+		for range 2 { // also on a connection that was used before
+			if a, err := s.try(http.MethodPost, "/v1/completions", "{}"); err != nil || a.text != "late" || a.Proto != protocol {
+				t.Errorf("%q, %v", a.text, err)
+			}
+		}
 	}
 }
 
