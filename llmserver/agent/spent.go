@@ -17,9 +17,6 @@ type spent struct {
 
 func (s *spent) add(t llmserver.Token) {
 	if now := time.Now(); s.young == nil || now.Sub(s.since) >= MaxLease {
-		if now.Sub(s.since) >= 2*MaxLease {
-			s.young = nil
-		}
 		s.old, s.young, s.since = s.young, make(map[llmserver.Token]struct{}), now
 	}
 	s.young[t] = struct{}{}

@@ -141,6 +141,30 @@ func TestAnAnswerThatEndsInItsHeadIsNotTriedAgain(t *testing.T) {
 		})
 		_, _, err := do(dial(t, base), post(t.Context(), "/"))
 		wantErr(t, err, llmserver.ErrNotHTTP)
+		if err != nil && !strings.Contains(err.Error(), errCutHead.Error()) {
+			t.Errorf("the error says %q", err)
+		}
+	}
+}
+
+// Interim responses are bounded in number and, with the final one, in bytes.
+func TestInterimResponsesAreBoundedTogether(t *testing.T) {
+	interim := func(size int) string {
+		return "HTTP/1.1 102 Processing\r\nX: " + strings.Repeat("x", size) + "\r\n\r\n"
+	}
+	for _, c := range []struct {
+		response string
+		want     error
+	}{
+		{strings.Repeat(interim(1), maxInterim) + small, nil},
+		{strings.Repeat(interim(1), maxInterim+1) + small, errInterim},
+		{strings.Repeat(interim(maxHead/3), 2) + small, nil},
+		{strings.Repeat(interim(maxHead/3), 3) + small, errTooLong},
+	} {
+		x := begun(http.MethodPost, &script{bytes: []byte(c.response)})
+		if err := x.readResponse(); err != c.want {
+			t.Errorf("%d bytes: %v; want %v", len(c.response), err, c.want)
+		}
 	}
 }
 

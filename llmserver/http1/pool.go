@@ -121,9 +121,6 @@ func (p *pool) drop() {
 func (p *pool) close() {
 	p.mu.Lock()
 	p.closed = true
-	if p.timer != nil {
-		p.timer.Stop()
-	}
 	p.mu.Unlock()
 	p.drop()
 }

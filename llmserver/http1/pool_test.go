@@ -63,6 +63,7 @@ func TestWhatEndsOddlyIsNotUsedAgain(t *testing.T) {
 		"close":                {"HTTP/1.1 200 OK\r\nConnection: a, Close\r\nContent-Length: 0\r\n\r\n", false},
 		"a length and chunks":  {"HTTP/1.1 200 OK\r\nContent-Length: 11\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n", false},
 		"more than a length":   {small + "HTTP/1.1 200 OK\r\n\r\n", false},
+		"more than a length 0": {"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\nx", false},
 		"more than no body":    {"HTTP/1.1 204 No Content\r\nContent-Length: 1\r\n\r\nx", false},
 		"no body, announced":   {"HTTP/1.1 204 No Content\r\nContent-Length: 1\r\n\r\n", false},
 		"more than chunks":     {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nx", false},
