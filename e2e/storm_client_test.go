@@ -121,7 +121,8 @@ func (c *crowd) judge(q question, a answer, aborts bool) {
 			c.broken.Add(1)
 		}
 		said := a.body
-		if i := bytes.LastIndex(said, []byte("data: {\"error\"")); i >= 0 && lastErrorCode(said) == "upstream_broken" {
+		// A client that leaves may do so within the error event.
+		if i := bytes.LastIndex(said, []byte("data: {\"error\"")); i >= 0 && (aborts || lastErrorCode(said) == "upstream_broken") {
 			said = said[:i]
 		}
 		if a.status == http.StatusOK && !bytes.HasPrefix(q.want, said) {

@@ -62,7 +62,7 @@ func (c *client) Close() {
 
 // Reserve reserves at the agent, waiting in its line for as long as wait says.
 func (c *client) Reserve(ctx context.Context, t llmserver.Token, wait time.Duration) (llmserver.Report, error) {
-	ctx, stop := context.WithTimeout(ctx, wait+controlTimeout)
+	ctx, stop := context.WithTimeoutCause(ctx, wait+controlTimeout, errAgentLate)
 	defer stop()
 	body := fmt.Sprintf(`{"token":%q,"lease_s":%g,"wait_ms":%d}`, t, DefaultLease.Seconds(), wait.Milliseconds())
 	answer, err := c.call(ctx, http.MethodPost, "/internal/slots", body)
@@ -146,8 +146,9 @@ func (c *client) Probe(ctx context.Context) (llmserver.Report, error) {
 }
 
 var (
-	errNoAgent = errors.New("it does not speak the slot protocol of berth llmserver")
-	errSecret  = errors.New("its agent refuses the slot secret")
+	errNoAgent   = errors.New("it does not speak the slot protocol of berth llmserver")
+	errSecret    = errors.New("its agent refuses the slot secret")
+	errAgentLate = errors.New("its agent did not respond in time")
 )
 
 // call makes a control call. They all may be made twice, so one that met a

@@ -147,7 +147,7 @@ func TestAnAnswerThatEndsInItsHeadIsNotTriedAgain(t *testing.T) {
 	}
 }
 
-// Interim responses are bounded in number and, with the final one, in bytes.
+// Interim responses are bounded in bytes, together with the final one.
 func TestInterimResponsesAreBoundedTogether(t *testing.T) {
 	interim := func(size int) string {
 		return "HTTP/1.1 102 Processing\r\nX: " + strings.Repeat("x", size) + "\r\n\r\n"
@@ -156,8 +156,7 @@ func TestInterimResponsesAreBoundedTogether(t *testing.T) {
 		response string
 		want     error
 	}{
-		{strings.Repeat(interim(1), maxInterim) + small, nil},
-		{strings.Repeat(interim(1), maxInterim+1) + small, errInterim},
+		{strings.Repeat(interim(1), 100) + small, nil},
 		{strings.Repeat(interim(maxHead/3), 2) + small, nil},
 		{strings.Repeat(interim(maxHead/3), 3) + small, errTooLong},
 	} {
