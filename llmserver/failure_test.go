@@ -1,0 +1,62 @@
+package llmserver
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// The sentinel decides whether the request may be sent again, so one that the replica may be at work on is never an old
+// connection's failure.
+func TestProgressFailureTellsWhatMayBeSentAgain(t *testing.T) {
+	reset := dialError("read", syscall.ECONNRESET, nil)
+	silent := &net.OpError{Op: "read", Net: "tcp", Err: os.NewSyscallError("read", syscall.ETIMEDOUT)} // by the kernel's probes
+	for name, c := range map[string]struct {
+		progress Progress
+		after    time.Duration
+		err      error
+		want     []error // of those that decide
+		text     string
+	}{
+		"not connected":                    {Progress{}, 0, reset, []error{ErrNoConnection}, "no connection: read: connection reset by peer"},
+		"not connected in time":            {Progress{}, 0, silent, []error{ErrNoConnection, ErrConnectTimeout}, "no connection: timed out"},
+		"new":                              {Progress{Connected: true}, 0, reset, []error{ErrBroken}, ""},
+		"used before":                      {Progress{Connected: true, Reused: true}, staleness - 1, reset, []error{ErrBroken, ErrStale}, ""},
+		"used before, and it had time":     {Progress{Connected: true, Reused: true}, staleness, reset, []error{ErrBroken}, ""},
+		"silent":                           {Progress{Connected: true}, 0, silent, []error{ErrTimeout}, ""},
+		"silent, used before":              {Progress{Connected: true, Reused: true}, 0, silent, []error{ErrTimeout}, ""},
+		"some of the response":             {Progress{Connected: true, Answered: true}, 0, reset, []error{ErrNotHTTP}, ""},
+		"some of it, on one used before":   {Progress{Connected: true, Reused: true, Answered: true}, 0, reset, []error{ErrNotHTTP}, ""},
+		"some of it, and silent from then": {Progress{Connected: true, Answered: true}, 0, silent, []error{ErrNotHTTP}, "the answer is not HTTP: timed out"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c.progress.At = time.Now()
+				time.Sleep(c.after)
+				err := c.progress.Failure(t.Context(), c.err)
+				for _, sentinel := range []error{ErrNoConnection, ErrConnectTimeout, ErrBroken, ErrStale, ErrTimeout, ErrNotHTTP, ErrExhausted} {
+					want := false
+					for _, w := range c.want {
+						want = want || w == sentinel
+					}
+					if errors.Is(err, sentinel) != want {
+						t.Errorf("%v; want %v", err, c.want)
+					}
+				}
+				if c.text != "" && err.Error() != c.text {
+					t.Errorf("the text is %q; want %q", err, c.text)
+				}
+				gone, leave := context.WithCancelCause(t.Context())
+				leave(errReplyLost)
+				if err := c.progress.Failure(gone, c.err); err != errReplyLost {
+					t.Errorf("when the client has gone: %v", err)
+				}
+			})
+		})
+	}
+}
