@@ -97,11 +97,13 @@ func (s *Server) checkAdminHost(hostport string) error {
 // checkOrigin refuses what a browser sends for a page of another site: with any method where the
 // call manages engines, some of which are managed by GET, else with those that change something.
 func checkOrigin(origins *http.CrossOriginProtection, r *http.Request) error {
-	as := *r
-	if llmserver.Manages(r.URL.Path) {
+	as, manages := *r, llmserver.Manages(r.URL.Path)
+	if manages {
 		as.Method = http.MethodPost
 	}
-	if origins.Check(&as) != nil {
+	// An image of another site's page is asked for without either header where the listener is plain HTTP.
+	unmarked := r.Header.Get("Sec-Fetch-Site") == "" && r.Header.Get("Origin") == ""
+	if origins.Check(&as) != nil || manages && unmarked && strings.HasPrefix(r.UserAgent(), "Mozilla/") {
 		return errCrossSite
 	}
 	return nil

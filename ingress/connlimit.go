@@ -145,11 +145,15 @@ func markSurplus(ctx context.Context, c net.Conn) context.Context {
 var errConnections = errors.New("The server has as many connections as it can take; try again later.")
 
 // refuseSurplus answers a request on a connection beyond the limit. It reports whether it was one.
+// Health checks are served: a process that has enough to do must not be restarted for it.
 func refuseSurplus(w http.ResponseWriter, r *http.Request) bool {
 	if r.Context().Value(surplusKey{}) == nil {
 		return false
 	}
 	w.Header().Set("Connection", "close")
+	if probes[r.URL.Path] {
+		return false
+	}
 	answerFor(errConnections).write(w, r)
 	return true
 }

@@ -60,13 +60,18 @@ func TestAConnectionBeyondTheLimitIsToldSoAndClosed(t *testing.T) {
 	if log := f.log.take(); strings.Count(log, "connections beyond the limit") != 1 || !strings.Contains(log, "limit=2") {
 		t.Errorf("logged:\n%s", log)
 	}
+	conn, r := f.raw("GET /livez HTTP/1.1\r\nHost: berth\r\n\r\n") // a busy process must not be restarted for it
+	if got := readReply(t, r, "GET"); got.StatusCode != 200 || !got.Close {
+		t.Errorf("a health check got %d %s", got.StatusCode, got.body)
+	}
+	conn.Close()
 	f.h2.CloseIdleConnections()
 	second.Close()
 	f.eventually("there is room again", func() bool { return f.public.open() == 1 && len(f.connLimit.surplus) == 0 })
 	if r := f.chat("m"); r.body != "ok" {
 		t.Errorf("with room: %d %s %v", r.StatusCode, r.body, r.err)
 	}
-	if n := f.metric("berth_connections_refused_total"); n != 3*maxSurplus+1 {
+	if n := f.metric("berth_connections_refused_total"); n != 3*maxSurplus+2 {
 		t.Errorf("%v connections were refused", n)
 	}
 	if open, limit := f.metric("berth_connections"), f.metric("berth_connections_limit"); open != 2 || limit != 2 {

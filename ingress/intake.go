@@ -55,6 +55,7 @@ func (x *exchange) resolve(t *table, p payload, h *promptHasher) error {
 	x.stream = p.stream
 	x.payload = routers.Payload{
 		RequestID: requestID(x.c),
+		Stream:    p.stream,
 		Model:     x.model.config.ID,
 		Adapter:   adapter,
 		Text:      p.text().of(x.body.Bytes()),

@@ -68,6 +68,7 @@ func (s *Server) post(c *gin.Context) {
 		s.response(c) // to be cancelled
 	case s.isExtraPath(p):
 		s.proxy(c)
+		c.Writer.WriteHeaderNow() // else gin adds a text of its own to an empty 404
 	default:
 		refuse(c, errClosedPath)
 	}

@@ -62,9 +62,6 @@ type model struct {
 func newRegistry(m *metrics, log *slog.Logger) *registry {
 	r := &registry{metrics: m, log: log, closing: make(chan struct{})}
 	r.pool.Dial = dial
-	if PlainWire() {
-		r.pool.Dial = dialPlain
-	}
 	r.pool.Events = llmserver.Events{
 		CancelFailed: func(replica string, err error) {
 			log.Warn("a reserved slot could not be given back; its lease will end it", "replica", replica, "error", err)

@@ -4,16 +4,15 @@ import (
 	"fmt"
 	"os"
 
-	"berth/llmserver"
-	"berth/llmserver/agent"
+	client "berth/llmserver/http1"
 )
 
 // wireVariable is the environment variable that has all connections, of clients and to replicas,
 // served by Go's net/http alone, without packages ingress/http1, llmserver/http1, hangup and socket
 // and their raw system calls. It costs CPU time, and tells whether those are at fault.
 const (
-	wireVariable = "BERTH_WIRE"
-	plainWire    = "net/http"
+	wireVariable = client.WireVariable
+	plainWire    = client.PlainWire
 )
 
 // PlainWire reports whether Go's net/http alone is to serve connections.
@@ -25,12 +24,4 @@ func checkWire() error {
 		return fmt.Errorf("the environment variable %s is %q; unset it, or set it to %s", wireVariable, value, plainWire)
 	}
 	return nil
-}
-
-// dialPlain is dial by net/http alone.
-func dialPlain(e llmserver.Endpoint) (llmserver.Backend, error) {
-	if e.CountsSlots {
-		return agent.Dial(e)
-	}
-	return llmserver.DialHTTP(e)
 }

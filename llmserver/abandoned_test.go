@@ -10,22 +10,23 @@ import (
 )
 
 func TestSlotAbandonedCountsOnlyWhereTheReplicaAloneIsSilent(t *testing.T) {
-	respond := func(r *Replica) { r.Do(&http.Request{}, mustStart(t, r)) }
 	for name, c := range map[string]struct {
 		meanwhile func(silent, sibling *Replica)
 		wait      time.Duration
 		ejected   bool
 	}{
-		"a sibling responds":              {func(_, sibling *Replica) { respond(sibling) }, 2 * time.Second, true},
-		"it is given up too soon to tell": {func(_, sibling *Replica) { respond(sibling) }, 2*time.Second - 1, false},
+		"a sibling responds":              {func(_, sibling *Replica) { respond(t, sibling) }, 2 * time.Second, true},
+		"it is given up too soon to tell": {func(_, sibling *Replica) { respond(t, sibling) }, 2*time.Second - 1, false},
 		"nobody responds":                 {func(_, _ *Replica) {}, time.Hour, false},
-		"it responds to others":           {func(silent, sibling *Replica) { respond(silent); respond(sibling) }, time.Minute, false},
+		"it responds to others":           {func(silent, sibling *Replica) { respond(t, silent); respond(t, sibling) }, time.Minute, false},
+		"a sibling sends a header":        {func(_, sibling *Replica) { header(t, sibling) }, time.Minute, false},
+		"it sends a header, no more":      {func(silent, sibling *Replica) { header(t, silent); respond(t, sibling) }, 2 * time.Second, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				silent, _ := newTestReplica(1000)
 				sibling, _ := newTestReplica(1000)
-				respond(sibling) // before, which says nothing
+				respond(t, sibling) // before, which says nothing
 				time.Sleep(time.Second)
 				for range tolerated {
 					s := mustStart(t, silent)
@@ -60,7 +61,7 @@ func TestSlotAbandonedHeedsBytesOfStreamsUnderWay(t *testing.T) {
 			s.sent, s.received = monotonic(), busy.health.received.Load()
 			time.Sleep(time.Minute)
 			resp.Body.Read(make([]byte, 1))
-			sibling.Do(&http.Request{}, mustStart(t, sibling))
+			respond(t, sibling)
 			s.Abandoned([]*Replica{busy, sibling})
 			s.Release()
 		}
@@ -68,6 +69,51 @@ func TestSlotAbandonedHeedsBytesOfStreamsUnderWay(t *testing.T) {
 			t.Error("a busy replica is ejected")
 		}
 	})
+}
+
+// A client that gives up many requests at once shows one silence, not many.
+func TestSlotAbandonedCountsOneSilenceOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		silent, _ := newTestReplica(1000)
+		sibling, _ := newTestReplica(1000)
+		var all []*Slot
+		for range 4 * tolerated {
+			s := mustStart(t, silent)
+			s.sent = monotonic()
+			all = append(all, s)
+		}
+		time.Sleep(time.Minute)
+		respond(t, sibling)
+		for _, s := range all {
+			s.Abandoned([]*Replica{silent, sibling})
+			s.Release()
+		}
+		if _, ejected := silent.Ejected(); ejected {
+			t.Error("one client has ejected the replica")
+		}
+	})
+}
+
+// header has a replica send the header of a response, and no byte of its body.
+func header(t *testing.T, r *Replica) (*Slot, *http.Response) {
+	t.Helper()
+	s := mustStart(t, r)
+	resp, err := r.Do(&http.Request{}, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Release)
+	return s, resp
+}
+
+// respond has a replica begin a response.
+func respond(t *testing.T, r *Replica) {
+	t.Helper()
+	s, resp := header(t, r)
+	defer s.body.ReadCloser.Close()
+	s.body.ReadCloser = io.NopCloser(strings.NewReader("x"))
+	resp.Body.Read(make([]byte, 1))
+	s.Release()
 }
 
 // mustStart returns a running slot.

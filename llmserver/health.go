@@ -24,8 +24,9 @@ import (
 // the set, and so on the hash ring.
 type health struct {
 	down      atomic.Pointer[string] // why it cannot serve; nil while it can
-	responded atomic.Int64           // when it last began a response, by monotonic time
-	received  atomic.Uint64          // reads that have brought some of a response so far
+	responded atomic.Int64           // when the body of a good response last began, by monotonic time
+	silent    atomic.Int64           // when its silence last counted as a failure, likewise
+	received  atomic.Uint64          // reads that have brought some of a body so far
 	wake      chan struct{}          // asks for a probe now
 	mu        sync.Mutex
 	observer  func() // called after each change, from the goroutine that saw it; may be nil

@@ -170,8 +170,8 @@ func TestReplicaIsDownAfterItsFirstLateProbeIfNothingElseCame(t *testing.T) {
 
 func TestReplicaThatSendsResponsesIsNotDownForLateProbes(t *testing.T) {
 	for name, sends := range map[string]func(t *testing.T, r *Replica, fake *fakeBackend) func(){
-		"responses": func(t *testing.T, r *Replica, fake *fakeBackend) func() {
-			return func() { ask(t, r, fake, nil) }
+		"responses": func(t *testing.T, r *Replica, _ *fakeBackend) func() {
+			return func() { respond(t, r) }
 		},
 		"more of a long one": func(t *testing.T, r *Replica, _ *fakeBackend) func() {
 			s := claim(t, r)

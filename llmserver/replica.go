@@ -230,8 +230,6 @@ func (r *Replica) Do(req *http.Request, s *Slot) (*http.Response, error) {
 		}
 		return nil, fmt.Errorf("replica %s: %w", r.Label(), err)
 	}
-	r.health.responded.Store(int64(monotonic()))
-	r.health.received.Add(1)
 	r.listen(s, resp)
 	return resp, nil
 }

@@ -43,7 +43,7 @@ type Slot struct {
 	// These belong to who holds the slot.
 	confirmed bool          // by the backend
 	sent      time.Duration // when its request was sent, by monotonic time; zero before
-	received  uint64        // by the replica's clients until then, see health
+	received  uint64        // how many reads had brought something until then, see health
 	body      slotBody      // of the response
 	counted   bool          // as a failure of the replica
 

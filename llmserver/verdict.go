@@ -21,8 +21,8 @@ import (
 // themselves (a prompt that is too long); refusals; an old connection that broke; whatever ends
 // because the client went away; and ErrExhausted, which is this process's own fault.
 
-// suspiciousSilence is how long a replica must have sent nothing for that to count against it. Clients of
-// interactive services wait as long; a long prompt takes longer, but then the siblings' streams go on.
+// suspiciousSilence is how long a replica must have sent nothing for that to count against it, and how far apart such
+// counts are: a client that gives up many requests at once is one sign, not many.
 const suspiciousSilence = 2 * time.Second
 
 // failed records why a request, or its reservation, came to nothing.
@@ -98,6 +98,7 @@ func (b *slotBody) Read(p []byte) (int, error) {
 		r.health.received.Add(1)
 		if b.good {
 			b.good = false
+			r.health.responded.Store(int64(monotonic()))
 			if r.circuit.succeed(b.slot.since) {
 				r.comeBack()
 				r.health.tell()
@@ -108,18 +109,23 @@ func (b *slotBody) Read(p []byte) (int, error) {
 }
 
 // Abandoned records that the request in the slot was given up, by its client or for lack of time. That counts
-// against the replica if it has sent no byte to anybody since it got the request, for 2 s or more, while one of its
-// siblings began a response: then it hangs, and its clients leave before anything else fails.
+// against the replica if it has sent no byte of a body to anybody since it got the request, for 2 s or more, while one of
+// its siblings began one: then it hangs, and its clients leave before anything else fails. Headers say nothing; engines send
+// that of a stream before they begin to work. It is for streams: what is not streamed is silent until it is complete.
 func (s *Slot) Abandoned(siblings []*Replica) {
-	r := s.replica
-	if s.sent == 0 || monotonic()-s.sent < suspiciousSilence || r.health.received.Load() != s.received {
+	r, now := s.replica, monotonic()
+	if s.sent == 0 || now-s.sent < suspiciousSilence || r.health.received.Load() != s.received {
 		return
 	}
 	for _, other := range siblings {
-		if other != r && time.Duration(other.health.responded.Load()) > s.sent {
-			r.failed(s, ErrSilent)
-			return
+		if other == r || time.Duration(other.health.responded.Load()) <= s.sent {
+			continue
 		}
+		last := r.health.silent.Load()
+		if now-time.Duration(last) >= suspiciousSilence && r.health.silent.CompareAndSwap(last, int64(now)) {
+			r.failed(s, ErrSilent)
+		}
+		return
 	}
 }
 

@@ -218,7 +218,8 @@ func wantServed(t testing.TB, all []*request, want ...int) {
 	}
 }
 
-// An ingress that has no descriptor left asks no other agent, holds nothing and blames nobody.
+// An ingress that has no descriptor left asks each agent once, as it may have a connection open, holds nothing and blames
+// nobody.
 func TestOwnExhaustionEndsTheChoice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in := newIngress(t, Limits{MaxQueued: 10, QueueTimeout: time.Minute}, agent.NewTable(1), agent.NewTable(1))
@@ -231,13 +232,19 @@ func TestOwnExhaustionEndsTheChoice(t *testing.T) {
 			t.Errorf("Choose = %v, %v", sel, err)
 		}
 		synctest.Wait()
-		if n := in.backends[0].asked.Load() + in.backends[1].asked.Load(); n != 1 {
-			t.Errorf("%d reservations were asked for", n)
+		if n := in.backends[0].asked.Load() + in.backends[1].asked.Load(); n != 2 {
+			t.Errorf("%d reservations were asked for; want one of each", n)
 		}
 		for _, r := range in.replicas {
 			if !r.Available() || r.Load() != 0 {
 				t.Errorf("replica %s: available %t, load %d", r.ID(), r.Available(), r.Load())
 			}
 		}
+		in.backends[1].refusal.Store(nil)
+		sel, err := in.Choose(t.Context(), &Payload{})
+		if err != nil || sel.Replica() != in.replicas[1] {
+			t.Fatalf("Choose = %v, %v; want the agent to which a connection is open", sel, err)
+		}
+		sel.Release()
 	})
 }

@@ -34,6 +34,8 @@ type walked struct {
 	asked []*llmserver.Replica // whose agents said that they are full
 	found *Selection
 	err   error // that ended it
+
+	exhausted error // no connection could be made, for which no replica is to blame
 }
 
 // choices that found a slot at once are used again: most requests find one, and then a choice costs
@@ -77,6 +79,8 @@ func (c *choice) direct(ctx context.Context) (*Selection, error) {
 	switch {
 	case c.found != nil || c.err != nil:
 		return c.found, c.err
+	case c.exhausted != nil:
+		return nil, c.exhausted
 	case c.full:
 		return nil, llmserver.ErrFull
 	default:
@@ -107,8 +111,7 @@ func (c *choice) walk(tier Tier) bool {
 			c.err = context.Cause(c.ctx)
 			return false
 		case errors.Is(err, llmserver.ErrExhausted):
-			c.err = err
-			return false
+			c.exhausted = err // another replica may have a connection that is open already
 		case errors.Is(err, llmserver.ErrFull):
 			c.full, c.asked = true, append(c.asked, replica)
 		}
@@ -127,7 +130,10 @@ func (c *choice) anyone(ctx context.Context) (*Selection, error) {
 	})
 	slices.SortStableFunc(left, func(a, b *llmserver.Replica) int {
 		if a.Up() != b.Up() {
-			return map[bool]int{true: -1, false: 1}[a.Up()]
+			if a.Up() {
+				return -1
+			}
+			return 1
 		}
 		return cmp.Compare(a.Burden(), b.Burden())
 	})

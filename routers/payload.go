@@ -25,6 +25,8 @@ type Payload struct {
 	// request goes on with. The policy is not asked then, and if it is full it is waited for.
 	Only *llmserver.Replica
 
+	Stream bool // the client wants events: silence before the first is worth a thought
+
 	Waited time.Duration // spent in line so far; the router adds to it
 
 	// place is the request's place in line, kept when it has to line up again.

@@ -82,13 +82,24 @@ func (r *Router) Refresh() {
 	if r.changes.Add(1) > 1 {
 		return
 	}
+	whole := false
+	defer func() {
+		if !whole {
+			r.changes.Store(0) // after a panic, too, the next change is to be looked at
+		}
+	}()
 	for seen := int32(0); !r.changes.CompareAndSwap(seen, 0); {
 		seen = r.changes.Load()
-		r.mu.Lock()
-		next := *r.current.Load()
-		r.begin(&next)
-		r.mu.Unlock()
+		r.refresh()
 	}
+	whole = true
+}
+
+func (r *Router) refresh() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	next := *r.current.Load()
+	r.begin(&next)
 }
 
 // Close ends the router: who waits and who comes gets ErrClosed; requests

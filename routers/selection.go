@@ -54,7 +54,7 @@ func (s *Selection) Dispatch(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		s.outcome.Err = err
 		if req.Context().Err() != nil {
-			s.slot.Abandoned(s.router.Members())
+			s.abandoned()
 		}
 		return nil, err
 	}
@@ -67,6 +67,16 @@ func (s *Selection) Dispatch(req *http.Request) (*http.Response, error) {
 func (s *Selection) Fail(err error) {
 	s.outcome.Err = err
 	s.slot.Blame(err)
+	if s.resp != nil {
+		s.abandoned()
+	}
+}
+
+// abandoned has the silence of a replica counted, if that is what ended a stream.
+func (s *Selection) abandoned() {
+	if s.payload.Stream {
+		s.slot.Abandoned(s.router.Members())
+	}
 }
 
 // Release ends the selection: it closes the answer's body, gives the slot to

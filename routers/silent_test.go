@@ -38,7 +38,7 @@ func TestRouterEjectsAReplicaThatHangsWhileItsSiblingsRespond(t *testing.T) {
 			lost := 0
 			for i := range 400 {
 				ctx, stop := context.WithTimeout(t.Context(), 3*time.Second)
-				sel, err := r.Choose(ctx, &Payload{SessionID: string(rune('a' + i%26)), Blocks: long(i, 3)})
+				sel, err := r.Choose(ctx, &Payload{Stream: true, SessionID: string(rune('a' + i%26)), Blocks: long(i, 3)})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -20,7 +20,7 @@ const lineStart = 64
 
 // lastKind matches a line by which an event is the last one of its stream. Most servers tell it in
 // the event's name; the type is the first key of the data where OpenAI and Anthropic write it.
-var lastKind = regexp.MustCompile(`^(event: ?|data: ?\{ ?"type": ?")(message_stop|response\.(completed|failed|incomplete))("|$)`)
+var lastKind = regexp.MustCompile(`^(event: ?|data: ?\{ ?"type": ?")(message_stop|error|response\.(completed|failed|incomplete|cancelled))("|$)`)
 
 // in reports whether the last event has come, now that p, the next bytes of the stream, has.
 func (l *lastEvent) in(p []byte) bool {

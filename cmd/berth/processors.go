@@ -33,6 +33,7 @@ func paceProcessors(ctx context.Context) {
 	look := time.NewTicker(processorsEvery)
 	defer look.Stop()
 	var d demand
+	lowered := false
 	for last := time.Now(); ; {
 		select {
 		case <-ctx.Done():
@@ -45,8 +46,10 @@ func paceProcessors(ctx context.Context) {
 		switch want := d.next(n, float64(total-spent)/float64(took), took-processorsEvery > processorsLate); {
 		case want < n:
 			runtime.GOMAXPROCS(want) // stops the world for some microseconds
-		case want > n:
+			lowered = true
+		case want > n && lowered:
 			runtime.SetDefaultGOMAXPROCS()
+			lowered = false
 		}
 		last, spent = now, total
 	}

@@ -248,7 +248,7 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, b *body, ending
 	defer b.release()
 	resp, err := s.send(r, b.data)
 	if errors.Is(err, llmserver.ErrStale) {
-		if resp, err = s.send(r, b.data); errors.Is(err, llmserver.ErrNoConnection) {
+		if resp, err = s.send(r, b.data); errors.Is(err, llmserver.ErrNoConnection) || errors.Is(err, llmserver.ErrExhausted) {
 			err = llmserver.ErrBroken // the engine may have had the request when it died
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -30,10 +31,17 @@ type Client struct {
 
 var _ llmserver.Backend = (*Client)(nil)
 
-// Dial returns the HTTP backend of an engine or an agent: a Client, or an llmserver.HTTP over TLS. It
-// connects only when a request needs it. The error says what is wrong with the URL.
+// WireVariable is the environment variable by which, if its value is PlainWire, Go's net/http speaks to replicas in place
+// of a Client. The ingress and its server go by it, too.
+const (
+	WireVariable = "BERTH_WIRE"
+	PlainWire    = "net/http"
+)
+
+// Dial returns the HTTP backend of an engine or an agent: a Client, or an llmserver.HTTP over TLS or where the environment
+// says so. It connects only when a request needs it. The error says what is wrong with the URL.
 func Dial(e llmserver.Endpoint) (llmserver.Backend, error) {
-	if strings.HasPrefix(e.URL, "https://") {
+	if strings.HasPrefix(e.URL, "https://") || os.Getenv(WireVariable) == PlainWire {
 		return llmserver.DialHTTP(e)
 	}
 	return newClient(e)
