@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -109,5 +110,88 @@ func TestBodyIsGivenBackWhenTheAnswerBegins(t *testing.T) {
 	finish()
 	if r := receive(t, answer); r.StatusCode != 200 || r.err != nil {
 		t.Errorf("got %d %v", r.StatusCode, r.err)
+	}
+}
+
+// staleOnce is a backend whose connection turns out to be closed when it is used the first time.
+type staleOnce struct {
+	llmserver.Backend
+	used *atomic.Bool
+}
+
+func (s staleOnce) Do(req *http.Request, t llmserver.Token) (*http.Response, llmserver.Report, error) {
+	if !s.used.Swap(true) {
+		return nil, llmserver.Report{}, fmt.Errorf("%w: EOF", llmserver.ErrStale)
+	}
+	return s.Backend.Do(req, t)
+}
+
+func TestCallForAStoredResponseIsSentAgainOverAFreshConnection(t *testing.T) {
+	f := serve(t, modelOn("n", refusing(1)))
+	f.registry.pool.Dial = func(e llmserver.Endpoint) (llmserver.Backend, error) {
+		b, err := dial(e)
+		return staleOnce{b, new(atomic.Bool)}, err
+	}
+	f.mustApply(modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Request-Id", "the engine's own")
+		ok(w, r)
+	})))
+	f.holders.put("resp_1", f.model("m").replicas[0])
+	r := f.get("/v1/responses/resp_1")
+	if r.StatusCode != 200 || r.body != "ok" {
+		t.Errorf("got %d %s", r.StatusCode, r.body)
+	}
+	if id := r.Header.Get("X-Request-Id"); id == "" || id == "the engine's own" {
+		t.Errorf("the client reads the request id %q; want the one in berth's log", id)
+	}
+}
+
+func TestCallForAStoredResponseThatFailsIsCountedAgainstTheReplica(t *testing.T) {
+	broken, _ := breaking(t)
+	f := serve(t, modelOn("m", broken, refusing(1)))
+	for i, phase := range []string{phaseFirstByte, phaseConnect} {
+		f.holders.put("resp_1", f.model("m").replicas[i])
+		if r := f.get("/v1/responses/resp_1"); r.StatusCode < 500 {
+			t.Errorf("got %d %s", r.StatusCode, r.body)
+		}
+		if n := f.metric(`berth_upstream_errors_total{model="m",phase="` + phase + `"}`); n != 1 {
+			t.Errorf("counted %v errors in the phase %s", n, phase)
+		}
+	}
+}
+
+// A stored response that breaks off does not look complete.
+func TestStoredResponseThatBreaksLooksBroken(t *testing.T) {
+	f := serve(t, modelOn("m", upstream(t, func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, "half")
+		w.(http.Flusher).Flush()
+		panic(http.ErrAbortHandler)
+	})))
+	f.holders.put("resp_1", f.model("m").replicas[0])
+	for _, client := range []*http.Client{f.h1, f.h2} {
+		if r := f.do(t.Context(), client, "GET", "/v1/responses/resp_1", nil); r.err == nil || r.body != "half" {
+			t.Errorf("the client read %q and then %v", r.body, r.err)
+		}
+	}
+}
+
+// What a router tells becomes metrics: a reservation that was rejected is counted by its reason, and a prompt whose
+// blocks are not known has no ratio of matches, which would be none.
+func TestRejectionsAreCountedAndUnknownPromptsHaveNoRatio(t *testing.T) {
+	f := serve(t, modelOn("m", upstream(t, ok)))
+	hooks := f.registry.hooks("m", f.model("m").metrics)
+	for err, outcome := range map[error]string{
+		llmserver.ErrFull: "full", llmserver.ErrDraining: "draining", llmserver.ErrNoConnection: "no_connection",
+		llmserver.ErrExhausted: "exhausted", context.Canceled: "given_up", llmserver.ErrBroken: "unclear",
+	} {
+		hooks.Rejected(nil, "a", fmt.Errorf("replica a: %w", err))
+		hooks.Sought("a", false, err)
+		if n := f.metric(`berth_reservations_total{model="m",outcome="` + outcome + `"}`); n != 2 {
+			t.Errorf("%v is counted %v times as %s; want 2", err, n, outcome)
+		}
+	}
+	f.chat("m")
+	if n, _ := f.series(`berth_prefix_match_ratio_count{model="m"}`); n != 0 {
+		t.Errorf("%v ratios were observed of prompts without blocks", n)
 	}
 }

@@ -1,12 +1,24 @@
 package ingress
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"berth/llmserver"
+	"berth/routers"
+	"berth/streaming"
 )
 
 // answering is the URL of a replica that always gives one answer; it counts them.
@@ -16,6 +28,7 @@ func answering(t *testing.T, status int, body string) (string, *atomic.Int32) {
 		calls.Add(1)
 		io.Copy(io.Discard, r.Body)
 		w.Header().Set("Retry-After", "7")
+		w.Header().Set("X-Request-Id", "the engine's own")
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(status)
 		io.WriteString(w, body)
@@ -42,11 +55,47 @@ func TestWhenEveryEngineIsBusyTheLastAnswerPassesUntouched(t *testing.T) {
 	b, askedB := answering(t, 503, queueFull)
 	f := serve(t, modelOn("m", a, b))
 	r := f.chat("m")
-	if r.StatusCode != 503 || r.body != queueFull || r.Header.Get("Retry-After") != "7" || r.Header.Get("X-Request-Id") == "" {
+	if r.StatusCode != 503 || r.body != queueFull || r.Header.Get("Retry-After") != "7" || strings.Contains("the engine's own", r.Header.Get("X-Request-Id")) {
 		t.Errorf("got %d %s with header %v", r.StatusCode, r.body, r.Header)
 	}
 	if askedA.Load() != 1 || askedB.Load() != 1 {
 		t.Errorf("asked %d and %d times, want each once", askedA.Load(), askedB.Load())
+	}
+}
+
+func TestRefusalThatPassesIsInTheAccessLog(t *testing.T) {
+	busy, _ := answering(t, 503, queueFull)
+	f, path := logging(t, modelOn("m", busy))
+	f.chat("m")
+	wantFields(t, f.logged(path, 1)[0], map[string]any{"status": 503.0, "attempts": 1.0, "replica": "a", "bytes_out": float64(len(queueFull))})
+}
+
+// A request that found no slot in time is told when the queue will have drained, by the rate measured.
+func TestRetryAfterGoesByTheQueue(t *testing.T) {
+	for _, failure := range []error{routers.ErrLineFull, routers.ErrWaitOver, errOverInLine} {
+		synctest.Test(t, func(t *testing.T) {
+			r := registryFor(t, new(record), configured(narrow(modelOn("m", refusing(1)))))
+			defer r.close()
+			m := r.table.Load().find("m")
+			holder, err := m.router.Choose(t.Context(), new(routers.Payload))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer holder.Release()
+			ctx, leave := context.WithCancel(t.Context())
+			go m.router.Choose(ctx, new(routers.Payload))
+			time.Sleep(5 * time.Second) // in which nothing drains
+			recorder := httptest.NewRecorder()
+			c, _ := gin.CreateTestContext(recorder)
+			v := enter(c)
+			c.Request = httptest.NewRequest("POST", "/v1/completions", nil)
+			(&exchange{c: c, visit: v, body: new(body), model: m}).fail(failure)
+			if after, err := strconv.Atoi(recorder.Header().Get("Retry-After")); err != nil || after < 48 || after > 60 {
+				t.Errorf("%v: the client may try again in %q s; want about 60", failure, recorder.Header().Get("Retry-After"))
+			}
+			leave()
+			synctest.Wait()
+		})
 	}
 }
 
@@ -92,6 +141,26 @@ func TestARefusalThatBreaksOffIsAnUpstreamError(t *testing.T) {
 		panic(http.ErrAbortHandler)
 	})))
 	wantError(t, f.chat("m"), 502, "upstream_broken", "")
+}
+
+// Only a response that breaks before its first byte, and not by berth's own timeout, is its replica's to answer for.
+func TestBreakBeforeTheFirstByteIsTheReplicasFailure(t *testing.T) {
+	broken := fmt.Errorf("%w: EOF", streaming.ErrUpstreamBroken)
+	for name, test := range map[string]struct {
+		started bool
+		err     error
+		failure bool
+	}{
+		"before the first byte": {false, broken, true},
+		"within the stream":     {true, broken, false},
+		"a timeout":             {false, fmt.Errorf("%w: %w", streaming.ErrUpstreamBroken, &streaming.Cut{}), false},
+		"client gone":           {false, streaming.ErrClientGone, false},
+	} {
+		err := verdict(streaming.Result{Started: test.started}, test.err)
+		if errors.Is(err, llmserver.ErrBroken) != test.failure || !errors.Is(err, test.err) {
+			t.Errorf("%s: the verdict is %v", name, err)
+		}
+	}
 }
 
 func TestClientsThatWereTurnedAwayDoNotComeBackTogether(t *testing.T) {

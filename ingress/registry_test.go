@@ -185,6 +185,7 @@ func TestABadConfigurationChangesNothing(t *testing.T) {
 	table, engines, log := f.registry.table.Load(), slices.Clone(f.registry.fleet.engines), ""
 	for name, spoil := range map[string]func(m *config.Model){
 		"no key":           func(m *config.Model) { m.Replicas[0].APIKeyEnv = "BERTH_TEST_UNSET" },
+		"no slot secret":   func(m *config.Model) { m.SlotSecretEnv = "BERTH_TEST_UNSET" },
 		"unknown policy":   func(m *config.Model) { m.Router.Class = "Unheard" },
 		"bad arguments":    func(m *config.Model) { m.Router.Kwargs = map[string]any{"a": 1} },
 		"no URL":           func(m *config.Model) { m.Replicas[0].URL = "nowhere" },

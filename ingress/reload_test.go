@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"testing"
 
+	"berth/config"
 	"berth/llmserver"
 	"berth/routers"
 )
@@ -71,5 +72,16 @@ func TestModelHearsOfNewReplicasBeforeItGoesByThem(t *testing.T) {
 	moved.Freed()
 	if missed != 0 {
 		t.Error("the model does not hear of its new replica")
+	}
+}
+
+// The block size of a configuration is that of its first model whose policy goes by blocks.
+func TestBlocksAreThoseOfTheFirstModelThatGoesByThem(t *testing.T) {
+	models := []config.Model{modelOn("m", refusing(1)), modelOn("n", refusing(2)), modelOn("o", refusing(3))}
+	for i, bytes := range []int{256, 512} {
+		models[i+1].Router = config.Router{Class: "PrefixCacheAffinityRouter", Kwargs: map[string]any{"block_bytes": bytes}}
+	}
+	if got := serve(t, models...).registry.table.Load().blockBytes; got != 256 {
+		t.Errorf("a block has %d bytes; want 256", got)
 	}
 }

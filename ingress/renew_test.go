@@ -2,6 +2,7 @@ package ingress
 
 import (
 	"log/slog"
+	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -50,6 +51,61 @@ func TestProcessesThatTakeTurnsAtOneAddressAreTakenOverEverMoreSeldom(t *testing
 		r.restarted(e)
 		r.restarted(e) // the end of the registry ends their waits
 	})
+}
+
+// registryFor returns a registry that goes by c and logs to log.
+func registryFor(t *testing.T, log *record, c *config.Config) *registry {
+	r := newRegistry(newMetrics(), slog.New(slog.NewTextHandler(log, nil)))
+	if err := r.apply(c); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// A configuration that is applied while a restarted replica waits for its turn stays in force after that.
+func TestRenewalGoesByTheLatestConfiguration(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := registryFor(t, new(record), configured(modelOn("before", refusing(1))))
+		defer r.close()
+		e := llmserver.Endpoint{ID: "a", URL: refusing(1)}
+		r.restarted(e)
+		r.restarted(e) // taken over in a second
+		synctest.Wait()
+		if err := r.apply(configured(modelOn("after", refusing(2)))); err != nil {
+			t.Fatal(err)
+		}
+		table := r.table.Load()
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if now := r.table.Load(); now == table || now.find("after") == nil || now.find("before") != nil {
+			t.Error("the renewal went by the configuration of before, or did not come")
+		}
+	})
+}
+
+func TestRenewalThatFailsIsLogged(t *testing.T) {
+	t.Setenv("BERTH_TEST_KEY", "key")
+	synctest.Test(t, func(t *testing.T) {
+		log, m := new(record), modelOn("m", refusing(1))
+		m.Replicas[0].APIKeyEnv = "BERTH_TEST_KEY"
+		r := registryFor(t, log, configured(m))
+		defer r.close()
+		table := r.table.Load()
+		os.Unsetenv("BERTH_TEST_KEY")
+		r.restarted(llmserver.Endpoint{ID: "a", URL: refusing(1)})
+		synctest.Wait()
+		if text := log.take(); !strings.Contains(text, "level=ERROR") || !strings.Contains(text, "BERTH_TEST_KEY") || r.table.Load() != table {
+			t.Errorf("logged:\n%s", text)
+		}
+	})
+}
+
+func TestRegistryThatIsClosedTakesNothingOver(t *testing.T) {
+	r := registryFor(t, new(record), configured())
+	r.close()
+	if err := r.apply(configured(modelOn("m", refusing(1)))); err != nil || r.table.Load().find("m") != nil {
+		t.Errorf("a configuration that came after the end was applied: %v", err)
+	}
 }
 
 func TestClientsReadNoAddressOfAReplicaThatHasNoName(t *testing.T) {

@@ -182,6 +182,32 @@ func TestSilenceIsAllowedWhereNothingBoundsIt(t *testing.T) {
 	}
 }
 
+// The watchdog's timer may fire in the moment in which the attempt ends.
+func TestSilenceIsNotLookedForAfterTheAttempt(t *testing.T) {
+	_, quiet := watchSilence(t.Context(), &config.Model{FirstByteTimeout: time.Hour}, true)
+	quiet.stop()
+	quiet.look()
+}
+
+// The time of a request begins with its header; what its upload took is part of it.
+func TestTimeOfARequestBeginsWithItsHeader(t *testing.T) {
+	for name, row := range map[string]struct{ allowed, total, want time.Duration }{
+		"the client's bound":  {time.Minute, time.Hour, time.Minute},
+		"the model's bound":   {time.Hour, time.Minute, time.Minute},
+		"only the client's":   {time.Minute, 0, time.Minute},
+		"only the model's":    {0, time.Minute, time.Minute},
+		"neither has a bound": {0, 0, 0},
+	} {
+		x := &exchange{began: time.Now().Add(-time.Second), allowed: row.allowed, model: &model{}}
+		x.model.config.TotalTimeout = row.total
+		ctx, stop := x.within(t.Context())
+		defer stop()
+		if end, bounded := ctx.Deadline(); bounded != (row.want > 0) || bounded && !end.Equal(x.began.Add(row.want)) {
+			t.Errorf("%s: it ends %v after its header; want %v", name, end.Sub(x.began), row.want)
+		}
+	}
+}
+
 func TestTheTimeInLineCountsInTheWhole(t *testing.T) {
 	g := gated(t)
 	m := narrow(modelOn("m", g.url))
