@@ -448,7 +448,7 @@ func TestAFailedTrialDoublesTheTimeUpToABound(t *testing.T) {
 
 // Two requests that fail at the same moment open the circuit once.
 func TestCircuitCountsOneEjectionWhereFailuresRace(t *testing.T) {
-	for range 50_000 {
+	for range 15_000 {
 		var c circuit
 		for range tolerated - 1 {
 			c.fail(0, ErrBroken)
@@ -495,7 +495,7 @@ func TestCircuitCountsATrialThatCannotConnect(t *testing.T) {
 // A replica that comes back while somebody finds its earlier return long past starts slowly all the same.
 func TestReplicaThatComesBackAgainStartsSlowlyAgain(t *testing.T) {
 	r, _ := newTestReplica(1)
-	for range 20_000 {
+	for range 12_000 {
 		r.back.Store(1)
 		twice(func() { r.Burden() }, r.comeBack)
 		if r.back.Load() == 0 {
