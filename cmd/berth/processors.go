@@ -16,6 +16,7 @@ const (
 	processorsEvery = 100 * time.Millisecond // the time between two looks at the load
 	processorsLate  = 5 * time.Millisecond   // by which a look comes too late if nothing was free to run it
 	processorsCalm  = 20                     // looks that must agree before there are fewer
+	processorsFirst = 5                      // the same for the first time, when nothing is known of bursts
 	processorsBusy  = 0.6                    // the share of their time beyond which there must be more
 	processorsAim   = 0.4                    // the share that fewer may be left with
 )
@@ -32,7 +33,7 @@ func paceProcessors(ctx context.Context) {
 	defer runtime.SetDefaultGOMAXPROCS()
 	look := time.NewTicker(processorsEvery)
 	defer look.Stop()
-	var d demand
+	d := demand{looks: processorsCalm - processorsFirst}
 	lowered := false
 	for last := time.Now(); ; {
 		select {

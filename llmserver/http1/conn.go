@@ -122,7 +122,7 @@ func (c *conn) sendLong(p net.Buffers) (early bool, err error) {
 // was sent may still wait for the replica when all of it has been written, so this holds until the
 // response begins; wait(0) ends it.
 func (c *conn) wait(timeout time.Duration) {
-	if c.raw != nil && (timeout > 0 || c.waiting) {
+	if c.raw != nil && (timeout > 0) != c.waiting {
 		c.waiting = socket.SetSendTimeout(c.raw, timeout) == nil && timeout > 0
 	}
 }
