@@ -256,6 +256,7 @@ func (r *registry) enact(old *table, p plan, replicas []*llmserver.Replica) *mod
 		return m
 	}
 	m.observe()
+	m.router.Refresh() // what changed before that was told to nobody
 	return m
 }
 
