@@ -45,16 +45,40 @@ func TestRequestThatTheEngineMayHaveHadIsBrokenNotRefused(t *testing.T) {
 	s.wantRefusal(s.chat(""), http.StatusServiceUnavailable, "engine_down", "engine_down") // nothing was sent of this one
 }
 
-func TestEngineThatCannotBeReachedIsLogged(t *testing.T) {
+func TestEngineThatCannotBeReachedIsLoggedOnce(t *testing.T) {
 	var log strings.Builder
+	away := &sometimes{Backend: unreachable(t)}
 	s := newStand(t, 1, nil, func(c *Config) {
-		c.Engine = unreachable(t)
+		away.engine, c.Engine = c.Engine, away
 		c.Log = slog.New(slog.NewTextHandler(&log, nil))
 	})
-	s.chat("")
-	if !strings.Contains(log.String(), "level=WARN") || !strings.Contains(log.String(), "refused") {
-		t.Errorf("the log says %q", log.String())
+	for range 5 {
+		s.chat("")
 	}
+	if strings.Count(log.String(), "level=WARN") != 1 || !strings.Contains(log.String(), "refused") {
+		t.Errorf("during the outage the log says %q", log.String())
+	}
+	away.back.Store(true)
+	for range 5 {
+		s.chat("")
+	}
+	if strings.Count(log.String(), "the engine is reached again") != 1 || strings.Count(log.String(), "\n") != 2 {
+		t.Errorf("after the outage the log says %q", log.String())
+	}
+}
+
+// sometimes is an engine that cannot be reached until it is back.
+type sometimes struct {
+	llmserver.Backend
+	engine llmserver.Backend
+	back   atomic.Bool
+}
+
+func (s *sometimes) Do(req *http.Request, t llmserver.Token) (*http.Response, llmserver.Report, error) {
+	if s.back.Load() {
+		return s.engine.Do(req, t)
+	}
+	return s.Backend.Do(req, t)
 }
 
 func TestPathAndQueryReachTheEngineAsTheyAre(t *testing.T) {

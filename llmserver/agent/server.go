@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -41,6 +42,8 @@ type Server struct {
 	table  *Table
 	bodies bodies
 	mux    *http.ServeMux
+
+	unreachable atomic.Bool // the engine, by the last request: each outage is two lines of the log
 }
 
 // New makes an agent.
@@ -253,9 +256,14 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, b *body, ending
 		}
 	}
 	if errors.Is(err, llmserver.ErrNoConnection) || errors.Is(err, llmserver.ErrExhausted) {
-		s.config.Log.Warn("the engine cannot be reached", "error", err)
+		if !s.unreachable.Swap(true) {
+			s.config.Log.Warn("no connection to the engine", "error", err)
+		}
 		s.refuse(w, r, err)
 		return
+	}
+	if s.unreachable.Load() && s.unreachable.Swap(false) {
+		s.config.Log.Info("the engine is reached again")
 	}
 	if err != nil {
 		if r.Context().Err() == nil {
