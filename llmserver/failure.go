@@ -62,6 +62,9 @@ func Reason(err error) string {
 	if dns, ok := errors.AsType[*net.DNSError](err); ok {
 		return dns.Err
 	}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return "it was closed at the other end"
+	}
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return "its certificate could not be verified"
 	}
