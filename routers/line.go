@@ -36,6 +36,7 @@ const (
 	// patience is how often a waiter lets a younger one go first.
 	patience = 64
 	// nearRanks bounds how many outdated rankings are made anew for one slot, once a taker is known.
+	// It is small, since a ranking of thousands of replicas takes long for a mutex to be held.
 	nearRanks = 4
 	// fewRanked is how many members a ranking may have to be taken back one by one.
 	fewRanked = 8

@@ -58,7 +58,8 @@ func New(members []*llmserver.Replica, build Builder, limits Limits, hooks Hooks
 }
 
 // Update makes the router go by these members, policy and limits. Waiting
-// requests keep their time of arrival and are ranked anew. One call at a time.
+// requests keep their time of arrival and are ranked anew when their turn is near. One call at a
+// time.
 func (r *Router) Update(members []*llmserver.Replica, build Builder, limits Limits) {
 	g := &generation{
 		members: slices.Clone(members),
