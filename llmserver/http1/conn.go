@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"sync"
 	"syscall"
 	"time"
 
@@ -28,7 +29,11 @@ type conn struct {
 	since  time.Time // when it fell idle
 
 	sendTimeout time.Duration // how long the replica may read nothing of a request; 0: no bound
-	waiting     bool          // the kernel waits for that, too
+	upload      struct {      // a long request whose response has not begun
+		mu          sync.Mutex
+		begun, slow bool // slow: it takes longer than patience, so the kernel waits for sendTimeout
+		timer       *time.Timer
+	}
 
 	// The functions are made once per connection, not once per request.
 	abort func()          // hangUp
@@ -95,7 +100,7 @@ func (c *conn) send(p, behind []byte) (early bool, err error) {
 
 // sendLong looks for itself, as nobody else watches the connection meanwhile.
 func (c *conn) sendLong(p net.Buffers) (early bool, err error) {
-	c.wait(c.sendTimeout)
+	c.beginUpload()
 	defer c.SetWriteDeadline(time.Time{})
 	for progress := time.Now(); ; {
 		now := time.Now()
@@ -118,11 +123,46 @@ func (c *conn) sendLong(p net.Buffers) (early bool, err error) {
 	}
 }
 
-// wait has the kernel wait for a replica that reads nothing as long as the send timeout says. What
-// was sent may still wait for the replica when all of it has been written, so this holds until the
-// response begins; wait(0) ends it.
-func (c *conn) wait(timeout time.Duration) {
-	if c.raw != nil && (timeout > 0) != c.waiting {
-		c.waiting = socket.SetSendTimeout(c.raw, timeout) == nil && timeout > 0
+// beginUpload has the kernel wait for a replica that reads nothing for as long as sendTimeout says.
+// What was sent may still wait for the replica when all of it has been written, so this holds until
+// the response begins: endUpload. It begins after patience, since most uploads are over by then and
+// cost no system call.
+func (c *conn) beginUpload() {
+	if c.raw == nil || c.sendTimeout == 0 {
+		return
+	}
+	u := &c.upload
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	switch {
+	case u.begun:
+	case u.timer == nil:
+		u.timer = time.AfterFunc(patience, c.slowUpload)
+	default:
+		u.timer.Reset(patience)
+	}
+	u.begun = true
+}
+
+func (c *conn) slowUpload() {
+	u := &c.upload
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.begun {
+		u.slow = socket.SetSendTimeout(c.raw, c.sendTimeout) == nil // fails on a closed connection only
+	}
+}
+
+func (c *conn) endUpload() {
+	u := &c.upload
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if !u.begun {
+		return
+	}
+	u.begun = false
+	u.timer.Stop()
+	if u.slow {
+		u.slow = socket.SetSendTimeout(c.raw, 0) != nil
 	}
 }

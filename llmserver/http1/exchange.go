@@ -140,7 +140,7 @@ func (x *exchange) answer() error {
 	if err != nil {
 		return x.fail(err)
 	}
-	x.conn.wait(0)
+	x.conn.endUpload()
 	if len(x.rest) == 0 {
 		x.dropPage() // the rest of the answer may be long in coming
 	}
