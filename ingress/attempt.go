@@ -30,7 +30,7 @@ func (x *exchange) attempt(ctx context.Context) error {
 	defer sel.Release() // before anything else, which might panic
 	x.chose(choosing, sel, nil)
 	x.attempts, x.replica, x.rank, x.matched = x.attempts+1, sel.Replica().ID(), sel.Rank(), sel.Matched()
-	x.visit.count(x.model.metrics.reservations, "accepted").Inc()
+	x.model.metrics.accepted().Inc()
 	ctx, x.span = x.tracing.begin(ctx, "attempt", trace.SpanKindClient)
 	defer x.attempted(x.span)
 	ctx, quiet := watchSilence(ctx, &x.model.config, x.stream)
@@ -72,7 +72,7 @@ func (x *exchange) send(ctx context.Context, sel *routers.Selection) (resp *http
 	}()
 	x.phase = phaseFirstByte
 	x.dispatched = time.Now()
-	x.model.metrics.overhead.WithLabelValues().Observe((x.dispatched.Sub(x.ready) - x.payload.Waited).Seconds())
+	x.model.metrics.overhead.Observe((x.dispatched.Sub(x.ready) - x.payload.Waited).Seconds())
 	if resp, err = sel.Dispatch(req); err == nil {
 		if err = x.refused(resp); err != nil {
 			sel.Fail(err)

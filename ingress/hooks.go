@@ -21,7 +21,7 @@ func (r *registry) hooks(model string, counts *modelMetrics) routers.Hooks {
 	return routers.Hooks{
 		Decided: func(d routers.Decision) {
 			if asked := len(d.Payload.Blocks); asked > 0 {
-				counts.matches.WithLabelValues().Observe(float64(d.Matched) / float64(asked))
+				counts.matches.Observe(float64(d.Matched) / float64(asked))
 			}
 			if r.decisions != nil {
 				r.decisions.note(d, r.table.Load().policy(model))

@@ -79,7 +79,7 @@ func (x *exchange) release() {
 func (x *exchange) serve() error {
 	defer func() {
 		if x.payload.Waited > 0 {
-			x.model.metrics.wait.WithLabelValues().Observe(x.payload.Waited.Seconds())
+			x.model.metrics.wait.Observe(x.payload.Waited.Seconds())
 		}
 	}()
 	ctx, stop := x.within(x.c.Request.Context())

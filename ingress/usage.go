@@ -13,10 +13,10 @@ func (x *exchange) told(result streaming.Result) {
 	x.result = result
 	m := x.model.metrics
 	if !result.FirstByte.IsZero() {
-		m.firstByte.WithLabelValues().Observe(result.FirstByte.Sub(x.began).Seconds())
+		m.firstByte.Observe(result.FirstByte.Sub(x.began).Seconds())
 	}
 	if !x.tap.FirstContent.IsZero() {
-		m.firstToken.WithLabelValues().Observe(x.tap.FirstContent.Sub(x.began).Seconds())
+		m.firstToken.Observe(x.tap.FirstContent.Sub(x.began).Seconds())
 		m.gaps.add(&x.tap.Gaps)
 	}
 	u := x.tap.Usage()
