@@ -15,7 +15,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"berth/socket"
+	"berth/internal/tcp"
 )
 
 const (
@@ -90,7 +90,7 @@ func (l *connLimit) configure(configured int, log *slog.Logger) {
 func (l *connLimit) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
-		if socket.Exhausted(err) {
+		if tcp.Exhausted(err) {
 			l.exhausted(err)
 		}
 		return nil, err

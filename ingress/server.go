@@ -19,7 +19,7 @@ import (
 
 	"berth/config"
 	"berth/ingress/http1"
-	"berth/socket"
+	"berth/internal/tcp"
 )
 
 const (
@@ -243,7 +243,7 @@ type server interface {
 }
 
 func listen(address string, h http.Handler, log *slog.Logger) (*listener, error) {
-	ln, err := socket.Listen(address)
+	ln, err := tcp.Listen(address)
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen on %s: %w", address, err)
 	}
@@ -278,7 +278,7 @@ func listen(address string, h http.Handler, log *slog.Logger) (*listener, error)
 // nothing for a while. l may be nil.
 func (l *listener) wait(timeout time.Duration) {
 	if l != nil {
-		_ = socket.SetSendTimeout(l.socket, timeout) // fails on a closed listener only
+		_ = tcp.SetSendTimeout(l.socket, timeout) // fails on a closed listener only
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"berth/socket"
+	"berth/internal/tcp"
 )
 
 func dialError(call string, cause error, to net.Addr) error {
@@ -35,7 +35,7 @@ func TestExhaustedTellsOwnLimitsFromReplicasThatCannotBeReached(t *testing.T) {
 		{dialError("connect", syscall.EHOSTUNREACH, loopback), false},
 		{dialError("connect", syscall.EADDRNOTAVAIL, &net.TCPAddr{IP: net.ParseIP("fe80::1"), Port: 9}), false}, // without a zone it has no source
 	} {
-		if got := socket.Exhausted(row.err); got != row.want {
+		if got := tcp.Exhausted(row.err); got != row.want {
 			t.Errorf("Exhausted(%v) = %t, want %t", row.err, got, row.want)
 		}
 		err := Progress{}.Failure(t.Context(), row.err)

@@ -11,7 +11,7 @@ import (
 	"net/http"
 	"time"
 
-	"berth/socket"
+	"berth/internal/tcp"
 )
 
 // staleness is how soon a request must break on an old connection for that to
@@ -32,13 +32,13 @@ func (p Progress) Failure(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case !p.Connected && socket.Exhausted(err):
+	case !p.Connected && tcp.Exhausted(err):
 		return fmt.Errorf("%w: %s", ErrExhausted, Reason(err))
 	case !p.Connected && timedOut(err):
 		return fmt.Errorf("%w: %w", ErrNoConnection, ErrConnectTimeout)
 	case !p.Connected:
 		return fmt.Errorf("%w: %s", ErrNoConnection, Reason(err))
-	case errors.Is(err, socket.ErrSendTimeout):
+	case errors.Is(err, tcp.ErrSendTimeout):
 		return fmt.Errorf("%w: %w", ErrTimeout, ErrSendTimeout)
 	case p.Answered:
 		return fmt.Errorf("%w: %s", ErrNotHTTP, Reason(err))

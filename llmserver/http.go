@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"berth/socket"
+	"berth/internal/tcp"
 )
 
 // idleTimeout is how long an unused connection is kept. It stays below the
@@ -60,12 +60,12 @@ func (h *HTTP) Describe(e Endpoint) { h.endpoint.Store(&e) }
 
 func (h *HTTP) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	e := h.endpoint.Load()
-	d := socket.Dialer(e.ConnectTimeout)
+	d := tcp.Dialer(e.ConnectTimeout)
 	conn, err := d.DialContext(ctx, network, address)
 	if err != nil || e.SendTimeout <= 0 {
 		return conn, err
 	}
-	return socket.WithSendTimeout(conn.(*net.TCPConn), e.SendTimeout), nil
+	return tcp.WithSendTimeout(conn.(*net.TCPConn), e.SendTimeout), nil
 }
 
 // dialTLS connects and shakes hands, both within the one deadline.

@@ -18,11 +18,11 @@ import (
 
 	"berth/ingress"
 	http1server "berth/ingress/http1"
+	"berth/internal/tcp"
 	"berth/llmserver"
 	"berth/llmserver/agent"
 	"berth/llmserver/http1"
 	"berth/llmserver/simulated"
-	"berth/socket"
 )
 
 // secretVariable is the environment variable that holds the secret which control calls to an agent must bring.
@@ -111,13 +111,13 @@ func (f agentFlags) run(out io.Writer, log *slog.Logger) error {
 
 // listen listens for ingresses.
 func (f agentFlags) listen() (net.Listener, error) {
-	l, err := socket.Listen(f.address)
+	l, err := tcp.Listen(f.address)
 	if err != nil {
 		return nil, err
 	}
 	raw, err := l.(*net.TCPListener).SyscallConn()
 	if err == nil {
-		err = socket.SetSendTimeout(raw, f.sendTimeout)
+		err = tcp.SetSendTimeout(raw, f.sendTimeout)
 	}
 	return l, err
 }

@@ -9,8 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"berth/hangup"
-	"berth/socket"
+	"berth/internal/tcp"
 )
 
 // phase is what a connection is at:
@@ -44,7 +43,7 @@ type conn struct {
 	server *Server
 	ctx    context.Context // of the connection: values alone
 	remote string
-	watch  hangup.Watch
+	watch  tcp.Watch
 	state  atomic.Uint64
 
 	gone    atomic.Bool              // the client has left, or been cut off
@@ -66,7 +65,7 @@ func newConn(s *Server, nc *net.TCPConn) (*conn, error) {
 		return nil, err
 	}
 	var err error
-	c.watch, err = hangup.Start(nc, c.left)
+	c.watch, err = tcp.WatchClose(nc, c.left)
 	return c, err
 }
 
@@ -96,7 +95,7 @@ func (c *conn) serve() {
 	c.watch.Stop()
 	c.reads.begin() // takes back what is armed
 	c.writes.begin()
-	c.server.others.take(&handed{socket.Wrap(c.TCPConn), bytes.NewReader(bytes.Clone(c.rest))})
+	c.server.others.take(&handed{tcp.Wrap(c.TCPConn), bytes.NewReader(bytes.Clone(c.rest))})
 }
 
 // requests answers one after the other, and returns when there will be none; if not plain, the next one is net/http's.

@@ -3,7 +3,7 @@ package http1
 import (
 	"syscall"
 
-	"berth/socket"
+	"berth/internal/tcp"
 )
 
 // short is what may be read without telling Go's scheduler; to copy more takes time.
@@ -12,7 +12,7 @@ const short = 64 << 10
 // readFD reads once. At the end there is neither a byte nor an error.
 func readFD(fd uintptr, p []byte) (int, error) {
 	if len(p) <= short {
-		n, err := socket.Read(fd, p)
+		n, err := tcp.Read(fd, p)
 		return n, failure(err)
 	}
 	for {
@@ -24,7 +24,7 @@ func readFD(fd uintptr, p []byte) (int, error) {
 
 // writeFD writes once, as much as there is room for.
 func writeFD(fd uintptr, p []byte) (int, error) {
-	n, err := socket.Write(fd, p[:min(len(p), short)])
+	n, err := tcp.Write(fd, p[:min(len(p), short)])
 	return n, failure(err)
 }
 

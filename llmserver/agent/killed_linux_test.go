@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"berth/hangup"
+	"berth/internal/tcp"
 )
 
 // When an ingress is killed, its requests end and so free slots. Its own place in the queue may be the
@@ -40,7 +40,7 @@ func TestASlotIsNotGivenToACallerWhoseConnectionIsClosed(t *testing.T) {
 	}()
 	eventually(t, "the call waits", func() bool { return s.agent.Read().Waiting == 1 })
 	caller.Close()
-	eventually(t, "the close has arrived", func() bool { return hangup.Gone(conn.(*net.TCPConn)) })
+	eventually(t, "the close has arrived", func() bool { return tcp.PeerClosed(conn.(*net.TCPConn)) })
 	s.agent.table.Release(held)
 	if cause := <-done; cause != http.ErrAbortHandler {
 		t.Errorf("the call ended with %v", cause)

@@ -17,7 +17,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"berth/hangup"
+	"berth/internal/tcp"
 	"berth/llmserver"
 	"berth/streaming"
 )
@@ -151,7 +151,7 @@ func ConnContext(ctx context.Context, c net.Conn) context.Context {
 // that, perhaps not before the slot of another request of the same killed ingress has been given out.
 func disconnected(r *http.Request) bool {
 	c, ok := r.Context().Value(connKey{}).(syscall.Conn)
-	return ok && hangup.Gone(c)
+	return ok && tcp.PeerClosed(c)
 }
 
 // release answers DELETE /internal/slots/{token}.

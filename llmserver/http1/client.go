@@ -15,8 +15,8 @@ import (
 
 	"golang.org/x/net/http/httpguts"
 
+	"berth/internal/tcp"
 	"berth/llmserver"
-	"berth/socket"
 )
 
 // Client is the backend of a server that is reached over plain TCP. It knows nothing of slots, so
@@ -135,7 +135,7 @@ func (c *Client) send(req *http.Request) (*exchange, error) {
 	x := newExchange(req, conn, &c.pool)
 	err = x.send(head)
 	if x.late {
-		err = socket.ErrSendTimeout
+		err = tcp.ErrSendTimeout
 	}
 	if err != nil {
 		return nil, x.fail(err)
@@ -151,12 +151,12 @@ func (c *Client) connect(ctx context.Context) (*conn, error) {
 	if conn := c.pool.get(); conn != nil {
 		return conn, nil
 	}
-	d := socket.Dialer(c.endpoint.Load().ConnectTimeout)
+	d := tcp.Dialer(c.endpoint.Load().ConnectTimeout)
 	nc, err := d.DialContext(ctx, "tcp", c.address)
 	if err != nil {
 		return nil, llmserver.Progress{}.Failure(ctx, err)
 	}
-	return newConn(socket.Wrap(nc)), nil
+	return newConn(tcp.Wrap(nc)), nil
 }
 
 // Probe asks for /health.

@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"time"
 
-	"berth/socket"
+	"berth/internal/tcp"
 )
 
 const (
@@ -88,7 +88,7 @@ func (c *conn) silent() bool {
 }
 
 // send writes all of p and of what is behind it, unless the replica answers or hangs up while it does
-// not read: early then. The error is socket.ErrSendTimeout if the replica reads nothing for
+// not read: early then. The error is tcp.ErrSendTimeout if the replica reads nothing for
 // sendTimeout.
 func (c *conn) send(p, behind []byte) (early bool, err error) {
 	if len(behind) == 0 && len(p) <= roomy {
@@ -110,7 +110,7 @@ func (c *conn) sendLong(p net.Buffers) (early bool, err error) {
 		n, err := p.WriteTo(c.Conn) // what is written is out of p then
 		switch {
 		case errors.Is(err, syscall.ETIMEDOUT):
-			return false, socket.ErrSendTimeout
+			return false, tcp.ErrSendTimeout
 		case !errors.Is(err, os.ErrDeadlineExceeded):
 			return false, err
 		case !c.silent():
@@ -118,7 +118,7 @@ func (c *conn) sendLong(p net.Buffers) (early bool, err error) {
 		case n > 0:
 			progress = now
 		case c.sendTimeout > 0 && time.Since(progress) >= c.sendTimeout:
-			return false, socket.ErrSendTimeout
+			return false, tcp.ErrSendTimeout
 		}
 	}
 }
@@ -149,7 +149,7 @@ func (c *conn) slowUpload() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.begun {
-		u.slow = socket.SetSendTimeout(c.raw, c.sendTimeout) == nil // fails on a closed connection only
+		u.slow = tcp.SetSendTimeout(c.raw, c.sendTimeout) == nil // fails on a closed connection only
 	}
 }
 
@@ -163,6 +163,6 @@ func (c *conn) endUpload() {
 	u.begun = false
 	u.timer.Stop()
 	if u.slow {
-		u.slow = socket.SetSendTimeout(c.raw, 0) != nil
+		u.slow = tcp.SetSendTimeout(c.raw, 0) != nil
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"berth/internal/tcp"
 	"berth/llmserver"
-	"berth/socket"
 )
 
 // An exchange is one request and its answer on a connection, and the body of
@@ -83,7 +83,7 @@ func (x *exchange) send(b []byte) error {
 // late.
 func (x *exchange) sendAll(p, behind []byte, last bool) bool {
 	early, err := x.conn.send(p, behind)
-	x.late = err == socket.ErrSendTimeout
+	x.late = err == tcp.ErrSendTimeout
 	return err == nil && !early && (last || x.conn.silent())
 }
 

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package hangup
+package tcp
 
 import "syscall"
 
@@ -8,10 +8,10 @@ import "syscall"
 type Watch struct{}
 
 // Start watches over nothing here.
-func Start(syscall.Conn, func()) (Watch, error) { return Watch{}, ErrUnsupported }
+func WatchClose(syscall.Conn, func()) (Watch, error) { return Watch{}, ErrUnsupported }
 
 // Gone cannot tell here, and returns false.
-func Gone(syscall.Conn) bool { return false }
+func PeerClosed(syscall.Conn) bool { return false }
 
 // Stop does nothing.
 func (Watch) Stop() {}

@@ -1,6 +1,6 @@
 //go:build race
 
-package socket
+package tcp
 
 import "syscall"
 

@@ -1,4 +1,4 @@
-package hangup
+package tcp
 
 import (
 	"fmt"
@@ -18,7 +18,7 @@ type Watch struct{ id uint64 }
 // Start returns.
 //
 // The owner calls Stop before it closes c. What it does to the connection itself is no news and may go untold.
-func Start(c syscall.Conn, gone func()) (Watch, error) {
+func WatchClose(c syscall.Conn, gone func()) (Watch, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return Watch{}, fmt.Errorf("%w: %w", ErrUnsupported, err)
@@ -40,7 +40,7 @@ func Start(c syscall.Conn, gone func()) (Watch, error) {
 
 // Gone reports whether the peer of an open TCP connection has closed or half-closed it, or it broke. It does not wait. The
 // end is not seen while bytes that came before it lie unread.
-func Gone(c syscall.Conn) (gone bool) {
+func PeerClosed(c syscall.Conn) (gone bool) {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return false

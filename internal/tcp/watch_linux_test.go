@@ -1,4 +1,4 @@
-package hangup
+package tcp
 
 import (
 	"errors"
@@ -13,10 +13,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// pair is a connection: the end that is watched, and its peer.
-func pair(t testing.TB) (near, far *net.TCPConn) {
+// tcpPair returns a connection: the end that is watched, and its peer.
+func tcpPair(t testing.TB) (near, far *net.TCPConn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -40,7 +38,7 @@ func pair(t testing.TB) (near, far *net.TCPConn) {
 func watch(t testing.TB, c *net.TCPConn) (w Watch, gone <-chan struct{}) {
 	t.Helper()
 	told := make(chan struct{}) // a second call panics
-	w, err := Start(c, func() { close(told) })
+	w, err := WatchClose(c, func() { close(told) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,13 +64,13 @@ var ends = map[string]func(*net.TCPConn){
 func TestThePeersEndIsTold(t *testing.T) {
 	for name, end := range ends {
 		t.Run(name, func(t *testing.T) {
-			near, far := pair(t)
+			near, far := tcpPair(t)
 			_, gone := watch(t, near)
 			end(far)
 			receive(t, gone)
 		})
 		t.Run(name+" before the watch", func(t *testing.T) {
-			near, far := pair(t)
+			near, far := tcpPair(t)
 			end(far)
 			if name != "reset" { // reading would consume that
 				io.ReadAll(near)
@@ -81,14 +79,14 @@ func TestThePeersEndIsTold(t *testing.T) {
 			receive(t, gone)
 		})
 		t.Run(name+" behind what lies unread", func(t *testing.T) {
-			near, far := pair(t)
+			near, far := tcpPair(t)
 			_, gone := watch(t, near)
 			io.WriteString(far, "unread")
 			end(far)
 			receive(t, gone)
 		})
 		t.Run(name+" by the end that accepted", func(t *testing.T) {
-			near, far := pair(t)
+			near, far := tcpPair(t)
 			_, gone := watch(t, far)
 			end(near)
 			receive(t, gone)
@@ -97,7 +95,7 @@ func TestThePeersEndIsTold(t *testing.T) {
 }
 
 func TestDataIsNoEndAndIsLeftToTheReader(t *testing.T) {
-	near, far := pair(t)
+	near, far := tcpPair(t)
 	_, gone := watch(t, near)
 	got := make([]byte, 4)
 	for range 100 {
@@ -120,15 +118,15 @@ func TestDataIsNoEndAndIsLeftToTheReader(t *testing.T) {
 }
 
 func TestAStoppedWatchTellsNothing(t *testing.T) {
-	near, far := pair(t)
-	w, err := Start(near, func() { t.Error("told after Stop") })
+	near, far := tcpPair(t)
+	w, err := WatchClose(near, func() { t.Error("told after Stop") })
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.Stop()
 	w.Stop()
 	Watch{}.Stop()
-	other, otherFar := pair(t)
+	other, otherFar := tcpPair(t)
 	_, gone := watch(t, other)
 	far.Close()
 	otherFar.Close()
@@ -136,9 +134,9 @@ func TestAStoppedWatchTellsNothing(t *testing.T) {
 }
 
 func TestAConnectionThatIsClosedCannotBeWatched(t *testing.T) {
-	near, _ := pair(t)
+	near, _ := tcpPair(t)
 	near.Close()
-	if _, err := Start(near, func() {}); !errors.Is(err, ErrUnsupported) {
+	if _, err := WatchClose(near, func() {}); !errors.Is(err, ErrUnsupported) {
 		t.Errorf("got %v", err)
 	}
 	file, err := os.Create(t.TempDir() + "/file")
@@ -146,7 +144,7 @@ func TestAConnectionThatIsClosedCannotBeWatched(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	if _, err := Start(file, func() {}); !errors.Is(err, ErrUnsupported) {
+	if _, err := WatchClose(file, func() {}); !errors.Is(err, ErrUnsupported) {
 		t.Errorf("a file: %v", err)
 	}
 	if left := watched(); left != 0 {
@@ -161,15 +159,15 @@ func watched() int {
 }
 
 func TestNothingRunsWhileNothingIsWatched(t *testing.T) {
-	near, _ := pair(t)
+	near, _ := tcpPair(t)
 	for range 3 {
-		w, err := Start(near, func() {})
+		w, err := WatchClose(near, func() {})
 		if err != nil {
 			t.Fatal(err)
 		}
 		w.Stop()
 		goleak.VerifyNone(t)
-		near, _ = pair(t)
+		near, _ = tcpPair(t)
 	}
 }
 
@@ -215,7 +213,7 @@ func serveOne(t *testing.T, c *net.TCPConn, watched, told *atomic.Int64) {
 	defer c.Close()
 	var ended atomic.Bool // by the peer, as far as it has been asked to
 	gone := make(chan struct{})
-	w, err := Start(c, func() {
+	w, err := WatchClose(c, func() {
 		if !ended.Load() {
 			t.Error("an end is told before it came")
 		}
