@@ -87,7 +87,7 @@ type trail struct {
 
 // record writes the line of a request that is over.
 func (l *accessLog) record(c *gin.Context, took time.Duration) {
-	r, v := c.Request, visitOf(c)
+	r, v := c.Request, stateOf(c)
 	status := v.answered()
 	client, _, _ := net.SplitHostPort(r.RemoteAddr)
 	line := append(make([]slog.Attr, 0, 40),
@@ -108,7 +108,7 @@ func (l *accessLog) record(c *gin.Context, took time.Duration) {
 }
 
 // describe appends what is known of an exchange, however far it came.
-func (x *exchange) describe(line []slog.Attr) []slog.Attr {
+func (x *proxyRequest) describe(line []slog.Attr) []slog.Attr {
 	if x.model != nil {
 		line = append(line, slog.String("model", x.model.config.ID))
 	}
@@ -136,7 +136,7 @@ func (x *exchange) describe(line []slog.Attr) []slog.Attr {
 
 // outcome names how a request ended: finished is an answer that was passed on whole, be it an engine's error; refused and
 // failed are answers of berth's own.
-func (v *visit) outcome(status int) string {
+func (v *requestState) outcome(status int) string {
 	switch {
 	case v.code == "":
 		return "finished"

@@ -19,7 +19,7 @@ import (
 // attempt chooses a replica, dispatches the request into the slot on it and
 // passes the answer on, all while ctx lasts. The slot is given back before it returns, so that a request never
 // holds two.
-func (x *exchange) attempt(ctx context.Context) error {
+func (x *proxyRequest) attempt(ctx context.Context) error {
 	x.phase = phaseWaiting
 	_, choosing := x.tracing.begin(ctx, "choose", trace.SpanKindInternal)
 	sel, err := x.model.router.Choose(ctx, &x.payload, x.tried...)
@@ -49,7 +49,7 @@ func (x *exchange) attempt(ctx context.Context) error {
 }
 
 // amend makes the head of an answer the client's.
-func (x *exchange) amend(resp *http.Response, sel *routers.Selection) {
+func (x *proxyRequest) amend(resp *http.Response, sel *routers.Selection) {
 	if gatewayError(resp.StatusCode) {
 		sel.Fail(fmt.Errorf("%w: %s", llmserver.ErrGateway, http.StatusText(resp.StatusCode)))
 	}
@@ -63,7 +63,7 @@ func (x *exchange) amend(resp *http.Response, sel *routers.Selection) {
 }
 
 // send dispatches the request into the slot. After an error the next attempt may come.
-func (x *exchange) send(ctx context.Context, sel *routers.Selection) (resp *http.Response, err error) {
+func (x *proxyRequest) send(ctx context.Context, sel *routers.Selection) (resp *http.Response, err error) {
 	req := x.request(ctx)
 	defer func() {
 		if err != nil {
@@ -94,7 +94,7 @@ func (x *exchange) send(ctx context.Context, sel *routers.Selection) (resp *http
 }
 
 // relayed takes note of how the answer ended.
-func (x *exchange) relayed(sel *routers.Selection, result streaming.Result, err error) error {
+func (x *proxyRequest) relayed(sel *routers.Selection, result streaming.Result, err error) error {
 	x.told(result)
 	if err == nil {
 		return nil
@@ -122,14 +122,14 @@ func (s *Server) relaying(path string, keepAlive time.Duration) streaming.Relay 
 
 // sent gives the body's memory back as soon as nobody needs it: an answer has begun, so there will be no
 // other attempt. What the replica has yet to read is kept for as long as that takes.
-func (x *exchange) sent() {
+func (x *proxyRequest) sent() {
 	x.payload.Text = nil
 	x.body.Release()
 }
 
 // request is the client's request as the replica is to see it. Header and URL are the client's own, of which
 // nothing else is needed any more; attempts share them, and backends change neither.
-func (x *exchange) request(ctx context.Context) *http.Request {
+func (x *proxyRequest) request(ctx context.Context) *http.Request {
 	in := x.c.Request
 	streaming.TrimRequestHeader(in.Header)
 	out := &http.Request{

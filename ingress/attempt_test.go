@@ -34,7 +34,7 @@ func TestRetryReasonOfEachError(t *testing.T) {
 	} {
 		c, _ := gin.CreateTestContext(httptest.NewRecorder())
 		c.Request = httptest.NewRequest(http.MethodPost, "/v1/completions", nil)
-		x := &exchange{c: c}
+		x := &proxyRequest{c: c}
 		if got := x.again(fmt.Errorf("replica a: %w", err)); got != want {
 			t.Errorf("%v is retried as %q; want %q", err, got, want)
 		}
@@ -44,7 +44,7 @@ func TestRetryReasonOfEachError(t *testing.T) {
 		ctx, leave := context.WithCancel(t.Context())
 		leave()
 		c.Request = c.Request.WithContext(ctx)
-		if got := (&exchange{c: c}).again(err); got != "" {
+		if got := (&proxyRequest{c: c}).again(err); got != "" {
 			t.Errorf("%v is retried for a client that has gone", err)
 		}
 	}
@@ -185,7 +185,7 @@ func TestRejectionsAreCountedAndUnknownPromptsHaveNoRatio(t *testing.T) {
 		llmserver.ErrExhausted: "exhausted", context.Canceled: "given_up", llmserver.ErrBroken: "unclear",
 	} {
 		hooks.Rejected(nil, "a", fmt.Errorf("replica a: %w", err))
-		hooks.Sought("a", false, err)
+		hooks.AgentWaitEnded("a", false, err)
 		if n := f.metric(`berth_reservations_total{model="m",outcome="` + outcome + `"}`); n != 2 {
 			t.Errorf("%v is counted %v times as %s; want 2", err, n, outcome)
 		}

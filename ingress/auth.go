@@ -168,13 +168,13 @@ func (s *Server) authorize(c *gin.Context) {
 	}
 	c.Request.Header.Del("Authorization")
 	c.Request.Header.Del("X-Api-Key")
-	visitOf(c).key = key
+	stateOf(c).key = key
 	c.Next()
 }
 
 // keyOf is the key that a request was let in with; nil where none is asked for.
 func keyOf(c *gin.Context) *apiKey {
-	return visitOf(c).key
+	return stateOf(c).key
 }
 
 // keyName is what logs and metrics call that key; empty if there is none.

@@ -147,11 +147,11 @@ func TestEveryEndOfASelectionHasOneCause(t *testing.T) {
 func TestWhatTheLineSeeksAtAgentsIsCounted(t *testing.T) {
 	f := serve(t, modelOn("m", upstream(t, ok)))
 	hooks := f.registry.hooks("m", f.model("m").metrics)
-	hooks.Sought("a", true, nil) // counted when its request takes it
-	hooks.Sought("a", false, nil)
-	hooks.Sought("a", false, context.Canceled)
-	hooks.Sought("a", false, llmserver.ErrFull)
-	hooks.Sought("a", true, errors.New("lost"))
+	hooks.AgentWaitEnded("a", true, nil) // counted when its request takes it
+	hooks.AgentWaitEnded("a", false, nil)
+	hooks.AgentWaitEnded("a", false, context.Canceled)
+	hooks.AgentWaitEnded("a", false, llmserver.ErrFull)
+	hooks.AgentWaitEnded("a", true, errors.New("lost"))
 	for _, outcome := range []string{"unwanted", "given_up", "full", "unclear"} {
 		if n := f.metric(`berth_reservations_total{model="m",outcome="` + outcome + `"}`); n != 1 {
 			t.Errorf("counted %v as %s", n, outcome)

@@ -172,7 +172,7 @@ func TestAControlCallPassesAFullAgent(t *testing.T) {
 	m.SlotAuthority = config.ReplicaCounts
 	f := serve(t, m)
 	replica := f.registry.table.Load().models[0].replicas[0]
-	slot, err := replica.Claim("a test", 0)
+	slot, err := replica.TryReserve("a test", 0)
 	if err == nil {
 		err = slot.Confirm(t.Context(), 0)
 	}

@@ -106,7 +106,7 @@ type decisionLine struct {
 }
 
 // record writes the line of a request that is over.
-func (l *decisionLog) record(x *exchange) {
+func (l *decisionLog) record(x *proxyRequest) {
 	v, p := l.veil.Load(), &x.payload
 	if v == nil || x.blockBytes == 0 { // it is off, or was when the request came, or no model was found
 		return

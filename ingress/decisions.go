@@ -150,7 +150,7 @@ func (d *decision) show() shownDecision {
 }
 
 // show tells the client how its replica was chosen.
-func (x *exchange) show(h http.Header, sel *routers.Selection) {
+func (x *proxyRequest) show(h http.Header, sel *routers.Selection) {
 	h["X-Berth-Replica"] = []string{sel.Replica().ID()}
 	h["X-Berth-Policy"] = []string{x.model.config.Router.Class}
 	h["X-Berth-Rank"] = []string{strconv.Itoa(sel.Rank())}

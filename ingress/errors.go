@@ -95,9 +95,9 @@ var answers = []struct {
 	{errConnections, answer{503, serverError, "too_many_connections", "", "", busyDelay}},
 	{errBudget, answer{503, serverError, "too_many_bytes_held", "", "", busyDelay}},
 
-	{routers.ErrLineFull, answer{429, rateLimit, "queue_full", "",
+	{routers.ErrQueueFull, answer{429, rateLimit, "queue_full", "",
 		"Every replica is busy and the waiting line is full; try again later.", busyDelay}},
-	{routers.ErrWaitOver, answer{503, serverError, "queue_timeout", "",
+	{routers.ErrQueueTimeout, answer{503, serverError, "queue_timeout", "",
 		"Every replica stayed busy until the wait was over; try again later.", busyDelay}},
 	{errOverInLine, answer{503, serverError, "queue_timeout", "", errOverInLine.Error(), busyDelay}},
 	{routers.ErrClosed, answer{503, serverError, "model_removed", "model",
@@ -121,7 +121,7 @@ var answers = []struct {
 // answerFor finds what a client is told of err. An error that is in no table is the server's own fault; its text
 // stays inside.
 func answerFor(err error) answer {
-	if cut, ok := errors.AsType[*streaming.Cut](err); ok {
+	if cut, ok := errors.AsType[*streaming.AbortError](err); ok {
 		return answer{504, serverError, cut.Code, "", cut.Message, 0}
 	}
 	for _, row := range answers {
@@ -177,7 +177,7 @@ func fail(c *gin.Context, err error) { answerFor(err).give(c) }
 
 // give answers a client's request, and leaves behind why.
 func (a answer) give(c *gin.Context) {
-	visitOf(c).code = a.code
+	stateOf(c).code = a.code
 	a.write(c.Writer, c.Request)
 }
 

@@ -246,7 +246,7 @@ func (f *front) turn(model string) {
 func (f *front) waiting(model string, n int) {
 	f.t.Helper()
 	f.eventually(fmt.Sprintf("%d requests wait for %s", n, model), func() bool {
-		return f.registry.table.Load().find(model).router.Waiting() == n
+		return f.registry.table.Load().find(model).router.QueueLength() == n
 	})
 }
 

@@ -76,7 +76,7 @@ func (z *fuzzed) judge(t *testing.T, r *http.Request, w *httptest.ResponseRecord
 		if w.Code != http.StatusOK || w.Body.String() != "ok" {
 			t.Fatalf("the replica's answer came as %d %q", w.Code, w.Body)
 		}
-		if llmserver.Manages(s.uri) || !clean(s.uri) {
+		if llmserver.IsManagementPath(s.uri) || !clean(s.uri) {
 			t.Fatalf("the replica was sent to %q", s.uri)
 		}
 		return &s

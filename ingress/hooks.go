@@ -29,7 +29,7 @@ func (r *registry) hooks(model string, counts *modelMetrics) routers.Hooks {
 		},
 		Rejected: func(_ *routers.Payload, _ string, err error) { asked(rejection(err)) },
 		Released: func(_ *routers.Payload, _ string, o routers.Outcome) { releases[releaseCause(o)].Inc() },
-		Sought: func(_ string, wanted bool, err error) {
+		AgentWaitEnded: func(_ string, wanted bool, err error) {
 			switch {
 			case err != nil:
 				asked(rejection(err))

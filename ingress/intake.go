@@ -9,7 +9,7 @@ import (
 )
 
 // read takes in the body and finds the model that it is for.
-func (x *exchange) read() error {
+func (x *proxyRequest) read() error {
 	t := x.registry.table.Load()
 	reader := bodyReader{maxBytes: t.config.HTTP.MaxBodyBytes, timeout: t.config.HTTP.BodyTimeout, budget: x.budget}
 	b, err := reader.read(x.c.Writer, x.c.Request)
@@ -35,7 +35,7 @@ func (x *exchange) read() error {
 
 // blockSize is the size of the blocks in which the prompt is hashed while it is read; 0 if it need not be. The model is
 // not known yet, nor its policy, but they seldom differ in this.
-func (x *exchange) blockSize(t *table) int {
+func (x *proxyRequest) blockSize(t *table) int {
 	if t.blockBytes == 0 && x.decisionLog.veil.Load() != nil {
 		return routers.DefaultPrefixOptions.BlockBytes
 	}
@@ -43,7 +43,7 @@ func (x *exchange) blockSize(t *table) int {
 }
 
 // resolve finds the model and makes the payload. The body was scanned into h.
-func (x *exchange) resolve(t *table, p payload, h *promptHasher) error {
+func (x *proxyRequest) resolve(t *table, p payload, h *promptHasher) error {
 	adapter, err := x.find(t, p)
 	if err != nil {
 		return err
@@ -70,7 +70,7 @@ func (x *exchange) resolve(t *table, p payload, h *promptHasher) error {
 
 // find finds the model, and the adapter of it if one is asked for. Where the replica calls what is asked for otherwise than
 // the client does, that one value is replaced in the body.
-func (x *exchange) find(t *table, p payload) (adapter string, err error) {
+func (x *proxyRequest) find(t *table, p payload) (adapter string, err error) {
 	switch {
 	case p.model != nil:
 		name := string(p.model)
@@ -95,7 +95,7 @@ func (x *exchange) find(t *table, p payload) (adapter string, err error) {
 }
 
 // hash has the blocks of the prompt, if its policy or the decision log want them.
-func (x *exchange) hash(p payload, h *promptHasher) {
+func (x *proxyRequest) hash(p payload, h *promptHasher) {
 	prefixed, byPrefix := x.model.router.Policy().(routers.Prefixed)
 	if !byPrefix && x.decisionLog.veil.Load() == nil {
 		return
@@ -117,7 +117,7 @@ func (x *exchange) hash(p payload, h *promptHasher) {
 
 // withoutText counts a request that leaves the policy nothing to go by but
 // load, and warns of the first one.
-func (x *exchange) withoutText() {
+func (x *proxyRequest) withoutText() {
 	x.model.metrics.noText.WithLabelValues().Inc()
 	x.model.warnText.Do(func() {
 		x.log.Warn("a request has no messages, prompt or input to route by; such requests are ranked by load",

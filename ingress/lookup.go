@@ -148,7 +148,7 @@ func (l *lookups) forget() {
 
 // holder finds the replica of these models that holds a response, by what was learned or else by
 // asking all of them. It is nil if none does, and errResponseAstray if that is not certain.
-func (x *exchange) holder(id string, models []*model) (of *model, holder *llmserver.Replica, err error) {
+func (x *proxyRequest) holder(id string, models []*model) (of *model, holder *llmserver.Replica, err error) {
 	ctx, stop := context.WithTimeout(x.c.Request.Context(), lookupTimeout)
 	defer stop()
 	for {
@@ -177,7 +177,7 @@ func (x *exchange) holder(id string, models []*model) (of *model, holder *llmser
 
 // lookUp asks every replica of these models for a response, and remembers what comes of it. The
 // caller has the turn to look id up.
-func (x *exchange) lookUp(ctx context.Context, id string, models []*model) (*model, *llmserver.Replica, error) {
+func (x *proxyRequest) lookUp(ctx context.Context, id string, models []*model) (*model, *llmserver.Replica, error) {
 	v := x.askAll(ctx, id, models)
 	client := x.c.Request.Context()
 	switch {
@@ -221,7 +221,7 @@ func (v *votes) count(m *model, r *llmserver.Replica, resp *http.Response, err e
 }
 
 // askAll asks every replica of these models for a response, maxAsked at once.
-func (x *exchange) askAll(ctx context.Context, id string, models []*model) *votes {
+func (x *proxyRequest) askAll(ctx context.Context, id string, models []*model) *votes {
 	v, turns := new(votes), make(chan struct{}, maxAsked)
 	var asked sync.WaitGroup
 	for _, m := range models {
@@ -243,7 +243,7 @@ func (x *exchange) askAll(ctx context.Context, id string, models []*model) *vote
 }
 
 // question is a request for a response by the client's own means.
-func (x *exchange) question(ctx context.Context, id string) *http.Request {
+func (x *proxyRequest) question(ctx context.Context, id string) *http.Request {
 	req := &http.Request{
 		Method: http.MethodGet,
 		URL:    &url.URL{Path: "/v1/responses/" + id},

@@ -109,8 +109,8 @@ func (r readings) Collect(ch chan<- prometheus.Metric) {
 	r.registry.metrics.noModel.collect(ch)
 	for _, m := range r.registry.table.Load().models {
 		m.metrics.collect(ch)
-		gauge(descQueue, float64(m.router.Waiting()), m.config.ID)
-		handed, passed := m.router.Handed()
+		gauge(descQueue, float64(m.router.QueueLength()), m.config.ID)
+		handed, passed := m.router.Handoffs()
 		counter(descHanded, handed, m.config.ID)
 		counter(descPassed, passed, m.config.ID)
 		collectPlacing(m, gauge, counter)

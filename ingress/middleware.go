@@ -19,9 +19,9 @@ const (
 	internalError = "internal_error"
 )
 
-// visit is what handlers leave behind of a request for the middleware outside them. It is the context's writer, where it is
+// requestState is what handlers leave behind of a request for the middleware outside them. It is the context's writer, where it is
 // found without a map of keys for each request. It is used again for another request after observe has returned.
-type visit struct {
+type requestState struct {
 	gin.ResponseWriter
 	below http.ResponseWriter // the server's own
 	began time.Time           // when its head was in
@@ -30,20 +30,20 @@ type visit struct {
 	model    string        // the configured id
 	metrics  *modelMetrics // of the model, or of requests without one
 	labels   [2]string     // of the series that is being looked for
-	exchange exchange      // of a request that is passed on; its Server is nil until then
+	exchange proxyRequest  // of a request that is passed on; its Server is nil until then
 
 	status int    // in place of the one that was written, unless 0
 	code   string // of the error by which berth ended the request, or codeGone
 	cut    bool   // that was an abnormal end
 }
 
-// visitOf is that of a request which observe has let in.
-func visitOf(c *gin.Context) *visit { return c.Writer.(*visit) }
+// stateOf is that of a request which observe has let in.
+func stateOf(c *gin.Context) *requestState { return c.Writer.(*requestState) }
 
-var visits = sync.Pool{New: func() any { return new(visit) }}
+var visits = sync.Pool{New: func() any { return new(requestState) }}
 
-func enter(c *gin.Context) *visit {
-	v := visits.Get().(*visit)
+func enter(c *gin.Context) *requestState {
+	v := visits.Get().(*requestState)
 	v.ResponseWriter, v.below, v.began = c.Writer, c.Writer, time.Now()
 	if w, ok := c.Writer.(interface{ Unwrap() http.ResponseWriter }); ok {
 		v.below = w.Unwrap()
@@ -53,23 +53,23 @@ func enter(c *gin.Context) *visit {
 }
 
 // leave ends the visit. After a panic it is not called, as who knows what is still at work.
-func (v *visit) leave(c *gin.Context) {
+func (v *requestState) leave(c *gin.Context) {
 	c.Writer = v.ResponseWriter
-	*v = visit{}
+	*v = requestState{}
 	visits.Put(v)
 }
 
 // A response controller looks for these in every wrapper in turn.
-func (v *visit) Unwrap() http.ResponseWriter { return v.below }
-func (v *visit) SetReadDeadline(t time.Time) error {
+func (v *requestState) Unwrap() http.ResponseWriter { return v.below }
+func (v *requestState) SetReadDeadline(t time.Time) error {
 	return http.NewResponseController(v.below).SetReadDeadline(t)
 }
-func (v *visit) SetWriteDeadline(t time.Time) error {
+func (v *requestState) SetWriteDeadline(t time.Time) error {
 	return http.NewResponseController(v.below).SetWriteDeadline(t)
 }
 
 // FlushError is Flush with its error, which gin's drops: a client that reads nothing may be noticed by it alone.
-func (v *visit) FlushError() error {
+func (v *requestState) FlushError() error {
 	v.WriteHeaderNow()
 	return http.NewResponseController(v.below).Flush()
 }
@@ -96,7 +96,7 @@ func (s *Server) observe(c *gin.Context) {
 }
 
 // answered is the status by which the request was answered, or left.
-func (v *visit) answered() int {
+func (v *requestState) answered() int {
 	if v.status != 0 {
 		return v.status
 	}
@@ -116,7 +116,7 @@ func (s *Server) recover(c *gin.Context) {
 		default:
 			s.log.Error("panic while handling a request", "panic", cause, "request_id", requestID(c), "stack", string(debug.Stack()))
 			if c.Writer.Written() {
-				visitOf(c).code = internalError
+				stateOf(c).code = internalError
 				panic(http.ErrAbortHandler)
 			}
 			refuse(c, errInternal) // who knows how much of the body was read

@@ -80,9 +80,9 @@ func TestAPanicIsAnsweredThoughTheBodyNeverComes(t *testing.T) {
 // Who knows what is still at work behind a panic.
 func TestAVisitIsUsedAgainAsNewAndNeverAfterAPanic(t *testing.T) {
 	f := serve(t, modelOn("m", refusing(1)))
-	lost := make(map[*visit]bool)
-	visited := func(c *gin.Context) *visit {
-		v := visitOf(c)
+	lost := make(map[*requestState]bool)
+	visited := func(c *gin.Context) *requestState {
+		v := stateOf(c)
 		if lost[v] {
 			t.Error("a visit that a panic ended is used again")
 		}

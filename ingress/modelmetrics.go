@@ -103,13 +103,13 @@ func (m *modelMetrics) collect(ch chan<- prometheus.Metric) {
 
 // count returns the counter with these labels, two at most. The library has the slice of labels
 // escape; here it is the visit's own memory, so that no request allocates for it.
-func (v *visit) count(vec *prometheus.CounterVec, labels ...string) prometheus.Counter {
+func (v *requestState) count(vec *prometheus.CounterVec, labels ...string) prometheus.Counter {
 	n := copy(v.labels[:], labels)
 	return vec.WithLabelValues(v.labels[:n]...)
 }
 
 // observed counts a request that was answered, or left, with status.
-func (v *visit) observed(route string, status int, took time.Duration) {
+func (v *requestState) observed(route string, status int, took time.Duration) {
 	v.count(v.metrics.requests, route, statusLabel(status)).Inc()
 	if v.model != "" {
 		v.metrics.duration.Observe(took.Seconds())

@@ -17,7 +17,7 @@ import (
 
 func TestModelMetricsCountWithoutAllocation(t *testing.T) {
 	m := newModelMetrics("m")
-	v := &visit{model: "m", metrics: m}
+	v := &requestState{model: "m", metrics: m}
 	count := func() {
 		v.observed("/chat/completions", 200, time.Second)
 		v.count(m.tokens, "key", "prompt").Inc()
@@ -54,7 +54,7 @@ func TestModelMetricsOfARemovedModelAreNotShownAgain(t *testing.T) {
 // The first request of a key takes as much memory with a thousand keys as with a few.
 func TestModelMetricsTakeANewKeyInConstantWork(t *testing.T) {
 	perKey := func(keys int) float64 {
-		v, m := new(visit), newModelMetrics("m")
+		v, m := new(requestState), newModelMetrics("m")
 		return allocated(func() {
 			for i := range keys {
 				v.count(m.tokens, strconv.Itoa(i), "prompt").Inc()
@@ -157,7 +157,7 @@ func BenchmarkFirstRequestOfAKey(b *testing.B) {
 				names[i] += strconv.Itoa(i)
 			}
 			for b.Loop() {
-				v, m := new(visit), newModelMetrics("m")
+				v, m := new(requestState), newModelMetrics("m")
 				for _, name := range names {
 					v.count(m.tokens, name, "prompt").Inc()
 				}
@@ -202,7 +202,7 @@ func BenchmarkListReplicas(b *testing.B) {
 }
 
 func BenchmarkCountARequest(b *testing.B) {
-	v := &visit{model: "m", metrics: newModelMetrics("m")}
+	v := &requestState{model: "m", metrics: newModelMetrics("m")}
 	b.ReportAllocs()
 	for b.Loop() {
 		v.observed("/chat/completions", 200, time.Second)

@@ -62,7 +62,7 @@ func (s *Server) post(c *gin.Context) {
 		s.proxy(c)
 	case !clean(p):
 		refuse(c, errUnknownPath)
-	case llmserver.Manages(p):
+	case llmserver.IsManagementPath(p):
 		refuse(c, errAdminOnly)
 	case !llmserver.TakesSlot(http.MethodPost, p):
 		s.response(c) // to be cancelled
@@ -82,7 +82,7 @@ func (s *Server) misplaced(c *gin.Context) {
 	allow, p := c.Writer.Header().Get("Allow"), c.Request.URL.Path // methods that would do
 	extra := s.isExtraPath(p)
 	switch {
-	case llmserver.Manages(p):
+	case llmserver.IsManagementPath(p):
 		c.Writer.Header().Del("Allow")
 		refuse(c, errAdminOnly)
 	case extra && c.Request.Method == http.MethodPost:

@@ -17,12 +17,12 @@ import (
 	"berth/streaming"
 )
 
-// exchange is one proxied request, from its head to the end of its answer. All
+// proxyRequest is one proxied request, from its head to the end of its answer. All
 // of it runs on the request's own goroutine.
-type exchange struct {
+type proxyRequest struct {
 	*Server
 	c     *gin.Context
-	visit *visit
+	visit *requestState
 	began time.Time
 
 	allowed time.Duration // by the client, for all of it; 0 if it does not say
@@ -44,7 +44,7 @@ type exchange struct {
 }
 
 // exchanging begins the exchange of a visit, which lends it its memory.
-func (v *visit) exchanging(s *Server, c *gin.Context, phase string) *exchange {
+func (v *requestState) exchanging(s *Server, c *gin.Context, phase string) *proxyRequest {
 	x := &v.exchange
 	x.Server, x.c, x.visit, x.began, x.phase = s, c, v, v.began, phase
 	return x
@@ -52,7 +52,7 @@ func (v *visit) exchanging(s *Server, c *gin.Context, phase string) *exchange {
 
 // proxy serves a POST whose body names a model.
 func (s *Server) proxy(c *gin.Context) {
-	x := visitOf(c).exchanging(s, c, phaseBody)
+	x := stateOf(c).exchanging(s, c, phaseBody)
 	defer x.release()
 	var err error
 	if x.allowed, err = requestTimeout(c.Request.Header); err == nil {
@@ -67,7 +67,7 @@ func (s *Server) proxy(c *gin.Context) {
 }
 
 // release logs the request and gives back the body's memory, also after a panic.
-func (x *exchange) release() {
+func (x *proxyRequest) release() {
 	x.decisionLog.record(x)
 	if x.body != nil {
 		x.body.Release()
@@ -76,7 +76,7 @@ func (x *exchange) release() {
 
 // serve makes attempts, one at a time, until one has given the client its
 // answer or no further one is allowed.
-func (x *exchange) serve() error {
+func (x *proxyRequest) serve() error {
 	defer func() {
 		if x.payload.Waited > 0 {
 			x.model.metrics.wait.Observe(x.payload.Waited.Seconds())
@@ -97,7 +97,7 @@ func (x *exchange) serve() error {
 
 // after is what attempt n, which ended with err, and the ones before it, which failed, have come to together, and
 // whether there may be another.
-func (x *exchange) after(n int, err, failed error) (all error, again bool) {
+func (x *proxyRequest) after(n int, err, failed error) (all error, again bool) {
 	reason := x.again(err)
 	last := reason == "" || n >= x.model.config.MaxAttempts
 	if _, none := errors.AsType[*routers.UnavailableError](err); last && x.refusal != nil && (none || errors.Is(err, llmserver.ErrBusy)) {
@@ -115,7 +115,7 @@ func (x *exchange) after(n int, err, failed error) (all error, again bool) {
 // again says why another attempt is allowed after err; empty if none is. The
 // replica must have seen nothing of the request; or, once, the connection may have broken
 // before any byte of an answer.
-func (x *exchange) again(err error) string {
+func (x *proxyRequest) again(err error) string {
 	switch {
 	case x.c.Request.Context().Err() != nil:
 		return ""
@@ -139,7 +139,7 @@ func (x *exchange) again(err error) string {
 
 // upstreamFailed counts an attempt that a replica failed; what the client's
 // leaving or this process's own exhaustion brought about is none.
-func (x *exchange) upstreamFailed(err error) {
+func (x *proxyRequest) upstreamFailed(err error) {
 	if clientGone(x.c.Request.Context(), err) || errors.Is(err, llmserver.ErrExhausted) {
 		return
 	}
@@ -155,7 +155,7 @@ func (x *exchange) upstreamFailed(err error) {
 
 // fail ends the exchange with an error answer. A client that has gone gets none: it may have closed
 // only its sending half, and must not take silence for an answer.
-func (x *exchange) fail(err error) {
+func (x *proxyRequest) fail(err error) {
 	switch {
 	case !errors.Is(err, errBodySilent) && clientGone(x.c.Request.Context(), err):
 		x.abort(err)
@@ -166,7 +166,7 @@ func (x *exchange) fail(err error) {
 		if errors.Is(err, llmserver.ErrExhausted) {
 			x.c.Header("Connection", "close") // gives a descriptor back
 		}
-		if errors.Is(err, routers.ErrLineFull) || errors.Is(err, routers.ErrWaitOver) || errors.Is(err, errOverInLine) {
+		if errors.Is(err, routers.ErrQueueFull) || errors.Is(err, routers.ErrQueueTimeout) || errors.Is(err, errOverInLine) {
 			a.retryAfter = cmp.Or(spread(x.model.router.RetryAfter()), a.retryAfter)
 		}
 		a.give(x.c)
@@ -185,7 +185,7 @@ func spread(d time.Duration) time.Duration {
 
 // abort ends the client's connection, or its stream, so that the answer does
 // not look complete.
-func (x *exchange) abort(err error) {
+func (x *proxyRequest) abort(err error) {
 	x.visit.cut, x.visit.code = true, answerFor(err).code
 	if clientGone(x.c.Request.Context(), err) {
 		x.visit.code = codeGone

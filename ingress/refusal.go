@@ -17,7 +17,7 @@ const maxRefusal = 16 << 10
 // refused looks whether an answer is the engine's own way of saying that it is too busy. If so, the
 // answer is kept, for the client if no replica answers better, and llmserver.ErrBusy says so. Any other
 // answer is as it was.
-func (x *exchange) refused(resp *http.Response) error {
+func (x *proxyRequest) refused(resp *http.Response) error {
 	if resp.StatusCode != http.StatusServiceUnavailable && resp.StatusCode != http.StatusTooManyRequests {
 		return nil
 	}
@@ -40,7 +40,7 @@ func (x *exchange) refused(resp *http.Response) error {
 }
 
 // passRefusal gives the client the last refusal, untouched.
-func (x *exchange) passRefusal() error {
+func (x *proxyRequest) passRefusal() error {
 	x.phase = phaseStreaming
 	x.refusal.Header.Del(requestIDHeader)
 	var err error
@@ -60,7 +60,7 @@ func gatewayError(status int) bool {
 // verdict is what the break of an answer says of its replica. One before the first byte is the
 // replica's failure, though its head has come and it is not asked for again; unless berth cut it.
 func verdict(result streaming.Result, err error) error {
-	_, cut := errors.AsType[*streaming.Cut](err)
+	_, cut := errors.AsType[*streaming.AbortError](err)
 	if cut || result.Started || !errors.Is(err, streaming.ErrUpstreamBroken) {
 		return err
 	}

@@ -72,7 +72,7 @@ func TestRefusalThatPassesIsInTheAccessLog(t *testing.T) {
 
 // A request that found no slot in time is told when the queue will have drained, by the rate measured.
 func TestRetryAfterGoesByTheQueue(t *testing.T) {
-	for _, failure := range []error{routers.ErrLineFull, routers.ErrWaitOver, errOverInLine} {
+	for _, failure := range []error{routers.ErrQueueFull, routers.ErrQueueTimeout, errOverInLine} {
 		synctest.Test(t, func(t *testing.T) {
 			r := registryFor(t, new(record), configured(narrow(modelOn("m", refusing(1)))))
 			defer r.close()
@@ -89,7 +89,7 @@ func TestRetryAfterGoesByTheQueue(t *testing.T) {
 			c, _ := gin.CreateTestContext(recorder)
 			v := enter(c)
 			c.Request = httptest.NewRequest("POST", "/v1/completions", nil)
-			(&exchange{c: c, visit: v, body: new(body), model: m}).fail(failure)
+			(&proxyRequest{c: c, visit: v, body: new(body), model: m}).fail(failure)
 			if after, err := strconv.Atoi(recorder.Header().Get("Retry-After")); err != nil || after < 48 || after > 60 {
 				t.Errorf("%v: the client may try again in %q s; want about 60", failure, recorder.Header().Get("Retry-After"))
 			}
@@ -153,7 +153,7 @@ func TestBreakBeforeTheFirstByteIsTheReplicasFailure(t *testing.T) {
 	}{
 		"before the first byte": {false, broken, true},
 		"within the stream":     {true, broken, false},
-		"a timeout":             {false, fmt.Errorf("%w: %w", streaming.ErrUpstreamBroken, &streaming.Cut{}), false},
+		"a timeout":             {false, fmt.Errorf("%w: %w", streaming.ErrUpstreamBroken, &streaming.AbortError{}), false},
 		"client gone":           {false, streaming.ErrClientGone, false},
 	} {
 		err := verdict(streaming.Result{Started: test.started}, test.err)

@@ -263,7 +263,7 @@ func (r *registry) enact(old *table, p plan, replicas []*llmserver.Replica) *mod
 // observe has the router hear when its replicas change.
 func (m *model) observe() {
 	for _, replica := range m.replicas {
-		replica.Observe(m.router.Refresh)
+		replica.OnChange(m.router.Refresh)
 	}
 }
 

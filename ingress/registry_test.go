@@ -59,7 +59,7 @@ func TestALoweredCapKeepsTheCounts(t *testing.T) {
 	f.waiting("m", 1)
 	g.open <- struct{}{}
 	f.eventually("one has ended", func() bool { return f.ongoing() == 1 })
-	if f.model("m").router.Waiting() != 1 {
+	if f.model("m").router.QueueLength() != 1 {
 		t.Error("a request was let in at the cap")
 	}
 	g.open <- struct{}{}

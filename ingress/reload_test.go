@@ -58,9 +58,9 @@ func TestModelHearsOfNewReplicasBeforeItGoesByThem(t *testing.T) {
 	f := serve(t, modelOn("m", refusing(1)), modelOn("n", refusing(2)))
 	moved := f.model("n").replicas[0]
 	missed := 0
-	moved.Observe(func() { missed++ })
+	moved.OnChange(func() { missed++ })
 	policy := func(members []*llmserver.Replica, prev routers.Policy) routers.Policy {
-		moved.Freed()
+		moved.NotifyFreed()
 		return prev
 	}
 	changed := modelOn("m", refusing(1), refusing(2))
@@ -69,7 +69,7 @@ func TestModelHearsOfNewReplicasBeforeItGoesByThem(t *testing.T) {
 	if missed != 0 {
 		t.Error("the model did not hear of a slot that came free while it was given the replica")
 	}
-	moved.Freed()
+	moved.NotifyFreed()
 	if missed != 0 {
 		t.Error("the model does not hear of its new replica")
 	}

@@ -29,7 +29,7 @@ func storedResponse(p string) (id string, ok bool) {
 // the replica that holds the response. Its path names no model.
 func (s *Server) response(c *gin.Context) {
 	leaveUnread(c)
-	x := visitOf(c).exchanging(s, c, phaseConnect)
+	x := stateOf(c).exchanging(s, c, phaseConnect)
 	var err error
 	if x.allowed, err = requestTimeout(c.Request.Header); err == nil {
 		err = x.reach()
@@ -40,7 +40,7 @@ func (s *Server) response(c *gin.Context) {
 }
 
 // reach finds the replica that holds the response, and has it answer.
-func (x *exchange) reach() error {
+func (x *proxyRequest) reach() error {
 	c := x.c
 	id, ok := storedResponse(c.Request.URL.Path)
 	if !ok {
@@ -60,7 +60,7 @@ func (x *exchange) reach() error {
 
 // call passes a request without body and slot on to one replica. One that met a closing connection is sent once more: it
 // changes nothing more than the first would have.
-func (x *exchange) call(replica *llmserver.Replica) error {
+func (x *proxyRequest) call(replica *llmserver.Replica) error {
 	ctx, stop := x.within(x.c.Request.Context())
 	defer stop()
 	x.replica, x.rank, x.attempts = replica.ID(), 1, 1
@@ -96,11 +96,11 @@ func (x *exchange) call(replica *llmserver.Replica) error {
 
 // bind has a request that goes on with a stored response served by the replica that holds it: there it waits, and nowhere
 // else. Where nobody holds it, whichever engine gets the request says so in its own words.
-func (x *exchange) bind(id string) error {
+func (x *proxyRequest) bind(id string) error {
 	if !saneResponseID(id) || len(x.model.replicas) == 1 {
 		return nil
 	}
 	_, holder, err := x.holder(id, []*model{x.model})
-	x.payload.Only = holder
+	x.payload.PinnedTo = holder
 	return err
 }

@@ -42,7 +42,7 @@ func requestTimeout(h http.Header) (time.Duration, error) {
 }
 
 // within bounds ctx by the time that the request has, from its head on, waiting in line included.
-func (x *exchange) within(ctx context.Context) (context.Context, context.CancelFunc) {
+func (x *proxyRequest) within(ctx context.Context) (context.Context, context.CancelFunc) {
 	total := x.model.config.TotalTimeout
 	if total == 0 || x.allowed > 0 && x.allowed < total {
 		total = x.allowed
@@ -50,7 +50,7 @@ func (x *exchange) within(ctx context.Context) (context.Context, context.CancelF
 	if total == 0 {
 		return ctx, func() {}
 	}
-	over := &streaming.Cut{
+	over := &streaming.AbortError{
 		Code:    "upstream_total_timeout",
 		Message: "The replica's answer was not complete when the time of the request, " + inSeconds(total) + ", was over.",
 	}
@@ -59,7 +59,7 @@ func (x *exchange) within(ctx context.Context) (context.Context, context.CancelF
 
 // late is what the end of the request's time means to one that has no slot yet.
 func late(err error) error {
-	if _, ok := errors.AsType[*streaming.Cut](err); ok {
+	if _, ok := errors.AsType[*streaming.AbortError](err); ok {
 		return errOverInLine
 	}
 	return err
@@ -141,12 +141,12 @@ func (s *silence) look() {
 	}
 	switch {
 	case !begun && s.firstByte > 0 && s.quiet >= s.firstByte:
-		s.end(&streaming.Cut{
+		s.end(&streaming.AbortError{
 			Code:    "upstream_first_byte_timeout",
 			Message: "The replica sent no byte of its answer within " + inSeconds(s.firstByte) + ".",
 		})
 	case begun && s.gap > 0 && s.quiet >= s.gap:
-		s.end(&streaming.Cut{
+		s.end(&streaming.AbortError{
 			Code:    "upstream_gap_timeout",
 			Message: "The replica fell silent for " + inSeconds(s.gap) + " before its answer was complete.",
 		})

@@ -198,7 +198,7 @@ func TestTimeOfARequestBeginsWithItsHeader(t *testing.T) {
 		"only the model's":    {0, time.Minute, time.Minute},
 		"neither has a bound": {0, 0, 0},
 	} {
-		x := &exchange{began: time.Now().Add(-time.Second), allowed: row.allowed, model: &model{}}
+		x := &proxyRequest{began: time.Now().Add(-time.Second), allowed: row.allowed, model: &model{}}
 		x.model.config.TotalTimeout = row.total
 		ctx, stop := x.within(t.Context())
 		defer stop()
@@ -334,7 +334,7 @@ func TestSilenceIsMeasuredFromTheLastByte(t *testing.T) {
 				resp := &http.Response{Body: &slowBody{ctx, test.pauses}}
 				quiet.over(resp)
 				_, err := io.Copy(io.Discard, resp.Body)
-				cut, _ := errors.AsType[*streaming.Cut](err)
+				cut, _ := errors.AsType[*streaming.AbortError](err)
 				switch {
 				case test.code == "" && err != nil:
 					t.Errorf("ended with %v after %v", err, time.Since(began))

@@ -116,7 +116,7 @@ func (t *tracing) request(c *gin.Context) {
 	ctx := propagation.TraceContext{}.Extract(c.Request.Context(), propagation.HeaderCarrier(c.Request.Header))
 	ctx, span := t.begin(ctx, c.Request.Method+" "+at, trace.SpanKindServer)
 	defer func() {
-		v := visitOf(c)
+		v := stateOf(c)
 		status := v.answered()
 		span.SetAttributes(
 			attribute.String("http.request.method", c.Request.Method),
@@ -154,7 +154,7 @@ func (t *tracing) inject(ctx context.Context, h http.Header) http.Header {
 }
 
 // chose ends the span of a choice.
-func (x *exchange) chose(span trace.Span, sel *routers.Selection, err error) {
+func (x *proxyRequest) chose(span trace.Span, sel *routers.Selection, err error) {
 	if !span.IsRecording() {
 		return
 	}
@@ -169,7 +169,7 @@ func (x *exchange) chose(span trace.Span, sel *routers.Selection, err error) {
 }
 
 // attempted ends the span of an attempt, also one that ends in a panic.
-func (x *exchange) attempted(span trace.Span) {
+func (x *proxyRequest) attempted(span trace.Span) {
 	if !span.IsRecording() {
 		return
 	}

@@ -196,7 +196,7 @@ func TestWithoutTracingItsHeadersPassAsTheyCame(t *testing.T) {
 		}
 	}
 	var none *tracing
-	x := new(exchange)
+	x := new(proxyRequest)
 	h := http.Header{}
 	if n := testing.AllocsPerRun(100, func() {
 		ctx, span := none.begin(t.Context(), "choose", trace.SpanKindInternal)

@@ -9,7 +9,7 @@ import (
 )
 
 // told counts what an answer told while it passed, also one that was cut off.
-func (x *exchange) told(result streaming.Result) {
+func (x *proxyRequest) told(result streaming.Result) {
 	x.result = result
 	m := x.model.metrics
 	if !result.FirstByte.IsZero() {
@@ -21,7 +21,7 @@ func (x *exchange) told(result streaming.Result) {
 	}
 	u := x.tap.Usage()
 	if u == (streaming.Usage{}) {
-		x.countTokens("estimated", int64(x.tap.Contents()))
+		x.countTokens("estimated", int64(x.tap.ContentEvents()))
 		return
 	}
 	x.countTokens("prompt", u.PromptTokens)
@@ -29,7 +29,7 @@ func (x *exchange) told(result streaming.Result) {
 	x.countTokens("cached", u.CachedTokens)
 }
 
-func (x *exchange) countTokens(kind string, n int64) {
+func (x *proxyRequest) countTokens(kind string, n int64) {
 	if n > 0 {
 		x.visit.count(x.model.metrics.tokens, keyName(x.c), kind).Add(float64(n))
 	}
@@ -42,7 +42,7 @@ type gapHistogram struct {
 
 	mu      sync.Mutex // guards what follows
 	streams int
-	counts  [len(streaming.Gaps{}.Counts)]uint64
+	counts  [len(streaming.InterTokenGaps{}.Counts)]uint64
 	seconds float64
 }
 
@@ -51,7 +51,7 @@ func newGapHistogram(model string) *gapHistogram {
 		"From one event with content to the next, counted when the stream is over.", nil, prometheus.Labels{"model": model})}
 }
 
-func (h *gapHistogram) add(g *streaming.Gaps) {
+func (h *gapHistogram) add(g *streaming.InterTokenGaps) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.streams++

@@ -33,7 +33,7 @@ func BenchmarkSlot(b *testing.B) {
 	b.ReportAllocs()
 	r := NewReplica(Endpoint{ID: "r", Limit: 1}, &HTTP{})
 	for b.Loop() {
-		s, err := r.Claim("holder", 0)
+		s, err := r.TryReserve("holder", 0)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -47,7 +47,7 @@ func BenchmarkSlot(b *testing.B) {
 func BenchmarkSlotHandOver(b *testing.B) {
 	b.ReportAllocs()
 	r := NewReplica(Endpoint{ID: "r", Limit: 1}, &HTTP{})
-	s, err := r.Claim("holder", 0)
+	s, err := r.TryReserve("holder", 0)
 	if err != nil {
 		b.Fatal(err)
 	}

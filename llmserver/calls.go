@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// Manages tells whether a path is that of a call that manages an engine and asks it for no work. These are the calls of
+// IsManagementPath tells whether a path is that of a call that manages an engine and asks it for no work. These are the calls of
 // vLLM, SGLang, llama.cpp and Ollama, with and without /v1. The path is a decoded one.
-func Manages(path string) bool {
+func IsManagementPath(path string) bool {
 	path = strings.TrimPrefix(path, "/v1")
 	if managing[path] {
 		return true
@@ -51,7 +51,7 @@ var managingPrefixes = []string{
 // TakesSlot tells whether a request takes one of the replica's slots: a POST, unless it manages the engine or ends a
 // response that is under way.
 func TakesSlot(method, path string) bool {
-	return method == http.MethodPost && !Manages(path) && !cancels(path)
+	return method == http.MethodPost && !IsManagementPath(path) && !cancels(path)
 }
 
 // cancels tells POST /v1/responses/{id}/cancel.

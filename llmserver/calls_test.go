@@ -8,12 +8,12 @@ func TestACallThatManagesAnEngineTakesNoSlot(t *testing.T) {
 		"/pause", "/resume", "/abort_request", "/update_weights", "/update_weights_from_disk", "/init_weights_update_group",
 		"/load_lora_adapter", "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/sleep", "/slots/0", "/api/pull",
 	} {
-		if !Manages(path) || TakesSlot("POST", path) {
+		if !IsManagementPath(path) || TakesSlot("POST", path) {
 			t.Errorf("POST %s takes a slot", path)
 		}
 	}
 	for _, path := range []string{"/v1/responses/resp_1/cancel", "/responses/resp_1/cancel"} {
-		if Manages(path) || TakesSlot("POST", path) {
+		if IsManagementPath(path) || TakesSlot("POST", path) {
 			t.Errorf("POST %s takes a slot", path)
 		}
 	}
@@ -24,7 +24,7 @@ func TestAPostThatAsksForWorkTakesASlot(t *testing.T) {
 		"/v1/chat/completions", "/v1/responses", "/v1/responses/compact", "/v1/responses/a/b/cancel", "/v1/responses//cancel",
 		"/v1/chat/cancel", "/tokenize", "/rerank", "/generate", "/v1/audio/speech", "/sleeping", "/v1/pauses", "/", "",
 	} {
-		if Manages(path) || !TakesSlot("POST", path) {
+		if IsManagementPath(path) || !TakesSlot("POST", path) {
 			t.Errorf("POST %s takes no slot", path)
 		}
 	}

@@ -64,9 +64,9 @@ func (m *circuitMachine) claim(t *rapid.T) {
 	anyway := rapid.Bool().Draw(t, "anyway")
 	s, err := (*Slot)(nil), error(nil)
 	if anyway {
-		s, err = m.r.ClaimAnyway("holder")
+		s, err = m.r.ForceReserve("holder")
 	} else {
-		s, err = m.r.Claim("holder", 0)
+		s, err = m.r.TryReserve("holder", 0)
 	}
 	switch {
 	case !m.model.admits() && !anyway:
@@ -105,7 +105,7 @@ func (m *circuitMachine) good(t *rapid.T) {
 
 func (m *circuitMachine) bad(t *rapid.T) {
 	s := m.take(t)
-	s.Blame(rapid.SampledFrom([]error{ErrBroken, ErrTimeout, ErrNotHTTP, ErrGateway}).Draw(t, "error"))
+	s.ReportFailure(rapid.SampledFrom([]error{ErrBroken, ErrTimeout, ErrNotHTTP, ErrGateway}).Draw(t, "error"))
 	switch {
 	case m.model.isOpen():
 		if m.model.halfOpen && m.model.counts(s) {
@@ -124,9 +124,9 @@ func (m *circuitMachine) silent(t *rapid.T) {
 	s := m.take(t)
 	switch rapid.IntRange(0, 3).Draw(t, "end") {
 	case 0:
-		s.Blame(fmt.Errorf("%w: %w", ErrBroken, ErrStale))
+		s.ReportFailure(fmt.Errorf("%w: %w", ErrBroken, ErrStale))
 	case 1:
-		s.Blame(context.Canceled)
+		s.ReportFailure(context.Canceled)
 	case 2:
 		resp := &http.Response{StatusCode: rapid.SampledFrom([]int{400, 404, 429, 500, 501}).Draw(t, "status"), Body: io.NopCloser(strings.NewReader("x"))}
 		m.r.listen(s, resp)
@@ -169,7 +169,7 @@ func TestACircuitDoesAsItsPictureSays(t *testing.T) {
 				"silent": m.silent, "pass": m.pass,
 				"spare": func(t *rapid.T) {
 					spared := rapid.Bool().Draw(t, "spared")
-					r.Spare(spared)
+					r.AllowEjected(spared)
 					m.model.spared = spared && m.model.isOpen()
 				},
 				"sleep": func(t *rapid.T) {
@@ -220,8 +220,8 @@ func TestOnlyTheReplicasOwnFailuresEjectIt(t *testing.T) {
 				if r.Available() == row.ejected {
 					t.Errorf("available: %t", r.Available())
 				}
-				if row.ejected && (changes.Load() != 1 || r.Ejections() != 1 || r.State() != "ejected" || !strings.HasPrefix(r.Said(), "ejected, ")) {
-					t.Errorf("%d changes, %d ejections, it is %s and said %q", changes.Load(), r.Ejections(), r.State(), r.Said())
+				if row.ejected && (changes.Load() != 1 || r.Ejections() != 1 || r.State() != "ejected" || !strings.HasPrefix(r.DownReason(), "ejected, ")) {
+					t.Errorf("%d changes, %d ejections, it is %s and said %q", changes.Load(), r.Ejections(), r.State(), r.DownReason())
 				}
 			})
 		})
@@ -263,7 +263,7 @@ func TestATrialIsGivenToOneOfMany(t *testing.T) {
 		r, fake := newTestReplica(1000)
 		fail(t, r, fake, ErrBroken, tolerated)
 		time.Sleep(firstEjection - time.Millisecond)
-		if _, err := r.Claim("too early", 0); err != ErrEjected || r.State() != "ejected" {
+		if _, err := r.TryReserve("too early", 0); err != ErrEjected || r.State() != "ejected" {
 			t.Fatalf("Claim = %v, and it is %s", err, r.State())
 		}
 		time.Sleep(time.Millisecond)
@@ -275,7 +275,7 @@ func TestATrialIsGivenToOneOfMany(t *testing.T) {
 		var all sync.WaitGroup
 		for range 64 {
 			all.Go(func() {
-				if s, err := r.Claim("holder", 0); err == nil {
+				if s, err := r.TryReserve("holder", 0); err == nil {
 					mu.Lock()
 					granted = append(granted, s)
 					mu.Unlock()
@@ -295,7 +295,7 @@ func TestTheTrialsFirstByteClosesTheCircuitAndStartsSlowly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, fake := newTestReplica(1000)
 		var told atomic.Int32
-		r.Observe(func() { told.Add(1) })
+		r.OnChange(func() { told.Add(1) })
 		fail(t, r, fake, ErrBroken, tolerated)
 		time.Sleep(firstEjection)
 		synctest.Wait()
@@ -317,15 +317,15 @@ func TestTheTrialsFirstByteClosesTheCircuitAndStartsSlowly(t *testing.T) {
 		}
 		resp.Body.Close()
 		s.Release()
-		if b := r.Burden(); b != 10 {
+		if b := r.WeightedLoad(); b != 10 {
 			t.Errorf("it begins with the burden %v", b)
 		}
 		time.Sleep(slowStart / 2)
-		if b := r.Burden(); b != 2 {
+		if b := r.WeightedLoad(); b != 2 {
 			t.Errorf("half way its burden is %v", b)
 		}
 		time.Sleep(slowStart / 2)
-		if b := r.Burden(); b != 1 || r.back.Load() != 0 {
+		if b := r.WeightedLoad(); b != 1 || r.back.Load() != 0 {
 			t.Errorf("in the end its burden is %v", b)
 		}
 	})
@@ -339,10 +339,10 @@ func TestCircuitLetsTheNextOneInWhereATrialBringsNoVerdict(t *testing.T) {
 		time.Sleep(firstEjection)
 		synctest.Wait()
 		var told atomic.Int32
-		r.Observe(func() { told.Add(1) })
+		r.OnChange(func() { told.Add(1) })
 		var under []*Slot
 		for name, end := range map[string]func(s *Slot){
-			"its client goes":      func(s *Slot) { s.Blame(context.Canceled); s.Release() },
+			"its client goes":      func(s *Slot) { s.ReportFailure(context.Canceled); s.Release() },
 			"it is never sent":     func(s *Slot) { s.Release() },
 			"its response is long": func(s *Slot) { r.listen(s, &http.Response{StatusCode: 200}); under = append(under, s) },
 			"its response is empty": func(s *Slot) {
@@ -353,18 +353,18 @@ func TestCircuitLetsTheNextOneInWhereATrialBringsNoVerdict(t *testing.T) {
 			},
 			"the request was at fault":  func(s *Slot) { r.listen(s, &http.Response{StatusCode: 400}); s.Release() },
 			"the backend would not":     func(s *Slot) { fake.faults = func(string) error { return ErrFull }; s.Confirm(t.Context(), 0) },
-			"its connection was an old": func(s *Slot) { s.Blame(fmt.Errorf("%w: %w", ErrBroken, ErrStale)); s.Release() },
+			"its connection was an old": func(s *Slot) { s.ReportFailure(fmt.Errorf("%w: %w", ErrBroken, ErrStale)); s.Release() },
 			"another one gets its slot": func(s *Slot) { s.HandOver("heir").Release() },
 		} {
 			fake.faults = nil
 			told.Store(0)
-			s, err := r.Claim("holder", 0)
+			s, err := r.TryReserve("holder", 0)
 			if err != nil {
 				t.Fatalf("where %s: %v", name, err)
 			}
-			r.Spare(name == "another one gets its slot")
+			r.AllowEjected(name == "another one gets its slot")
 			end(s)
-			r.Spare(false)
+			r.AllowEjected(false)
 			time.Sleep(trialTime - time.Millisecond)
 			if r.Available() {
 				t.Errorf("where %s: another is let in too soon", name)
@@ -396,14 +396,14 @@ func TestCircuitHeedsNoRequestFromBeforeItOpened(t *testing.T) {
 		time.Sleep(time.Second)
 		fail(t, r, fake, ErrBroken, tolerated)
 		var told atomic.Int32
-		r.Observe(func() { told.Add(1) })
+		r.OnChange(func() { told.Add(1) })
 		respond(good)
 		if r.Available() || told.Load() != 0 {
 			t.Errorf("a response to an earlier request has closed it, or so it was told %d times", told.Load())
 		}
 		time.Sleep(firstEjection)
 		trial := claim(t, r)
-		bad.Blame(ErrBroken)
+		bad.ReportFailure(ErrBroken)
 		bad.Release()
 		if r.Ejections() != 1 {
 			t.Error("the failure of an earlier request has opened it again")
@@ -472,7 +472,7 @@ func TestCircuitCountsATrialThatCannotConnect(t *testing.T) {
 				if down {
 					r.set(errors.New("its health check failed"))
 				}
-				s, err := r.ClaimAnyway("holder")
+				s, err := r.ForceReserve("holder")
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -497,7 +497,7 @@ func TestReplicaThatComesBackAgainStartsSlowlyAgain(t *testing.T) {
 	r, _ := newTestReplica(1)
 	for range 12_000 {
 		r.back.Store(1)
-		twice(func() { r.Burden() }, r.comeBack)
+		twice(func() { r.WeightedLoad() }, r.comeBack)
 		if r.back.Load() == 0 {
 			t.Fatal("its return is forgotten")
 		}

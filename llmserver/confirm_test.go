@@ -59,7 +59,7 @@ func TestSlotConfirmForAClientThatHasGoneSaysNothingOfTheReplica(t *testing.T) {
 		r.Wait()
 	}
 	if s := r.circuit.read(); !r.Available() || s.failures != 0 {
-		t.Errorf("available: %t, %d failures, it said %q", r.Available(), s.failures, r.Said())
+		t.Errorf("available: %t, %d failures, it said %q", r.Available(), s.failures, r.DownReason())
 	}
 	if fake.cancelCount() != 2*tolerated {
 		t.Errorf("%d cancels", fake.cancelCount())

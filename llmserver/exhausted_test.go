@@ -76,7 +76,7 @@ func TestOwnExhaustionSetsNoReplicaAside(t *testing.T) {
 		time.Sleep(time.Minute) // dozens of probes
 		synctest.Wait()
 		if s := r.circuit.read(); !r.Available() || changes.Load() != 0 || s.failures != 0 {
-			t.Errorf("available %t after %d changes and %d failures; it said %q", r.Available(), changes.Load(), s.failures, r.Said())
+			t.Errorf("available %t after %d changes and %d failures; it said %q", r.Available(), changes.Load(), s.failures, r.DownReason())
 		}
 		if n := reported.Load(); n < 2*tolerated+1+missesAllowed {
 			t.Errorf("%d failures were reported", n)
@@ -105,7 +105,7 @@ func TestOwnExhaustionBringsNoReplicaBack(t *testing.T) {
 // claimed is a slot that is reserved at the gate alone.
 func claimed(t *testing.T, r *Replica) *Slot {
 	t.Helper()
-	s, err := r.Claim("a test", 0)
+	s, err := r.TryReserve("a test", 0)
 	if err != nil {
 		t.Fatal(err)
 	}

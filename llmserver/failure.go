@@ -33,21 +33,21 @@ func (p Progress) Failure(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case !p.Connected && tcp.Exhausted(err):
-		return fmt.Errorf("%w: %s", ErrExhausted, Reason(err))
+		return fmt.Errorf("%w: %s", ErrExhausted, FailureReason(err))
 	case !p.Connected && timedOut(err):
 		return fmt.Errorf("%w: %w", ErrNoConnection, ErrConnectTimeout)
 	case !p.Connected:
-		return fmt.Errorf("%w: %s", ErrNoConnection, Reason(err))
+		return fmt.Errorf("%w: %s", ErrNoConnection, FailureReason(err))
 	case errors.Is(err, tcp.ErrSendTimeout):
 		return fmt.Errorf("%w: %w", ErrTimeout, ErrSendTimeout)
 	case p.Answered:
-		return fmt.Errorf("%w: %s", ErrNotHTTP, Reason(err))
+		return fmt.Errorf("%w: %s", ErrNotHTTP, FailureReason(err))
 	case timedOut(err):
 		return ErrTimeout
 	case p.Reused && time.Since(p.At) < staleness:
 		return fmt.Errorf("%w: %w", ErrBroken, ErrStale)
 	default:
-		return fmt.Errorf("%w: %s", ErrBroken, Reason(err))
+		return fmt.Errorf("%w: %s", ErrBroken, FailureReason(err))
 	}
 }
 
@@ -57,8 +57,8 @@ func timedOut(err error) bool {
 	return ok && n.Timeout()
 }
 
-// Reason is the innermost cause of a network error, without addresses.
-func Reason(err error) string {
+// FailureReason is the innermost cause of a network error, without addresses.
+func FailureReason(err error) string {
 	if dns, ok := errors.AsType[*net.DNSError](err); ok {
 		return dns.Err
 	}

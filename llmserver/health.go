@@ -55,9 +55,9 @@ func (r *Replica) Ejected() (since time.Duration, open bool) {
 	return time.Duration(r.circuit.opened.Load()), r.circuit.read().open()
 }
 
-// Spare has the replica chosen though its circuit is open, or not any more. Whoever knows the other
+// AllowEjected has the replica chosen though its circuit is open, or not any more. Whoever knows the other
 // replicas decides.
-func (r *Replica) Spare(spared bool) { r.circuit.spare(spared) }
+func (r *Replica) AllowEjected(spared bool) { r.circuit.spare(spared) }
 
 // Ejections is how often the circuit was opened so far.
 func (r *Replica) Ejections() uint64 { return r.circuit.ejections.Load() }
@@ -85,9 +85,9 @@ var States = []string{"serving", "half_open", "ejected", "down", "draining"}
 // Draining tells whether the replica takes nothing new for good: it drains or has left the set.
 func (r *Replica) Draining() bool { return r.gate.read().phase != serving }
 
-// Said is why the replica is not available: the last thing that it, or the
+// DownReason is why the replica is not available: the last thing that it, or the
 // attempt to reach it, said. Empty while it is available.
-func (r *Replica) Said() string {
+func (r *Replica) DownReason() string {
 	if s := r.health.down.Load(); s != nil {
 		return *s
 	}
@@ -100,8 +100,8 @@ func (r *Replica) Said() string {
 	return ""
 }
 
-// Observe has f called after each change of Available, in place of what was set before.
-func (r *Replica) Observe(f func()) {
+// OnChange has f called after each change of Available, in place of what was set before.
+func (r *Replica) OnChange(f func()) {
 	r.health.mu.Lock()
 	defer r.health.mu.Unlock()
 	r.health.observer = f
@@ -125,9 +125,9 @@ func (r *Replica) set(err error) (news bool) {
 	return news
 }
 
-// Freed tells the observer that a slot came free which nobody waits for where
+// NotifyFreed tells the observer that a slot came free which nobody waits for where
 // it was held: the replica may serve another model by now.
-func (r *Replica) Freed() { r.health.tell() }
+func (r *Replica) NotifyFreed() { r.health.tell() }
 
 func (h *health) tell() {
 	h.mu.Lock()

@@ -30,7 +30,7 @@ func watched(t *testing.T, probe func(ctx context.Context) error, f func(r *Repl
 		p := &Pool{Dial: func(Endpoint) (Backend, error) { return fake, nil }}
 		r := mustSet(t, p, patient)[0]
 		changes := new(atomic.Int32)
-		r.Observe(func() { changes.Add(1) })
+		r.OnChange(func() { changes.Add(1) })
 		f(r, fake, changes)
 		p.Close() // the bubble fails if the probing does not end with it
 	})
@@ -74,18 +74,18 @@ func TestARefusedConnectionTakesAReplicaDownAtOnceAndAProbeBringsItBack(t *testi
 		down.Store(true)
 		ask(t, r, fake, ErrNoConnection)
 		ask(t, r, fake, ErrNoConnection)
-		if r.Available() || changes.Load() != 1 || r.Said() == "" {
-			t.Fatalf("available %t, %d changes, said %q", r.Available(), changes.Load(), r.Said())
+		if r.Available() || changes.Load() != 1 || r.DownReason() == "" {
+			t.Fatalf("available %t, %d changes, said %q", r.Available(), changes.Load(), r.DownReason())
 		}
 		synctest.Wait()
-		if r.Said() != "not yet" {
-			t.Errorf("it was not probed at once; it said %q", r.Said())
+		if r.DownReason() != "not yet" {
+			t.Errorf("it was not probed at once; it said %q", r.DownReason())
 		}
 		down.Store(false)
 		time.Sleep(2 * firstRetry)
 		synctest.Wait()
-		if !r.Available() || changes.Load() != 2 || r.Said() != "" {
-			t.Errorf("after a good probe: available %t, %d changes, said %q", r.Available(), changes.Load(), r.Said())
+		if !r.Available() || changes.Load() != 2 || r.DownReason() != "" {
+			t.Errorf("after a good probe: available %t, %d changes, said %q", r.Available(), changes.Load(), r.DownReason())
 		}
 	})
 }
@@ -137,7 +137,7 @@ func TestProbesAloneSetAReplicaAsideOnlyAfterThreeFailuresInARow(t *testing.T) {
 			}
 			watched(t, probe, func(r *Replica, _ *fakeBackend, _ *atomic.Int32) {
 				setAside := make(chan int, 1)
-				r.Observe(func() { setAside <- probes })
+				r.OnChange(func() { setAside <- probes })
 				began := time.Now()
 				if n := <-setAside; n != len(answers) || r.Available() {
 					t.Errorf("available %t after %d probes; want false, %d", r.Available(), n, len(answers))
@@ -158,12 +158,12 @@ func TestReplicaIsDownAfterItsFirstLateProbeIfNothingElseCame(t *testing.T) {
 	}
 	watched(t, probe, func(r *Replica, _ *fakeBackend, _ *atomic.Int32) {
 		setAside := make(chan int, 1)
-		r.Observe(func() { setAside <- probes })
+		r.OnChange(func() { setAside <- probes })
 		if n := <-setAside; n != 1 || r.Available() {
 			t.Errorf("available %t after %d probes; want false, 1", r.Available(), n)
 		}
-		if r.Said() != "its health check was not answered in time" {
-			t.Errorf("it says %q", r.Said())
+		if r.DownReason() != "its health check was not answered in time" {
+			t.Errorf("it says %q", r.DownReason())
 		}
 	})
 }
@@ -204,8 +204,8 @@ func TestReplicaThatSendsResponsesIsNotDownForLateProbes(t *testing.T) {
 func TestDrainingIsTold(t *testing.T) {
 	watched(t, nil, func(r *Replica, _ *fakeBackend, changes *atomic.Int32) {
 		r.Drain()
-		if r.Available() || changes.Load() != 1 || r.Said() != ErrDraining.Error() {
-			t.Errorf("available %t, %d changes, said %q", r.Available(), changes.Load(), r.Said())
+		if r.Available() || changes.Load() != 1 || r.DownReason() != ErrDraining.Error() {
+			t.Errorf("available %t, %d changes, said %q", r.Available(), changes.Load(), r.DownReason())
 		}
 	})
 }
@@ -223,7 +223,7 @@ func TestARetiredReplicaIsProbedNoMore(t *testing.T) {
 		p := &Pool{Dial: func(Endpoint) (Backend, error) { return fake, nil }}
 		e := patient
 		e.ProbeTimeout = time.Hour
-		mustSet(t, p, e)[0].Observe(func() { t.Error("its leaving was told as a change") })
+		mustSet(t, p, e)[0].OnChange(func() { t.Error("its leaving was told as a change") })
 		time.Sleep(time.Minute)
 		mustSet(t, p)
 		time.Sleep(time.Minute)

@@ -77,7 +77,7 @@ func TestAnotherProcessIsAnotherReplica(t *testing.T) {
 	s.Release() // late: it touches nothing of the new one
 	wantUsage(t, old, 0, 0)
 	wantUsage(t, reborn, 1, 0)
-	if _, err := old.Claim("late", 0); !errors.Is(err, ErrGone) {
+	if _, err := old.TryReserve("late", 0); !errors.Is(err, ErrGone) {
 		t.Errorf("Claim on the old process = %v", err)
 	}
 	if got := p.Leaving(); len(got) != 0 {
@@ -126,8 +126,8 @@ func TestAReplicaThatIsNoLongerNamedServesUntilItIsRetired(t *testing.T) {
 		t.Fatal(err)
 	}
 	retire()
-	if _, err := a.Claim("late", 0); !errors.Is(err, ErrGone) || a.Available() || a.Said() != ErrGone.Error() {
-		t.Errorf("Claim = %v, available %t, said %q", err, a.Available(), a.Said())
+	if _, err := a.TryReserve("late", 0); !errors.Is(err, ErrGone) || a.Available() || a.DownReason() != ErrGone.Error() {
+		t.Errorf("Claim = %v, available %t, said %q", err, a.Available(), a.DownReason())
 	}
 	wantUsage(t, a, 0, 1)
 	if fakes["a"].closed == 0 {

@@ -76,8 +76,8 @@ func TestProbeOfAnAgentThatDrainsSetsTheReplicaAside(t *testing.T) {
 func TestReplicaThatRefusesARequestForADrainIsSetAside(t *testing.T) {
 	watched(t, late, func(r *Replica, fake *fakeBackend, changes *atomic.Int32) {
 		ask(t, r, fake, ErrDraining)
-		if r.Up() || changes.Load() != 1 || r.Said() != ErrDraining.Error() || r.circuit.read().failures != 0 {
-			t.Errorf("up: %t, %d changes, said %q, %d failures", r.Up(), changes.Load(), r.Said(), r.circuit.read().failures)
+		if r.Up() || changes.Load() != 1 || r.DownReason() != ErrDraining.Error() || r.circuit.read().failures != 0 {
+			t.Errorf("up: %t, %d changes, said %q, %d failures", r.Up(), changes.Load(), r.DownReason(), r.circuit.read().failures)
 		}
 	})
 }
@@ -87,7 +87,7 @@ func TestReplicaThatComesUpStartsSlowly(t *testing.T) {
 		r, _ := newTestReplica(1)
 		r.set(errors.New("down"))
 		var burden float64
-		r.Observe(func() { burden = r.Burden() })
+		r.OnChange(func() { burden = r.WeightedLoad() })
 		r.set(nil)
 		if burden != 10 {
 			t.Errorf("its burden is %v when it is known to be up", burden)

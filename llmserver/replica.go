@@ -136,28 +136,28 @@ func (r *Replica) Usage() Usage {
 	return Usage{Reserved: c.reserved, Running: c.running, Limit: c.limit}
 }
 
-// Claim takes a slot for holder, a name for people, if fewer than bound (where bound > 0) and fewer
+// TryReserve takes a slot for holder, a name for people, if fewer than bound (where bound > 0) and fewer
 // than the replica's limit are ongoing. It is the gate's own decision, made in one step and without
 // waiting: ErrFull, ErrDraining or ErrGone if not; ErrEjected if its circuit lets nobody in. The
 // backend is yet to agree: see Slot.Confirm.
-func (r *Replica) Claim(holder string, bound int) (*Slot, error) {
+func (r *Replica) TryReserve(holder string, bound int) (*Slot, error) {
 	s := new(Slot)
-	if err := r.ClaimInto(s, holder, bound); err != nil {
+	if err := r.TryReserveInto(s, holder, bound); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
-// ClaimInto is Claim for one who has the slot's memory already, still zero. On an error it is as it was.
-func (r *Replica) ClaimInto(s *Slot, holder string, bound int) error {
+// TryReserveInto is Claim for one who has the slot's memory already, still zero. On an error it is as it was.
+func (r *Replica) TryReserveInto(s *Slot, holder string, bound int) error {
 	if !r.enter() {
 		return ErrEjected
 	}
 	return r.claim(s, holder, bound)
 }
 
-// ClaimAnyway is Claim for one who has nobody else to ask: the circuit has no say.
-func (r *Replica) ClaimAnyway(holder string) (*Slot, error) {
+// ForceReserve is Claim for one who has nobody else to ask: the circuit has no say.
+func (r *Replica) ForceReserve(holder string) (*Slot, error) {
 	s := new(Slot)
 	r.enter() // perhaps as a trial
 	return s, r.claim(s, holder, 0)

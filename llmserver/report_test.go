@@ -19,7 +19,7 @@ func TestEveryAnswerOfAnAgentIsListenedTo(t *testing.T) {
 		"a reservation": func(t *testing.T, r *Replica, _ *reporting) { claim(t, r).Release() },
 		"a refusal": func(t *testing.T, r *Replica, b *reporting) {
 			b.capacity = 0
-			s, _ := r.Claim("holder", 0)
+			s, _ := r.TryReserve("holder", 0)
 			s.Confirm(t.Context(), 0)
 		},
 		"a cancel": func(t *testing.T, r *Replica, b *reporting) {
@@ -148,7 +148,7 @@ func TestARefusalShowsThatThereIsNoRoom(t *testing.T) {
 	r, b, _ := newReporting(3)
 	b.say(Report{Ongoing: 3, Limit: 3, Instance: "i", Seq: 1})
 	b.capacity = 0
-	s, err := r.Claim("holder", 0)
+	s, err := r.TryReserve("holder", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -310,7 +310,7 @@ func TestTheLoadIsRightInWhateverOrderReportsCome(t *testing.T) {
 				}
 			},
 			"claim": func(t *rapid.T) {
-				if s, err := r.Claim("holder", 0); err == nil {
+				if s, err := r.TryReserve("holder", 0); err == nil {
 					claimed = append(claimed, s)
 				}
 			},

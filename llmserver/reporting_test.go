@@ -64,6 +64,6 @@ func newReporting(limit int) (*Replica, *reporting, *news) {
 		Restarted:       func(Endpoint) { n.restarted.Add(1) },
 		CapacityDiffers: func(_ string, c, r int) { n.differs.Add(1); n.configured, n.reported = c, r },
 	}
-	r.Observe(func() { n.observed.Add(1) })
+	r.OnChange(func() { n.observed.Add(1) })
 	return r, b, n
 }

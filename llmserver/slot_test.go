@@ -62,7 +62,7 @@ func TestALostReplyIsCancelledByNameAndARefusalIsNot(t *testing.T) {
 				}
 				return nil
 			}
-			s, err := r.Claim("holder", 0)
+			s, err := r.TryReserve("holder", 0)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -85,7 +85,7 @@ func TestALostReplyIsCancelledByNameAndARefusalIsNot(t *testing.T) {
 func TestAReservationThatCannotConnectTakesTheReplicaDown(t *testing.T) {
 	r, f := newTestReplica(1)
 	f.faults = func(string) error { return ErrNoConnection }
-	s, err := r.Claim("holder", 0)
+	s, err := r.TryReserve("holder", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +124,7 @@ func TestOneOfManyStartsWins(t *testing.T) {
 func TestAReleaseThatRacesWithTheStartGivesBackOnce(t *testing.T) {
 	r, _ := newTestReplica(1)
 	for range 20_000 {
-		s, err := r.Claim("holder", 0)
+		s, err := r.TryReserve("holder", 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -221,7 +221,7 @@ func TestWhatIsReservedCountsAsLoadAndAsDrainingWork(t *testing.T) {
 		t.Errorf("the load is %d with one slot reserved", r.Load())
 	}
 	r.Drain()
-	if _, err := r.Claim("late", 0); !errors.Is(err, ErrDraining) {
+	if _, err := r.TryReserve("late", 0); !errors.Is(err, ErrDraining) {
 		t.Errorf("Claim while draining = %v", err)
 	}
 	if r.HasRoom() {
@@ -253,14 +253,14 @@ func TestNothingIsStartedOnARetiredReplica(t *testing.T) {
 func TestClaimStaysBelowItsBound(t *testing.T) {
 	r, _ := newTestReplica(5)
 	for range 2 {
-		if _, err := r.Claim("holder", 2); err != nil {
+		if _, err := r.TryReserve("holder", 2); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := r.Claim("holder", 2); !errors.Is(err, ErrFull) {
+	if _, err := r.TryReserve("holder", 2); !errors.Is(err, ErrFull) {
 		t.Errorf("Claim at its bound = %v", err)
 	}
-	if _, err := r.Claim("holder", 3); err != nil {
+	if _, err := r.TryReserve("holder", 3); err != nil {
 		t.Errorf("Claim below its bound = %v", err)
 	}
 }
@@ -269,7 +269,7 @@ func TestSlotsListsWhatIsLive(t *testing.T) {
 	r, _ := newTestReplica(3)
 	var slots []*Slot
 	for _, name := range []string{"a", "b", "c"} {
-		s, err := r.Claim(name, 0)
+		s, err := r.TryReserve(name, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

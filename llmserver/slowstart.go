@@ -12,12 +12,12 @@ const (
 // comeBack begins the slow start of a replica that was down or ejected.
 func (r *Replica) comeBack() { r.back.Store(int64(monotonic())) }
 
-// Burden is what load comparisons within a tier go by: the load, with the request to be placed, over
+// WeightedLoad is what load comparisons within a tier go by: the load, with the request to be placed, over
 // the share that the replica is to get. The share is 1, but after the replica has come back it grows
 // from a tenth to 1 in half a minute: one whose caches are cold, and that has no load only because it
 // was away, would else get all that comes. Tiers of one are not reordered. It is Envoy's slow start
 // for least request, envoy.config.cluster.v3.Cluster.SlowStartConfig, with an aggression of 1.
-func (r *Replica) Burden() float64 {
+func (r *Replica) WeightedLoad() float64 {
 	load := float64(r.Load() + 1)
 	back := r.back.Load()
 	if back == 0 {

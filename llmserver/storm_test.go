@@ -32,7 +32,7 @@ func TestAStormLeavesNoSlotBehind(t *testing.T) {
 	for range 32 {
 		requests.Go(func() {
 			for range 300 {
-				if s, err := r.Claim("storm", rand.IntN(2*capacity)); err == nil {
+				if s, err := r.TryReserve("storm", rand.IntN(2*capacity)); err == nil {
 					live(t, r, s)
 				}
 			}
@@ -149,7 +149,7 @@ func TestTheGateNeverAsksForMoreThanTheReplicaHas(t *testing.T) {
 	for range 32 {
 		requests.Go(func() {
 			for range 300 {
-				s, err := r.Claim("holder", 0)
+				s, err := r.TryReserve("holder", 0)
 				if err != nil {
 					runtime.Gosched()
 					continue

@@ -129,6 +129,6 @@ func (s *Slot) Abandoned(siblings []*Replica) {
 	}
 }
 
-// Blame hears why the request in the slot came to nothing after its answer had begun to come. What
+// ReportFailure hears why the request in the slot came to nothing after its answer had begun to come. What
 // is not the replica's fault is ignored, so whoever blames need not tell.
-func (s *Slot) Blame(err error) { s.replica.failed(s, err) }
+func (s *Slot) ReportFailure(err error) { s.replica.failed(s, err) }

@@ -130,7 +130,7 @@ func newIngress(t testing.TB, limits Limits, tables ...*agent.Table) *ingress {
 	in.replicas = replicas
 	in.Router = New(replicas, newByText, limits, Hooks{})
 	for _, r := range replicas {
-		r.Observe(in.Refresh)
+		r.OnChange(in.Refresh)
 	}
 	return in
 }
@@ -141,8 +141,8 @@ func (in *ingress) close(t testing.TB) {
 	in.Close()
 	in.pool.Close()
 	settle() // other ingresses may be giving up what they no longer need
-	if len(in.seeking) != 0 || in.Waiting() != 0 || in.line.head != nil {
-		t.Errorf("%d seek and %d wait", len(in.seeking), in.Waiting())
+	if len(in.seeking) != 0 || in.QueueLength() != 0 || in.line.head != nil {
+		t.Errorf("%d seek and %d wait", len(in.seeking), in.QueueLength())
 	}
 	for i, r := range in.replicas {
 		if u := r.Usage(); u.Ongoing() != 0 || len(r.Slots()) != 0 {
@@ -180,8 +180,8 @@ func lineUp(t testing.TB, r *Router, texts ...string) (all []*request) {
 		all = append(all, begin(t, r, text))
 		settle()
 	}
-	if r.Waiting() != len(all) {
-		t.Fatalf("%d are in line; want %d", r.Waiting(), len(all))
+	if r.QueueLength() != len(all) {
+		t.Fatalf("%d are in line; want %d", r.QueueLength(), len(all))
 	}
 	return all
 }

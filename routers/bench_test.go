@@ -95,7 +95,7 @@ func BenchmarkRefresh(b *testing.B) {
 func refreshUnderLoad(b *testing.B, r *Router, waiting int) {
 	var slots []*llmserver.Slot
 	for _, m := range r.Members() {
-		s, err := m.Claim("holder", 0)
+		s, err := m.TryReserve("holder", 0)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -126,7 +126,7 @@ func refreshUnderLoad(b *testing.B, r *Router, waiting int) {
 			slots[i] = h.slot
 			join()
 		default: // nobody wants it
-			slots[i], _ = r.Members()[i].Claim("holder", 0)
+			slots[i], _ = r.Members()[i].TryReserve("holder", 0)
 		}
 	}
 	b.ReportMetric(float64(held.Nanoseconds())/float64(b.N), "ns/change")

@@ -8,7 +8,7 @@ import (
 
 // rank is the policy's ranking for p, or the one replica that p is bound to.
 func (g *generation) rank(p *Payload) iter.Seq[Tier] {
-	if p.Only == nil {
+	if p.PinnedTo == nil {
 		return g.policy.Rank(p)
 	}
 	return func(yield func(Tier) bool) {
@@ -20,10 +20,10 @@ func (g *generation) rank(p *Payload) iter.Seq[Tier] {
 
 // eligible are the members that may serve p.
 func (g *generation) eligible(p *Payload) []*llmserver.Replica {
-	if p.Only == nil {
+	if p.PinnedTo == nil {
 		return g.members
 	}
-	i, member := g.index[p.Only]
+	i, member := g.index[p.PinnedTo]
 	if !member {
 		return nil
 	}

@@ -14,7 +14,7 @@ import (
 
 // beginBound calls Choose for a request that is bound to one replica.
 func beginBound(t *testing.T, r *Router, only *llmserver.Replica) *request {
-	q := &request{payload: Payload{Only: only}, done: make(chan struct{}), cancel: func(error) {}}
+	q := &request{payload: Payload{PinnedTo: only}, done: make(chan struct{}), cancel: func(error) {}}
 	began := time.Now()
 	go func() {
 		defer close(q.done)
@@ -29,7 +29,7 @@ func TestABoundRequestGoesToItsReplicaWhateverThePolicySays(t *testing.T) {
 		r := New(fleet.replicas, build, roomy, Hooks{})
 		for _, only := range fleet.replicas {
 			for range 3 {
-				sel, err := r.Choose(t.Context(), &Payload{Only: only})
+				sel, err := r.Choose(t.Context(), &Payload{PinnedTo: only})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -46,7 +46,7 @@ func TestABoundRequestDoesNotMoveThePolicy(t *testing.T) {
 	f := newFleet(t, 4, 4)
 	var ranks atomic.Int32
 	r := New(f.replicas, func(members []*llmserver.Replica, _ Policy) Policy { return &byText{members, &ranks} }, roomy, Hooks{})
-	sel, err := r.Choose(t.Context(), &Payload{Only: f.replicas[1]})
+	sel, err := r.Choose(t.Context(), &Payload{PinnedTo: f.replicas[1]})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func TestABoundRequestWaitsForItsReplicaAlone(t *testing.T) {
 		holder := mustChoose(t, r, "a")
 		bound := beginBound(t, r, f.replicas[0])
 		synctest.Wait()
-		if bound.ended() || r.Waiting() != 1 {
+		if bound.ended() || r.QueueLength() != 1 {
 			t.Fatalf("it is not in line: %v", bound.err)
 		}
 		for range 3 {
@@ -91,7 +91,7 @@ func TestABoundRequestIsToldWhenItsReplicaIsNotToBeHad(t *testing.T) {
 	r := New(f.replicas, newByText, roomy, Hooks{})
 	refused := func(only *llmserver.Replica, said string, exclude ...*llmserver.Replica) {
 		t.Helper()
-		sel, err := r.Choose(t.Context(), &Payload{Only: only}, exclude...)
+		sel, err := r.Choose(t.Context(), &Payload{PinnedTo: only}, exclude...)
 		if _, ok := errors.AsType[*UnavailableError](err); !ok || !strings.Contains(err.Error(), said) {
 			t.Errorf("it got %v and %v", sel, err)
 		}
@@ -150,7 +150,7 @@ func TestABoundRequestHasLostNobody(t *testing.T) {
 		}})
 		for _, only := range fleet.replicas {
 			for range 3 {
-				sel, err := r.Choose(t.Context(), &Payload{Only: only, SessionID: "s", Blocks: []uint64{1, 2, 3}})
+				sel, err := r.Choose(t.Context(), &Payload{PinnedTo: only, SessionID: "s", Blocks: []uint64{1, 2, 3}})
 				if err != nil {
 					t.Fatal(err)
 				}

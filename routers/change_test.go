@@ -21,7 +21,7 @@ func TestSlotsThatAppearServeWhoWaits(t *testing.T) {
 			r.Update(f.replicas, newByText, roomy)
 		},
 		"a replica recovers": func(_ *testing.T, f *fleet, r *Router) {
-			f.replicas[1].Observe(r.Refresh)
+			f.replicas[1].OnChange(r.Refresh)
 			f.fakes[1].down.Store(false)
 			time.Sleep(10 * time.Second)
 		},
@@ -139,7 +139,7 @@ func TestWhoCannotBeServedAnyMoreIsToldAtOnce(t *testing.T) {
 		"all draining": {func(f *fleet, r *Router) {
 			f.replicas[0].Drain()
 			r.Refresh()
-		}, (&UnavailableError{Replicas: 1, Said: []string{"replica a: draining"}}).Error()},
+		}, (&UnavailableError{Replicas: 1, Reasons: []string{"replica a: draining"}}).Error()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -156,8 +156,8 @@ func TestWhoCannotBeServedAnyMoreIsToldAtOnce(t *testing.T) {
 						t.Errorf("it ended with %v after %v; want %s", q.err, q.took, c.want)
 					}
 				}
-				if r.Waiting() != 0 {
-					t.Errorf("%d wait", r.Waiting())
+				if r.QueueLength() != 0 {
+					t.Errorf("%d wait", r.QueueLength())
 				}
 				serve(t, holder) // what is under way is not touched
 				f.wantIdle(t)

@@ -98,7 +98,7 @@ func (c *choice) walk(tier Tier) bool {
 			return true
 		}
 		sel := &Selection{rank: c.at}
-		if replica.ClaimInto(&sel.direct, c.payload.RequestID, tier.Limit) != nil {
+		if replica.TryReserveInto(&sel.direct, c.payload.RequestID, tier.Limit) != nil {
 			continue // another request was faster, and what it has taken is seen next time
 		}
 		sel.slot = &sel.direct
@@ -135,7 +135,7 @@ func (c *choice) anyone(ctx context.Context) (*Selection, error) {
 			}
 			return 1
 		}
-		return cmp.Compare(a.Burden(), b.Burden())
+		return cmp.Compare(a.WeightedLoad(), b.WeightedLoad())
 	})
 	rank := 1 // behind all that were ranked, and found wanting
 	if len(left) > 0 && c.ranking != nil {
@@ -144,7 +144,7 @@ func (c *choice) anyone(ctx context.Context) (*Selection, error) {
 		}
 	}
 	for _, m := range left {
-		slot, err := m.ClaimAnyway(c.payload.RequestID)
+		slot, err := m.ForceReserve(c.payload.RequestID)
 		if err != nil {
 			continue
 		}
@@ -173,7 +173,7 @@ func (c *choice) lightest(tier Tier) (lightest *llmserver.Replica, full bool) {
 			full = true
 			continue
 		}
-		if burden := r.Burden(); lightest == nil || burden < least {
+		if burden := r.WeightedLoad(); lightest == nil || burden < least {
 			lightest, least = r, burden
 		}
 	}
@@ -293,7 +293,7 @@ func (c *choice) enqueue() (*waiter, error) {
 		r.line.leave(w)
 		r.left()
 		c.payload.place = 0 // it has none in a line that it was not let into
-		return nil, ErrLineFull
+		return nil, ErrQueueFull
 	}
 	if !w.handed {
 		r.seekFor(g, w)
@@ -309,7 +309,7 @@ func (r *Router) await(ctx context.Context, w *waiter, over <-chan struct{}) han
 		return h
 	case <-over:
 		if r.leave(w) {
-			return handover{err: ErrWaitOver}
+			return handover{err: ErrQueueTimeout}
 		}
 		return <-w.done
 	case <-ctx.Done():

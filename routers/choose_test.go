@@ -125,7 +125,7 @@ func TestExcludedReplicasAreNotChosen(t *testing.T) {
 	exclude := []*llmserver.Replica{f.replicas[0], f.replicas[1]}
 	_, err := r.Choose(t.Context(), new(Payload), exclude...)
 	u, ok := errors.AsType[*UnavailableError](err)
-	if !ok || u.Replicas != 2 || u.Tried != 2 || len(u.Said) != 0 {
+	if !ok || u.Replicas != 2 || u.Tried != 2 || len(u.Reasons) != 0 {
 		t.Errorf("with all of them excluded: %v", err)
 	}
 }

@@ -26,11 +26,11 @@ const (
 func eject(t testing.TB, r *llmserver.Replica) {
 	t.Helper()
 	for range failures {
-		s, err := r.ClaimAnyway("victim")
+		s, err := r.ForceReserve("victim")
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.Blame(llmserver.ErrGateway)
+		s.ReportFailure(llmserver.ErrGateway)
 		s.Release()
 	}
 	if _, open := r.Ejected(); !open {
@@ -42,7 +42,7 @@ func eject(t testing.TB, r *llmserver.Replica) {
 func watching(f *fleet, build Builder, limits Limits) *Router {
 	r := New(f.replicas, build, limits, Hooks{})
 	for _, m := range f.replicas {
-		m.Observe(r.Refresh)
+		m.OnChange(r.Refresh)
 	}
 	return r
 }
@@ -206,29 +206,29 @@ func TestARequestInLineIsTheTrialAndTheOthersWaitForItsFirstByte(t *testing.T) {
 		holder := mustChoose(t, r, "b")
 		all := []*request{begin(t, r, "ab"), begin(t, r, "ab"), begin(t, r, "ab")}
 		synctest.Wait()
-		if r.Waiting() != 3 {
-			t.Fatalf("%d wait while the one is ejected and the other full", r.Waiting())
+		if r.QueueLength() != 3 {
+			t.Fatalf("%d wait while the one is ejected and the other full", r.QueueLength())
 		}
 		time.Sleep(ejection)
 		synctest.Wait()
 		trial := slices.IndexFunc(all, (*request).ended)
-		if trial < 0 || r.Waiting() != 2 {
-			t.Fatalf("%d wait when its time is over; want one served", r.Waiting())
+		if trial < 0 || r.QueueLength() != 2 {
+			t.Fatalf("%d wait when its time is over; want one served", r.QueueLength())
 		}
 		serve(t, old) // from before the ejection: its slot is nobody's
-		if synctest.Wait(); r.Waiting() != 2 {
-			t.Errorf("%d wait during the trial", r.Waiting())
+		if synctest.Wait(); r.QueueLength() != 2 {
+			t.Errorf("%d wait during the trial", r.QueueLength())
 		}
 		resp, err := all[trial].sel.Dispatch(&http.Request{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if synctest.Wait(); r.Waiting() != 2 {
-			t.Errorf("%d wait before the trial's first byte", r.Waiting())
+		if synctest.Wait(); r.QueueLength() != 2 {
+			t.Errorf("%d wait before the trial's first byte", r.QueueLength())
 		}
 		resp.Body.Read(make([]byte, 1))
-		if synctest.Wait(); r.Waiting() != 0 {
-			t.Errorf("%d wait after it", r.Waiting())
+		if synctest.Wait(); r.QueueLength() != 0 {
+			t.Errorf("%d wait after it", r.QueueLength())
 		}
 		all[trial].sel.Release()
 		for i, q := range all {
@@ -312,7 +312,7 @@ func TestAProbeFlapRebuildsNothing(t *testing.T) {
 		p := &Payload{SessionID: "session"}
 		before := ranking(r.Policy(), p)
 		var flaps atomic.Int32
-		f.replicas[0].Observe(func() { flaps.Add(1); r.Refresh() })
+		f.replicas[0].OnChange(func() { flaps.Add(1); r.Refresh() })
 		for range 10 {
 			f.fakes[0].down.Store(true)
 			time.Sleep(time.Minute)

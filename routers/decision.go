@@ -63,7 +63,7 @@ func (d Decision) Explain(into []Candidate, most int) (all []Candidate, preferre
 			all[i].Load, all[i].State, all[i].Matched = max(0, all[i].Load-1), Chosen, d.Matched
 		}
 	}
-	if p, ok := c.generation.policy.(preferrer); ok && c.payload.Only == nil {
+	if p, ok := c.generation.policy.(preferrer); ok && c.payload.PinnedTo == nil {
 		preferred = p.preferred(c.payload, all)
 	}
 	if preferred == nil && d.Rank > 1 && len(all) > 0 {

@@ -82,7 +82,7 @@ func TestNewcomerThatLosesASlotGetsOneElsewhere(t *testing.T) {
 			}
 			if ranked++; ranked == 2 { // when it comes, and then for the slot of a
 				var err error
-				if other, err = f.replicas[0].Claim("another", 0); err != nil {
+				if other, err = f.replicas[0].TryReserve("another", 0); err != nil {
 					t.Error(err)
 				}
 			}
@@ -135,7 +135,7 @@ func TestFreedSlotOfAnAgentIsTheAgentsToGive(t *testing.T) {
 		in.Router = New(in.replicas, newByText, roomy, Hooks{Rejected: func(_ *Payload, replica string, err error) {
 			rejected = append(rejected, replica+" "+err.Error())
 		}})
-		in.replicas[0].Observe(in.Refresh)
+		in.replicas[0].OnChange(in.Refresh)
 		other, err := table.Acquire() // by another ingress
 		if err != nil {
 			t.Fatal(err)

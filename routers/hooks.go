@@ -12,9 +12,9 @@ type Hooks struct {
 	Routed func(p *Payload, replica string) (completed func(Outcome))
 	// Released hears how a selection ended, dispatched or not, exactly once.
 	Released func(p *Payload, replica string, o Outcome)
-	// Sought hears, on a goroutine of its own, how a place in an agent's line ended: with a slot that
+	// AgentWaitEnded hears, on a goroutine of its own, how a place in an agent's line ended: with a slot that
 	// somebody wants, with one that nobody wants any more, or with an error.
-	Sought func(replica string, wanted bool, err error)
+	AgentWaitEnded func(replica string, wanted bool, err error)
 }
 
 // Outcome is how a selection ended.

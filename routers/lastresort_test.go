@@ -14,11 +14,11 @@ import (
 func lastResort(t *testing.T) (f *fleet, r *Router, asked *string, fail *func(id string) error) {
 	f = newFleet(t, 8, 8, 8)
 	r = watching(f, newByText, roomy)
-	down, err := f.replicas[0].Claim("victim", 0)
+	down, err := f.replicas[0].TryReserve("victim", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	down.Blame(llmserver.ErrNoConnection)
+	down.ReportFailure(llmserver.ErrNoConnection)
 	down.Release()
 	eject(t, f.replicas[1])
 	if f.out() != "ab" {
@@ -61,7 +61,7 @@ func TestLastResortIsAskedByWhoComesWhileOthersWait(t *testing.T) {
 		queued := inLine(t, r, "a")
 		holder.Fail(llmserver.ErrNoConnection)
 		serve(t, holder)
-		if got := served(queued); got != nil || r.Waiting() != 1 {
+		if got := served(queued); got != nil || r.QueueLength() != 1 {
 			t.Fatalf("%v were served by a replica that is down", got)
 		}
 		sel, err := r.Choose(t.Context(), new(Payload)) // which finds that it can be reached

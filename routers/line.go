@@ -111,7 +111,7 @@ func (w *waiter) best(g *generation) int {
 		if t == 0 || best >= 0 && t > tier || m.CountsSlots() || !m.Available() || !m.HasRoom() {
 			continue
 		}
-		if burden := m.Burden(); best < 0 || t < tier || burden < least {
+		if burden := m.WeightedLoad(); best < 0 || t < tier || burden < least {
 			best, tier, least = i, t, burden
 		}
 	}

@@ -41,7 +41,7 @@ func TestAtTwiceTheCapacityNobodyWaitsTwiceAsLongAsTheLineIsLong(t *testing.T) {
 						sel, err := r.Choose(context.Background(), p)
 						mu.Lock()
 						if longest = max(longest, p.Waited); err != nil {
-							if refused++; err != ErrLineFull {
+							if refused++; err != ErrQueueFull {
 								t.Errorf("Choose: %v", err)
 							}
 							mu.Unlock()

@@ -21,9 +21,9 @@ type Payload struct {
 	// seed of the chain. All blocks are of one size; empty if the prompt is not known.
 	Blocks []uint64
 
-	// Only, unless nil, is the one replica that can serve the request, as it holds what the
+	// PinnedTo, unless nil, is the one replica that can serve the request, as it holds what the
 	// request goes on with. The policy is not asked then, and if it is full it is waited for.
-	Only *llmserver.Replica
+	PinnedTo *llmserver.Replica
 
 	Stream bool // the client wants events: silence before the first is worth a thought
 

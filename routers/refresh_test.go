@@ -18,7 +18,7 @@ func TestRefreshLooksAgainWhenAChangeComesMeanwhile(t *testing.T) {
 		f := newFleet(t, 1, 1)
 		var before func(string)
 		r := New(f.replicas, hooked(&before), roomy, Hooks{})
-		held, err := f.replicas[0].Claim("a request of another model", 0)
+		held, err := f.replicas[0].TryReserve("a request of another model", 0)
 		if err != nil {
 			t.Fatal(err)
 		}

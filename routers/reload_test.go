@@ -63,7 +63,7 @@ func (l *reloads) reload(t *testing.T) {
 			l.routers[m] = nil
 		}
 		for _, replica := range mine {
-			replica.Observe(func() { l.routers[m].Refresh() })
+			replica.OnChange(func() { l.routers[m].Refresh() })
 		}
 		if l.routers[m] == nil {
 			l.routers[m] = New(mine, build, limits, Hooks{})
@@ -137,7 +137,7 @@ func serveGone(t *testing.T, sel *Selection) {
 func (l *reloads) wantNoneForgotten(t *testing.T) {
 	t.Helper()
 	for m, r := range l.routers {
-		if r.Waiting() == 0 {
+		if r.QueueLength() == 0 {
 			continue
 		}
 		g := r.current.Load()
@@ -213,7 +213,7 @@ func TestRouterOfTheNewModelHearsOfASlotThatTheOldOneReleases(t *testing.T) {
 		before, after := New(f.replicas, newByText, roomy, Hooks{}), New(nil, newByText, roomy, Hooks{})
 		moved, stays := mustChoose(t, before, "a"), mustChoose(t, before, "b")
 		old := inLine(t, before, "b")
-		f.replicas[0].Observe(after.Refresh)
+		f.replicas[0].OnChange(after.Refresh)
 		after.Update(f.replicas[:1], newByText, roomy)
 		before.Update(f.replicas[1:], newByText, roomy)
 		waiting := inLine(t, after, "a")

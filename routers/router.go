@@ -117,12 +117,12 @@ func (r *Router) Close() {
 	r.seekers.Wait()
 }
 
-// Waiting is how many requests are in line.
-func (r *Router) Waiting() int { return int(r.waiting.Load()) }
+// QueueLength is how many requests are in line.
+func (r *Router) QueueLength() int { return int(r.waiting.Load()) }
 
-// Handed counts the slots handed to waiting requests so far, and how often an older
+// Handoffs counts the slots handed to waiting requests so far, and how often an older
 // one that could have used such a slot was passed over.
-func (r *Router) Handed() (slots, passedOver uint64) {
+func (r *Router) Handoffs() (slots, passedOver uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.line.handed, r.line.passed
@@ -205,7 +205,7 @@ func (r *Router) offer(g *generation, i int) bool {
 	if w == nil {
 		return false
 	}
-	slot, err := m.Claim(w.payload.RequestID, 0)
+	slot, err := m.TryReserve(w.payload.RequestID, 0)
 	if err != nil {
 		return false
 	}
@@ -244,7 +244,7 @@ func (r *Router) release(s *llmserver.Slot) {
 	}
 	s.Release()
 	if !r.current.Load().chooses(replica) {
-		replica.Freed() // another model's requests may wait for it by now
+		replica.NotifyFreed() // another model's requests may wait for it by now
 	}
 	r.freed(replica)
 }
@@ -318,16 +318,16 @@ func (g *generation) spare() {
 	slices.SortStableFunc(all, func(a, b ejected) int { return cmp.Compare(a.since, b.since) })
 	out := min(len(g.members)/2, up-1)
 	for i, e := range all {
-		e.Spare(i >= out)
+		e.AllowEjected(i >= out)
 	}
 }
 
 // mayServe reports whether there is a member that serves p now or may later: down or ejected, it may
 // come back, and one failed probe must not cost a whole line.
 func (g *generation) mayServe(p *Payload, tried []*llmserver.Replica) bool {
-	if p.Only != nil {
-		_, member := g.index[p.Only]
-		return member && !p.Only.Draining() // one that was tried is ranked by nobody, so nobody waits for it
+	if p.PinnedTo != nil {
+		_, member := g.index[p.PinnedTo]
+		return member && !p.PinnedTo.Draining() // one that was tried is ranked by nobody, so nobody waits for it
 	}
 	return slices.ContainsFunc(g.staying, func(m *llmserver.Replica) bool { return !slices.Contains(tried, m) })
 }
@@ -339,7 +339,7 @@ func (g *generation) unavailable(p *Payload, tried []*llmserver.Replica) error {
 	for _, m := range members {
 		switch {
 		case !m.Available():
-			e.Said = append(e.Said, "replica "+m.Label()+": "+m.Said())
+			e.Reasons = append(e.Reasons, "replica "+m.Label()+": "+m.DownReason())
 		case slices.Contains(tried, m):
 			e.Tried++
 		}

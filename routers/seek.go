@@ -23,7 +23,7 @@ func (r *Router) seek(g *generation, i int) {
 	if r.seeking[m] != nil || !m.Available() || r.line.next(g, i) == nil {
 		return
 	}
-	slot, err := m.Claim("waiting line", 0)
+	slot, err := m.TryReserve("waiting line", 0)
 	if err != nil {
 		return // all its slots are held here; the next that is released seeks again
 	}
@@ -40,8 +40,8 @@ func (r *Router) seek(g *generation, i int) {
 			}
 		}
 		wanted := r.sought(slot, err)
-		if r.hooks.Sought != nil {
-			r.hooks.Sought(m.ID(), wanted, err)
+		if r.hooks.AgentWaitEnded != nil {
+			r.hooks.AgentWaitEnded(m.ID(), wanted, err)
 		}
 	})
 }

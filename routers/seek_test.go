@@ -261,7 +261,7 @@ func TestAWaitForAnAgentEndsAtItsDeadline(t *testing.T) {
 		fill(t, table)
 		q := begin(t, in.Router, "")
 		<-q.done
-		if q.err != ErrWaitOver || q.took < 100*time.Second || q.took > 101*time.Second {
+		if q.err != ErrQueueTimeout || q.took < 100*time.Second || q.took > 101*time.Second {
 			t.Errorf("%v after %v", q.err, q.took)
 		}
 		wantWaiting(t, table, 0)
@@ -274,10 +274,10 @@ func TestHowAPlaceInAnAgentsLineEndsIsTold(t *testing.T) {
 		in := newIngress(t, roomy, table)
 		in.Close()
 		var told []string
-		in.Router = New(in.replicas, newByText, roomy, Hooks{Sought: func(replica string, wanted bool, err error) {
+		in.Router = New(in.replicas, newByText, roomy, Hooks{AgentWaitEnded: func(replica string, wanted bool, err error) {
 			told = append(told, fmt.Sprintf("%s %t %v", replica, wanted, err))
 		}})
-		in.replicas[0].Observe(in.Refresh)
+		in.replicas[0].OnChange(in.Refresh)
 		runs := fill(t, table)
 		all := lineUp(t, in.Router, "a")
 		runs[0].Finish()

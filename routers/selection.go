@@ -66,7 +66,7 @@ func (s *Selection) Dispatch(req *http.Request) (*http.Response, error) {
 // llmserver counts against a replica (ErrBroken before its first byte, ErrGateway) is counted.
 func (s *Selection) Fail(err error) {
 	s.outcome.Err = err
-	s.slot.Blame(err)
+	s.slot.ReportFailure(err)
 	if s.resp != nil {
 		s.abandoned()
 	}

@@ -228,7 +228,7 @@ func overSockets(t *testing.T, url string) *ingress {
 		t.Fatal(err)
 	}
 	in.replicas, in.Router = replicas, New(replicas, newByText, roomy, Hooks{})
-	replicas[0].Observe(in.Refresh)
+	replicas[0].OnChange(in.Refresh)
 	return in
 }
 

@@ -29,7 +29,7 @@ func TestAStormLeavesNothingBehind(t *testing.T) {
 		}}
 		r := New(f.replicas, build, Limits{MaxQueued: 20, QueueTimeout: 5 * time.Millisecond}, hooks)
 		for _, m := range f.replicas {
-			m.Observe(r.Refresh)
+			m.OnChange(r.Refresh)
 		}
 		clear := weather(t, f, r, build)
 		var clients sync.WaitGroup
@@ -43,8 +43,8 @@ func TestAStormLeavesNothingBehind(t *testing.T) {
 		clients.Wait()
 		clear()
 		f.wantIdle(t)
-		if r.Waiting() != 0 || r.line.head != nil || r.line.length != 0 {
-			t.Errorf("%d wait, %d are in line", r.Waiting(), r.line.length)
+		if r.QueueLength() != 0 || r.line.head != nil || r.line.length != 0 {
+			t.Errorf("%d wait, %d are in line", r.QueueLength(), r.line.length)
 		}
 		if routed.Load() == 0 || routed.Load() != completed.Load() {
 			t.Errorf("%d routed, %d completed", routed.Load(), completed.Load())
@@ -128,7 +128,7 @@ func walkThrough(t *testing.T, r *Router) {
 	sel, err := r.Choose(ctx, &Payload{})
 	if err != nil {
 		_, unavailable := errors.AsType[*UnavailableError](err)
-		if !unavailable && err != ErrLineFull && err != ErrWaitOver && err != context.Canceled {
+		if !unavailable && err != ErrQueueFull && err != ErrQueueTimeout && err != context.Canceled {
 			t.Errorf("Choose = %v", err)
 		}
 		return

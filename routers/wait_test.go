@@ -21,8 +21,8 @@ func inLine(t *testing.T, r *Router, texts ...string) (all []*request) {
 		all = append(all, begin(t, r, text))
 		synctest.Wait()
 	}
-	if r.Waiting() < len(all) {
-		t.Fatalf("%d are in line; want %d", r.Waiting(), len(all))
+	if r.QueueLength() < len(all) {
+		t.Fatalf("%d are in line; want %d", r.QueueLength(), len(all))
 	}
 	return all
 }
@@ -71,7 +71,7 @@ func TestAFreedSlotGoesToTheOldestAtThatMoment(t *testing.T) {
 		}
 		serve(t, holder)
 		f.wantIdle(t)
-		if slots, passedOver := r.Handed(); slots != 3 || passedOver != 0 {
+		if slots, passedOver := r.Handoffs(); slots != 3 || passedOver != 0 {
 			t.Errorf("%d slots are counted as handed over, %d times past somebody; want 3, 0", slots, passedOver)
 		}
 		if n := f.fakes[0].cancels; n != 0 {
@@ -87,8 +87,8 @@ func TestAWaitEndsAtItsDeadline(t *testing.T) {
 		holder := mustChoose(t, r, "")
 		q := begin(t, r, "")
 		<-q.done
-		if q.err != ErrWaitOver || q.took != 7*time.Second || r.Waiting() != 0 {
-			t.Errorf("it ended with %v after %v; %d wait", q.err, q.took, r.Waiting())
+		if q.err != ErrQueueTimeout || q.took != 7*time.Second || r.QueueLength() != 0 {
+			t.Errorf("it ended with %v after %v; %d wait", q.err, q.took, r.QueueLength())
 		}
 		serve(t, holder)
 		f.wantIdle(t)
@@ -111,7 +111,7 @@ func TestAWaitThatGoesOnAfterARefusalKeepsItsDeadline(t *testing.T) {
 			}()
 			time.Sleep(time.Minute)
 			synctest.Wait()
-			if !q.ended() || q.err != ErrWaitOver || q.took != time.Second {
+			if !q.ended() || q.err != ErrQueueTimeout || q.took != time.Second {
 				q.cancel(nil)
 				<-q.done
 				t.Errorf("it ended with %v after %v; want ErrWaitOver after 1s", q.err, q.took)
@@ -132,8 +132,8 @@ func TestAClientThatHangsUpLeavesTheLine(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		all[0].cancel(why)
 		<-all[0].done
-		if all[0].err != why || all[0].took != 2*time.Second || r.Waiting() != 2 {
-			t.Errorf("it ended with %v after %v; %d wait", all[0].err, all[0].took, r.Waiting())
+		if all[0].err != why || all[0].took != 2*time.Second || r.QueueLength() != 2 {
+			t.Errorf("it ended with %v after %v; %d wait", all[0].err, all[0].took, r.QueueLength())
 		}
 		serve(t, holder)
 		if got := served(all); !slices.Equal(got, []int{1}) {
@@ -150,7 +150,7 @@ func TestAClientThatHangsUpWhileItIsHandedASlotPassesItOn(t *testing.T) {
 	for range 1000 {
 		holder := mustChoose(t, r, "")
 		hasty, patient := begin(t, r, ""), begin(t, r, "")
-		for r.Waiting() < 2 {
+		for r.QueueLength() < 2 {
 			runtime.Gosched()
 		}
 		var race sync.WaitGroup
@@ -188,12 +188,12 @@ func TestTheLineIsBoundedInOneStep(t *testing.T) {
 				}
 				refused := 0
 				for _, q := range all {
-					if q.ended() && q.err == ErrLineFull && q.took == 0 {
+					if q.ended() && q.err == ErrQueueFull && q.took == 0 {
 						refused++
 					}
 				}
-				if r.Waiting() != want || refused != len(all)-want {
-					t.Errorf("%d wait and %d were refused; want %d, %d", r.Waiting(), refused, want, len(all)-want)
+				if r.QueueLength() != want || refused != len(all)-want {
+					t.Errorf("%d wait and %d were refused; want %d, %d", r.QueueLength(), refused, want, len(all)-want)
 				}
 				serve(t, holder)
 				endAll(t, all)
@@ -210,7 +210,7 @@ func TestARequestThatWasRefusedHasNoPlaceInLine(t *testing.T) {
 		holder := mustChoose(t, r, "")
 		var p Payload
 		for range 2 {
-			if _, err := r.Choose(t.Context(), &p); err != ErrLineFull {
+			if _, err := r.Choose(t.Context(), &p); err != ErrQueueFull {
 				t.Errorf("Choose = %v; want ErrLineFull", err)
 			}
 		}
@@ -239,8 +239,8 @@ func TestARequestThatLinesUpAgainHasItsOldPlaceAlsoInAFullLine(t *testing.T) {
 		serve(t, a) // its slot goes to both in turn, is refused, and both line up again
 		time.Sleep(10 * time.Second)
 		all = append(all, <-late)
-		if got := served(all); got != nil || r.Waiting() != 3 {
-			t.Fatalf("%v were served, %d wait", got, r.Waiting())
+		if got := served(all); got != nil || r.QueueLength() != 3 {
+			t.Fatalf("%v were served, %d wait", got, r.QueueLength())
 		}
 		serve(t, b)
 		if got := served(all); !slices.Equal(got, []int{1}) { // the older of those who rank b best

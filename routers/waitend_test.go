@@ -24,7 +24,7 @@ func TestRetryWaitsOnlyTheRestOfTheQueueTimeout(t *testing.T) {
 		serve(t, first)
 		holder = mustChoose(t, r, "")
 		began := time.Now()
-		if _, err := r.Choose(t.Context(), payload); err != ErrWaitOver || time.Since(began) != 4*time.Second {
+		if _, err := r.Choose(t.Context(), payload); err != ErrQueueTimeout || time.Since(began) != 4*time.Second {
 			t.Errorf("the second attempt got %v after %v; want ErrWaitOver after 4 s", err, time.Since(began))
 		}
 		if payload.Waited != 10*time.Second {

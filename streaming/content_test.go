@@ -57,7 +57,7 @@ func TestATapTellsEventsWithContentFromOthers(t *testing.T) {
 	} {
 		stream := strings.Join(test.stream, "")
 		for _, size := range []int{1, 7, len(stream)} {
-			if got := heard(t, stream, size).Contents(); got != test.want {
+			if got := heard(t, stream, size).ContentEvents(); got != test.want {
 				t.Errorf("%s, in pieces of %d: %d events with content, want %d", name, size, got, test.want)
 			}
 		}
@@ -79,7 +79,7 @@ func TestATapTimesTheEventsWithContent(t *testing.T) {
 		if first := tap.FirstContent.Sub(began); first != time.Second+4*time.Millisecond {
 			t.Errorf("the first content passed after %v", first)
 		}
-		want := Gaps{Sum: time.Minute + 6*time.Millisecond + time.Hour}
+		want := InterTokenGaps{Sum: time.Minute + 6*time.Millisecond + time.Hour}
 		want.Counts[0] = 1 // came along with the one before
 		want.Counts[len(GapBounds)] = 2
 		if tap.Gaps != want {
@@ -89,7 +89,7 @@ func TestATapTimesTheEventsWithContent(t *testing.T) {
 }
 
 func TestAGapIsCountedByTheLeastBoundNotBelowIt(t *testing.T) {
-	var got, want Gaps
+	var got, want InterTokenGaps
 	for i, bound := range GapBounds {
 		got.add(bound)
 		got.add(bound + 1)

@@ -41,7 +41,7 @@ func countEndings(t *testing.T, contentType string, body *chopped, length int64)
 	if length < 0 {
 		resp.TransferEncoding = []string{"chunked"}
 	}
-	relay := Relay{Ending: func() {
+	relay := Relay{BeforeLastWrite: func() {
 		calls++
 		if !body.ended && int64(len(text)-len(body.rest)) != length {
 			t.Errorf("the ending came with %d of %d bytes unread, or before the end was read", len(body.rest), len(text))

@@ -16,7 +16,7 @@ var (
 )
 
 // broken tells the reader of an event stream that there is no more to come.
-var broken = &Cut{"upstream_broken", "The model server broke off before the answer was complete."}
+var broken = &AbortError{"upstream_broken", "The model server broke off before the answer was complete."}
 
 // errorEvent has the one form that every client understands: no space behind the colon, error as the first key, all
 // four keys. The texts need no escapes.
@@ -29,11 +29,11 @@ func anthropicEvent(message string) string {
 	return "event: error\n" + `data: {"type":"error","error":{"type":"api_error","message":"` + message + `"}}` + "\n\n"
 }
 
-// A Cut is the error of a body whose reading was ended on purpose. It says why, to clients too, in texts that JSON need
+// A AbortError is the error of a body whose reading was ended on purpose. It says why, to clients too, in texts that JSON need
 // not escape.
-type Cut struct{ Code, Message string }
+type AbortError struct{ Code, Message string }
 
-func (c *Cut) Error() string { return c.Message }
+func (c *AbortError) Error() string { return c.Message }
 
 // Relay passes upstream answers on to clients. It may be used by many goroutines at once.
 type Relay struct {
@@ -45,13 +45,13 @@ type Relay struct {
 	// client stands between events. The first may come before the first event, and commits to the upstream's status then.
 	KeepAlive time.Duration
 
-	// Ending, unless nil, is called once for a response that ends well: when the upstream server has ended its body, and
+	// BeforeLastWrite, unless nil, is called once for a response that ends well: when the upstream server has ended its body, and
 	// before the write that completes the response. [DONE] does not count as the end, because an upstream server may
 	// still be at work behind it. Such a Relay serves one response.
-	Ending func()
+	BeforeLastWrite func()
 
-	// Bare leaves the error event away, for a reader that passes the answer on and will see it break off itself.
-	Bare bool
+	// OmitErrorEvent leaves the error event away, for a reader that passes the answer on and will see it break off itself.
+	OmitErrorEvent bool
 
 	// Anthropic gives the error event the form of Anthropic's API.
 	Anthropic bool
@@ -79,7 +79,7 @@ type Result struct {
 //
 // Of an event stream of unknown length each read becomes one write and one flush, cut after the last whole event. An
 // unfinished event waits for its end, whatever time that takes, and goes out in pieces only when it is longer than 64
-// KiB. When the upstream breaks between events, or within one that was held back, the stream is closed by an error event; a [Cut] gives that its text.
+// KiB. When the upstream breaks between events, or within one that was held back, the stream is closed by an error event; a [AbortError] gives that its text.
 // Any other answer of unknown length is written and flushed as it is read. An answer of known length is never flushed,
 // and not started before it has come whole or reached 64 KiB.
 func (r *Relay) Copy(ctx context.Context, w http.ResponseWriter, resp *http.Response, tap *Tap) (Result, error) {
@@ -87,7 +87,7 @@ func (r *Relay) Copy(ctx context.Context, w http.ResponseWriter, resp *http.Resp
 		return Result{}, fmt.Errorf("%w: status %d answers no request", ErrUpstreamBroken, resp.StatusCode)
 	}
 	c := newClient(w, resp, r.WriteTimeout)
-	c.ending = r.Ending
+	c.ending = r.BeforeLastWrite
 	defer c.close()
 	err := r.ended(ctx, c, c.pass(tap, r.KeepAlive))
 	return c.Result, err
@@ -103,7 +103,7 @@ func (r *Relay) ended(ctx context.Context, c *client, err error) error {
 		err = fmt.Errorf("%w: %w", ErrClientGone, context.Cause(ctx))
 	default:
 		err = fmt.Errorf("%w: %w", ErrUpstreamBroken, err)
-		if !r.Bare {
+		if !r.OmitErrorEvent {
 			c.closeEvents(err, r.Anthropic)
 		}
 	}
@@ -177,7 +177,7 @@ func (c *client) closeEvents(err error, anthropic bool) {
 	if !c.betweenEvents {
 		return
 	}
-	cut, ok := errors.AsType[*Cut](err)
+	cut, ok := errors.AsType[*AbortError](err)
 	if !ok {
 		cut = broken
 	}

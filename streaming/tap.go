@@ -15,8 +15,8 @@ type Tap struct {
 	Done   bool // "data: [DONE]" passed
 	Failed bool // an error event passed, sent by the upstream server
 
-	FirstContent time.Time // when the first event with content had passed; zero if none has
-	Gaps         Gaps      // between the events with content
+	FirstContent time.Time      // when the first event with content had passed; zero if none has
+	Gaps         InterTokenGaps // between the events with content
 
 	counts      counts
 	content     content
@@ -32,8 +32,8 @@ type Tap struct {
 // Usage is what the upstream server counted, as far as it has passed.
 func (t *Tap) Usage() Usage { return t.counts.usage() }
 
-// Contents is how many events with content have passed. Where no usage was told, it is the best guess at the tokens.
-func (t *Tap) Contents() (n int) {
+// ContentEvents is how many events with content have passed. Where no usage was told, it is the best guess at the tokens.
+func (t *Tap) ContentEvents() (n int) {
 	if t.FirstContent.IsZero() {
 		return 0
 	}
@@ -50,13 +50,13 @@ var GapBounds = [...]time.Duration{
 	120 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, time.Second, 3 * time.Second, 10 * time.Second,
 }
 
-// Gaps are the times between one event with content and the next. Those that pass in one write come at once.
-type Gaps struct {
+// InterTokenGaps are the times between one event with content and the next. Those that pass in one write come at once.
+type InterTokenGaps struct {
 	Counts [len(GapBounds) + 1]uint32
 	Sum    time.Duration
 }
 
-func (g *Gaps) add(d time.Duration) {
+func (g *InterTokenGaps) add(d time.Duration) {
 	i := 0
 	for i < len(GapBounds) && d > GapBounds[i] {
 		i++

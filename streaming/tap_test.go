@@ -142,7 +142,7 @@ func FuzzATapHearsTheSameHoweverTheStreamIsSplit(f *testing.F) {
 		for piece := range slices.Chunk([]byte(stream), int(size)+1) {
 			pieces = append(pieces, string(piece))
 		}
-		if a, b := heard(t, stream, int(size)+1).Contents(), heard(t, stream, len(stream)+1).Contents(); a != b {
+		if a, b := heard(t, stream, int(size)+1).ContentEvents(), heard(t, stream, len(stream)+1).ContentEvents(); a != b {
 			t.Fatalf("%q has %d events with content in pieces of %d, %d at once", stream, a, int(size)+1, b)
 		}
 		whole := listen(t, events(&script{pieces: []string{stream}}))

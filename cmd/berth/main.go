@@ -22,7 +22,7 @@ var checks = config.Checks{
 	},
 	MostBuffered: ingress.AffordableBufferedBytes(),
 	ExtraPath: func(path string) error {
-		if llmserver.Manages(path) {
+		if llmserver.IsManagementPath(path) {
 			return fmt.Errorf("%s manages engines, which is for the admin listener alone; remove it", path)
 		}
 		return nil

@@ -162,7 +162,7 @@ func TestASlotWhoseReplyWasLostIsCancelledByName(t *testing.T) {
 				loss(w, whole)
 			})
 			replica := llmserver.NewReplica(llmserver.Endpoint{ID: "r", URL: url, Limit: 1, CountsSlots: true}, dial(t, url, ""))
-			slot, err := replica.Claim("holder", 0)
+			slot, err := replica.TryReserve("holder", 0)
 			if err != nil {
 				t.Fatal(err)
 			}

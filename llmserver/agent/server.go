@@ -274,7 +274,7 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, b *body, ending
 	defer resp.Body.Close()
 	b.release() // nobody sends it again, and an answer may take long
 	setReport(w.Header(), s.table.ReportTo(holder(r)))
-	relay := streaming.Relay{WriteTimeout: s.config.WriteTimeout, Ending: ending, Bare: true}
+	relay := streaming.Relay{WriteTimeout: s.config.WriteTimeout, BeforeLastWrite: ending, OmitErrorEvent: true}
 	if _, err := relay.Copy(r.Context(), w, resp, nil); err != nil {
 		panic(http.ErrAbortHandler)
 	}

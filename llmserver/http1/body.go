@@ -93,5 +93,5 @@ func cutShort(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF
 	}
-	return fmt.Errorf("the connection broke within the answer: %s", llmserver.Reason(err))
+	return fmt.Errorf("the connection broke within the answer: %s", llmserver.FailureReason(err))
 }

@@ -239,7 +239,7 @@ func (p *player) settle(ctx context.Context) {
 			p.follow(c.index)
 		}
 		p.over, p.done = append(p.over, p.done...), p.done[:0]
-		if p.router.Waiting() == len(p.waiting) {
+		if p.router.QueueLength() == len(p.waiting) {
 			break
 		}
 		p.waiting = slices.DeleteFunc(p.waiting, func(c *call) bool {
