@@ -37,7 +37,7 @@ func (b *berth) counted(t *testing.T, phase string) {
 	})
 }
 
-func TestAClientThatLeavesBeforeTheFirstByteStopsTheEngine(t *testing.T) {
+func TestDisconnectBeforeTheFirstByteStopsTheEngine(t *testing.T) {
 	t.Parallel()
 	overBoth(t, func(t *testing.T, client *http.Client) {
 		engine := engines(t, 1, simulated.Config{})[0]
@@ -56,7 +56,7 @@ func TestAClientThatLeavesBeforeTheFirstByteStopsTheEngine(t *testing.T) {
 	})
 }
 
-func TestAClientThatLeavesMidStreamStopsTheEngine(t *testing.T) {
+func TestDisconnectMidStreamStopsTheEngine(t *testing.T) {
 	t.Parallel()
 	overBoth(t, func(t *testing.T, client *http.Client) {
 		engine := engines(t, 1, simulated.Config{})[0]
@@ -70,7 +70,7 @@ func TestAClientThatLeavesMidStreamStopsTheEngine(t *testing.T) {
 	})
 }
 
-func TestAClientThatLeavesTheWaitingLineNeverReachesTheEngine(t *testing.T) {
+func TestDisconnectInTheQueueNeverReachesTheEngine(t *testing.T) {
 	t.Parallel()
 	overBoth(t, func(t *testing.T, client *http.Client) {
 		engine := engines(t, 1, simulated.Config{})[0]
@@ -94,7 +94,7 @@ func TestAClientThatLeavesTheWaitingLineNeverReachesTheEngine(t *testing.T) {
 	})
 }
 
-func TestAHalfClosedClientCountsAsGone(t *testing.T) {
+func TestDisconnectIncludesHalfClosedConnections(t *testing.T) {
 	t.Parallel()
 	for _, phase := range []string{"first_byte", "streaming"} {
 		t.Run(phase, func(t *testing.T) {

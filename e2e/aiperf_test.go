@@ -23,7 +23,7 @@ var (
 )
 
 // It is not parallel to others, as it takes all the processors there are.
-func TestTheLoadToolMeasuresBerthWithoutAnError(t *testing.T) {
+func TestAIPerfMeasuresBerthWithoutAnError(t *testing.T) {
 	blocks := readme(t)["aiperf"]
 	if len(blocks) != 1 {
 		t.Fatalf("the README marks %d blocks as aiperf, want one", len(blocks))

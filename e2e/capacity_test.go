@@ -10,7 +10,7 @@ import (
 	"berth/llmserver/simulated"
 )
 
-func TestMoreClientsThanSlotsAreAllServedAndNoEngineGetsMoreThanItsShare(t *testing.T) {
+func TestCapacityIsNeverExceededAndEveryQueuedClientIsServed(t *testing.T) {
 	t.Parallel()
 	const slots, clients, rounds = 3, 40, 10
 	for _, router := range []string{"RoundRobinRouter", "PowerOfTwoChoicesRouter"} {
@@ -61,7 +61,7 @@ func busy(t *testing.T, deployment string) (b *berth, engine *simulated.Server, 
 	return b, engine, free
 }
 
-func TestAFullLineIsRefusedWithAdviceWhenToComeBack(t *testing.T) {
+func TestQueueFullIsRefusedWithRetryAfter(t *testing.T) {
 	t.Parallel()
 	b, engine, free := busy(t, "max_queued_requests: 1")
 	client := newClient(t, false)
@@ -81,7 +81,7 @@ func TestAFullLineIsRefusedWithAdviceWhenToComeBack(t *testing.T) {
 	}
 }
 
-func TestAWaitThatIsOverIsAnsweredWithAdviceWhenToComeBack(t *testing.T) {
+func TestQueueTimeoutIsAnsweredWithRetryAfter(t *testing.T) {
 	t.Parallel()
 	b, _, _ := busy(t, "queue_timeout_s: 0.2")
 	got := chat(t.Context(), newClient(t, false), b.url, ask("demo", "Hello", 1, true))

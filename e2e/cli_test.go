@@ -19,7 +19,7 @@ func exits(t *testing.T, args ...string) (status int, out, log string) {
 	return status, c.out.String(), c.log.String()
 }
 
-func TestCheckAcceptsTheExampleAndPrintsWhatItMeans(t *testing.T) {
+func TestCheckAcceptsTheExampleAndPrintsTheEffectiveConfiguration(t *testing.T) {
 	t.Parallel()
 	const example = "../config/example.yaml"
 	if status, out, log := exits(t, "check", "--config", example); status != 0 || out != example+" is valid\n" {
@@ -36,7 +36,7 @@ func TestCheckAcceptsTheExampleAndPrintsWhatItMeans(t *testing.T) {
 	}
 }
 
-func TestCheckTellsEveryProblemWithItsPlace(t *testing.T) {
+func TestCheckReportsEveryProblemWithItsPosition(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "bad.yaml")
 	replace(t, file, `llm_configs:
@@ -69,7 +69,7 @@ func TestServeRefusesABadConfiguration(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotACommandFails(t *testing.T) {
+func TestCommandLineRefusesUnknownCommands(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"sail"}, {"check"}, {"serve", "--config", "/nowhere/berth.yaml"}, {"serve", "--addres", ":1"}} {
 		if status, _, log := exits(t, args...); status == 0 || log == "" {
@@ -78,7 +78,7 @@ func TestWhatIsNotACommandFails(t *testing.T) {
 	}
 }
 
-func TestVersionNamesBerthAndItsGo(t *testing.T) {
+func TestVersionNamesBerthAndGo(t *testing.T) {
 	t.Parallel()
 	status, out, _ := exits(t, "version")
 	if status != 0 || !regexp.MustCompile(`^berth \S+ go1\.\S+\n$`).MatchString(out) {
@@ -99,7 +99,7 @@ func needPorts(t *testing.T) {
 }
 
 // It is not parallel to others, as its ports are the well-known ones.
-func TestWithoutAConfigurationThePrintedCurlLineIsAnswered(t *testing.T) {
+func TestServeWithoutAConfigurationAnswersThePrintedCurlLine(t *testing.T) {
 	needPorts(t)
 	b := listening(t, runBerth(t, t.TempDir(), "serve"))
 	t.Cleanup(func() { b.rest(t) })
@@ -123,7 +123,7 @@ func curl(t *testing.T, line string) string {
 	return c.out.String()
 }
 
-func TestAnAddressOnTheCommandLineWins(t *testing.T) {
+func TestServeAddressOnTheCommandLineWins(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "berth.yaml")
 	replace(t, file, `

@@ -11,7 +11,7 @@ import (
 )
 
 // What berth logs of its traffic it can replay: the same requests, and what of their prompts was there before.
-func TestTheDecisionLogCanBeReplayed(t *testing.T) {
+func TestDecisionLogCanBeReplayed(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "decisions.jsonl")
 	b := serve(t, anywhere+fmt.Sprintf(`

@@ -14,7 +14,7 @@ import (
 	"berth/llmserver/simulated"
 )
 
-func TestADrainServesEveryRequestThatIsRunningOrWaiting(t *testing.T) {
+func TestDrainServesEveryRunningAndQueuedRequest(t *testing.T) {
 	t.Parallel()
 	const slots, clients = 10, 30
 	engine := engines(t, 1, simulated.Config{DecodeStep: 5 * time.Millisecond})[0]
@@ -44,7 +44,7 @@ func TestADrainServesEveryRequestThatIsRunningOrWaiting(t *testing.T) {
 	}
 }
 
-func TestDuringTheDrainDelayBerthIsUnreadyAndServesOn(t *testing.T) {
+func TestDrainDelayIsUnreadyAndServesOn(t *testing.T) {
 	t.Parallel()
 	engine := engines(t, 1, simulated.Config{})[0]
 	b := serve(t, `
@@ -65,7 +65,7 @@ llm_configs:
 	}
 }
 
-func TestASecondSignalEndsBerthAtOnce(t *testing.T) {
+func TestSecondSignalEndsBerthAtOnce(t *testing.T) {
 	t.Parallel()
 	engine := engines(t, 1, simulated.Config{})[0]
 	b := serve(t, demo("", engine))
@@ -82,7 +82,7 @@ func TestASecondSignalEndsBerthAtOnce(t *testing.T) {
 	over(t, engine, 1)
 }
 
-func TestTheDrainTimeoutCutsWhatIsStillRunning(t *testing.T) {
+func TestDrainTimeoutCutsRunningRequests(t *testing.T) {
 	t.Parallel()
 	engine := engines(t, 1, simulated.Config{})[0]
 	b := serve(t, `
@@ -103,7 +103,7 @@ llm_configs:
 
 // A reload in a drain is one like any other: a key that was taken out lets nobody in any more, and a log that was moved
 // away is opened anew.
-func TestASignalDuringTheDrainReloads(t *testing.T) {
+func TestDrainReloadsOnSIGHUP(t *testing.T) {
 	t.Parallel()
 	engine := engines(t, 1, simulated.Config{})[0]
 	access := filepath.Join(t.TempDir(), "access.jsonl")

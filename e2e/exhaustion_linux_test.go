@@ -35,7 +35,7 @@ func serveWith(t *testing.T, descriptors int, config string) *berth {
 }
 
 // A crowd asks a berth that has too few descriptors for it, while streams run.
-func TestOwnExhaustionIsNoReplicasFaultAndCostsNoStream(t *testing.T) {
+func TestExhaustionBlamesNoReplicaAndCutsNoStream(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
 		http string // of the configuration

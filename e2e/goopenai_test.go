@@ -26,7 +26,7 @@ func greeting(model string, tokens int) goopenai.ChatCompletionRequest {
 	}
 }
 
-func TestTheCommunityGoSDKIsServed(t *testing.T) {
+func TestCommunityGoSDKIsServed(t *testing.T) {
 	t.Parallel()
 	e := everyKind(t)
 	client := community(t, e)
@@ -84,7 +84,7 @@ func collect(ctx context.Context, client *goopenai.Client, request goopenai.Chat
 	}
 }
 
-func TestTheCommunityGoSDKUnderstandsEveryRefusal(t *testing.T) {
+func TestCommunityGoSDKUnderstandsEveryRefusal(t *testing.T) {
 	t.Parallel()
 	e := everyKind(t)
 	client := community(t, e)
@@ -107,7 +107,7 @@ func TestTheCommunityGoSDKUnderstandsEveryRefusal(t *testing.T) {
 	}
 }
 
-func TestTheCommunityGoSDKSeesADeathAndIsSeenLeaving(t *testing.T) {
+func TestCommunityGoSDKSeesABrokenStreamAndItsDisconnectIsSeen(t *testing.T) {
 	t.Parallel()
 	e := everyKind(t)
 	client := community(t, e)

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestALargeHeaderReachesNoEngine(t *testing.T) {
+func TestHeaderLimitKeepsLargeHeadersFromEngines(t *testing.T) {
 	t.Parallel()
 	engine := breaking(t)
 	a := guard(t, engine, 4)

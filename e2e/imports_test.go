@@ -134,7 +134,7 @@ func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
 }
 
 // A row of a package that does not exist would allow what nobody has thought of.
-func TestTheTablesOfImportsNamePackagesThatExist(t *testing.T) {
+func TestImportTablesNamePackagesThatExist(t *testing.T) {
 	t.Parallel()
 	var exist []string
 	for _, p := range packages(t) {
@@ -158,7 +158,7 @@ func TestTheTablesOfImportsNamePackagesThatExist(t *testing.T) {
 	}
 }
 
-func TestLibrariesStayWhereTheyBelong(t *testing.T) {
+func TestLibrariesStayInTheirPackages(t *testing.T) {
 	t.Parallel()
 	for _, p := range packages(t) {
 		for _, path := range p.Imports {
@@ -171,7 +171,7 @@ func TestLibrariesStayWhereTheyBelong(t *testing.T) {
 	}
 }
 
-func TestTheModuleDependsOnWhatIsListedAndNoMore(t *testing.T) {
+func TestDependenciesAreThoseListed(t *testing.T) {
 	t.Parallel()
 	var module struct {
 		Require []struct {

@@ -11,7 +11,7 @@ import (
 )
 
 // An engine that nobody here wrote: llama.cpp's server, in a wheel of it, with a random model of a few megabytes.
-func TestBerthServesALlamaCppServer(t *testing.T) {
+func TestLlamaCppServerIsServed(t *testing.T) {
 	t.Parallel()
 	engine := llamaCpp(t)
 	b := serve(t, anywhere+"llm_configs:\n- model_loading_config: {model_id: demo}\n"+

@@ -10,7 +10,7 @@ import (
 	goopenai "github.com/sashabaranov/go-openai"
 )
 
-func TestTheCommunityGoSDKCannotTellBerthFromItsUpstream(t *testing.T) {
+func TestCommunityGoSDKCannotTellBerthFromItsUpstream(t *testing.T) {
 	t.Parallel()
 	matrix(t, "go-openai", func(t *testing.T, base, heard string, acts []act) func() []result {
 		return playInProcess(t, "go-openai", heard, acts, func(s *inProcess) map[string]func() error {

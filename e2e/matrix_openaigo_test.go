@@ -12,7 +12,7 @@ import (
 	"github.com/openai/openai-go/v3/shared"
 )
 
-func TestTheOfficialGoSDKCannotTellBerthFromItsUpstream(t *testing.T) {
+func TestOfficialGoSDKCannotTellBerthFromItsUpstream(t *testing.T) {
 	t.Parallel()
 	matrix(t, "openai-go", func(t *testing.T, base, heard string, acts []act) func() []result {
 		return playInProcess(t, "openai-go", heard, acts, func(s *inProcess) map[string]func() error {

@@ -16,18 +16,18 @@ import (
 // In each matrix a client plays every scene twice: with a scripted upstream itself, and with berth before another one like
 // it. The client must not be able to tell the difference, nor may the upstream.
 
-func TestThePythonSDKCannotTellBerthFromItsUpstream(t *testing.T) {
+func TestPythonSDKCannotTellBerthFromItsUpstream(t *testing.T) {
 	t.Parallel()
 	python := inside(virtualenv(t, "python/requirements.txt"), "python")
 	matrix(t, "python", program(python, "python/matrix.py"))
 }
 
-func TestTheNodeSDKCannotTellBerthFromItsUpstream(t *testing.T) {
+func TestNodeSDKCannotTellBerthFromItsUpstream(t *testing.T) {
 	t.Parallel()
 	matrix(t, "node", script(t, "openai.mjs"))
 }
 
-func TestTheVercelSDKCannotTellBerthFromItsUpstream(t *testing.T) {
+func TestVercelSDKCannotTellBerthFromItsUpstream(t *testing.T) {
 	t.Parallel()
 	matrix(t, "vercel", script(t, "vercel.mjs"))
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // A process with little memory holds a quarter of it in request bodies.
-func TestTheBudgetForBodiesFollowsTheMemoryLimit(t *testing.T) {
+func TestBodyBudgetFollowsTheMemoryLimit(t *testing.T) {
 	t.Setenv("GOMEMLIMIT", "64MiB")
 	b := serve(t, demo("", engines(t, 1, simulated.Config{})...))
 	if limit := b.sum(t, "berth_buffered_bytes_limit"); limit != 16<<20 {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestTheSDKsForNodeAreServed(t *testing.T) {
+func TestNodeSDKsAreServed(t *testing.T) {
 	t.Parallel()
 	node, dir := nodeScripts(t)
 	s := everyKind(t)

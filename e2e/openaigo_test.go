@@ -23,7 +23,7 @@ func hello(model string, tokens int64) openai.ChatCompletionNewParams {
 	}
 }
 
-func TestTheOfficialGoSDKIsServed(t *testing.T) {
+func TestOfficialGoSDKIsServed(t *testing.T) {
 	t.Parallel()
 	e := everyKind(t)
 	client := officialGo(e)
@@ -54,7 +54,7 @@ func TestTheOfficialGoSDKIsServed(t *testing.T) {
 	}
 }
 
-func TestTheOfficialGoSDKFindsTheOtherPaths(t *testing.T) {
+func TestOfficialGoSDKFindsTheOtherPaths(t *testing.T) {
 	t.Parallel()
 	client := officialGo(everyKind(t))
 	text, err := client.Completions.New(t.Context(), openai.CompletionNewParams{
@@ -94,7 +94,7 @@ func accumulate(t *testing.T, client openai.Client, params openai.ChatCompletion
 	return &all.ChatCompletion
 }
 
-func TestTheOfficialGoSDKUnderstandsEveryRefusal(t *testing.T) {
+func TestOfficialGoSDKUnderstandsEveryRefusal(t *testing.T) {
 	t.Parallel()
 	e := everyKind(t)
 	client := officialGo(e)
@@ -117,7 +117,7 @@ func TestTheOfficialGoSDKUnderstandsEveryRefusal(t *testing.T) {
 	}
 }
 
-func TestTheOfficialGoSDKSeesADeathAndIsSeenLeaving(t *testing.T) {
+func TestOfficialGoSDKSeesABrokenStreamAndItsDisconnectIsSeen(t *testing.T) {
 	t.Parallel()
 	e := everyKind(t)
 	client := officialGo(e)

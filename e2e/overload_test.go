@@ -97,7 +97,7 @@ func overload(t *testing.T, ingresses []string) {
 	t.Logf("%d responses came complete and %d clients left", complete.Load(), left.Load())
 }
 
-func TestNoEngineHasMoreRequestsThanSlotsWhileClientsLeave(t *testing.T) {
+func TestCapacityHoldsAtTheEngineWhileClientsLeave(t *testing.T) {
 	t.Parallel()
 	for name, stack := range stacks {
 		t.Run(name, func(t *testing.T) {
@@ -136,7 +136,7 @@ type uvicornCount struct {
 // the task's own end. So the tasks are bounded loosely: each slot may have one that is at work and one
 // that is on its way out. Those at work may pass the capacity by one where uvicorn has closed a
 // connection and has yet to cancel the task.
-func TestUvicornWorksOnHardlyMoreRequestsThanSlotsWhileClientsLeave(t *testing.T) {
+func TestCapacityNearlyHoldsAtUvicornWhileClientsLeave(t *testing.T) {
 	t.Parallel()
 	python := inside(virtualenv(t, "uvicorn/requirements.txt"), "python")
 	for name, stack := range stacks {

@@ -2,7 +2,7 @@ package e2e
 
 import "testing"
 
-func TestTheOfficialPythonSDKIsServed(t *testing.T) {
+func TestOfficialPythonSDKIsServed(t *testing.T) {
 	t.Parallel()
 	python := inside(virtualenv(t, "python/requirements.txt"), "python")
 	s := everyKind(t)

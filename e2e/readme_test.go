@@ -29,7 +29,7 @@ func readme(t *testing.T) map[string][]string {
 }
 
 // Each shell block is run by one of these tests, or says why it is not.
-func TestEveryShellBlockOfTheReadmeIsRunOrSaysWhyNot(t *testing.T) {
+func TestReadmeShellBlocksAreRunOrSayWhyNot(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../README.md")
 	if err != nil {
@@ -51,7 +51,7 @@ func TestEveryShellBlockOfTheReadmeIsRunOrSaysWhyNot(t *testing.T) {
 }
 
 // It is not parallel to others, as its ports are the well-known ones.
-func TestTheCommandsOfTheReadmeWorkInAFreshCopy(t *testing.T) {
+func TestReadmeCommandsWorkInAFreshCopy(t *testing.T) {
 	commands := readme(t)
 	if len(commands["run"]) != 1 || len(commands["curl"]) == 0 {
 		t.Fatalf("the README marks %d blocks as run and %d as curl, want one and some", len(commands["run"]), len(commands["curl"]))
@@ -73,7 +73,7 @@ func TestTheCommandsOfTheReadmeWorkInAFreshCopy(t *testing.T) {
 	within(t, "berth ends", b.done)
 }
 
-func TestTheTestCommandOfTheReadmeIsAboutPackagesThatExist(t *testing.T) {
+func TestReadmeTestCommandNamesPackagesThatExist(t *testing.T) {
 	t.Parallel()
 	commands := readme(t)["test"]
 	if len(commands) != 1 {

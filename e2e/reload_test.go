@@ -66,7 +66,7 @@ func (l *load) more(t *testing.T, n int64) {
 	eventually(t, "requests are served", func() bool { return l.served.Load() >= target || t.Failed() })
 }
 
-func TestReloadsUnderLoadLoseNothing(t *testing.T) {
+func TestReloadUnderLoadLosesNothing(t *testing.T) {
 	t.Parallel()
 	const clients = 12
 	fleet := engines(t, 3, simulated.Config{})
@@ -99,7 +99,7 @@ func TestReloadsUnderLoadLoseNothing(t *testing.T) {
 	}
 }
 
-func TestALoweredCapacityAdmitsNothingNewUntilItIsKept(t *testing.T) {
+func TestReloadWithLessCapacityAdmitsNothingUntilItIsKept(t *testing.T) {
 	t.Parallel()
 	engine := engines(t, 1, simulated.Config{})[0]
 	engine.Engine().SetFaults(simulated.Faults{Hang: true})
@@ -131,7 +131,7 @@ func TestALoweredCapacityAdmitsNothingNewUntilItIsKept(t *testing.T) {
 	}
 }
 
-func TestABadReloadChangesNothing(t *testing.T) {
+func TestReloadOfABadConfigurationChangesNothing(t *testing.T) {
 	t.Parallel()
 	engine := engines(t, 1, simulated.Config{})[0]
 	b := serve(t, demo("max_ongoing_requests: 3", engine))
@@ -158,7 +158,7 @@ func TestABadReloadChangesNothing(t *testing.T) {
 	l.stop()
 }
 
-func TestAFileThatIsSwappedIsTakenOverWithoutASignal(t *testing.T) {
+func TestReloadFollowsASwappedFileWithoutASignal(t *testing.T) {
 	t.Parallel()
 	fleet := engines(t, 2, simulated.Config{})
 	b := serve(t, demo("", fleet[0]))
@@ -174,7 +174,7 @@ func TestAFileThatIsSwappedIsTakenOverWithoutASignal(t *testing.T) {
 	}
 }
 
-func TestAModelThatIsRemovedFinishesItsStreamsAndDismissesItsLine(t *testing.T) {
+func TestReloadWithoutAModelFinishesItsStreamsAndRefusesItsQueue(t *testing.T) {
 	t.Parallel()
 	old := engines(t, 1, simulated.Config{Model: "old"})[0]
 	old.Engine().SetFaults(simulated.Faults{Hang: true})
@@ -199,7 +199,7 @@ func TestAModelThatIsRemovedFinishesItsStreamsAndDismissesItsLine(t *testing.T) 
 	}
 }
 
-func TestAnIDCanMoveToAnotherReplicaWhileTheOldOneLeaves(t *testing.T) {
+func TestReloadMovesAnIDWhileTheOldReplicaDrains(t *testing.T) {
 	t.Parallel()
 	fleet := engines(t, 2, simulated.Config{})
 	fleet[0].Engine().SetFaults(simulated.Faults{Hang: true})

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestARollingRestartOfTheAgentsIsSeenByNoClient(t *testing.T) {
+func TestRollingRestartOfAgentsIsSeenByNoClient(t *testing.T) {
 	t.Parallel()
 	const slots, clients = 8, 16
 	fleet := witnesses(t, 3)

@@ -18,7 +18,7 @@ import (
 // A hundred requests wait for their first token, and on no connection says anyone anything. The link
 // is down for two seconds twice, about when a connection is probed after 10 s and after 15 s, which
 // is when Go would do so by itself. No stream is lost, on either side of berth.
-func TestSilentStreamsOutliveALinkThatWasDown(t *testing.T) {
+func TestSilentStreamsSurviveALinkThatWasDown(t *testing.T) {
 	t.Parallel()
 	const streams = 100
 	link := isolated(t)

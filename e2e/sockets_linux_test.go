@@ -25,7 +25,7 @@ type probing struct {
 
 // The options are read from the sockets of real processes, which hold a request on a connection of
 // each kind meanwhile.
-func TestConnectionsOfEveryKindAreProbed(t *testing.T) {
+func TestKeepAliveProbesConnectionsOfEveryKind(t *testing.T) {
 	held, release := new(atomic.Int64), make(chan struct{})
 	holding := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if io.Copy(io.Discard, r.Body); r.Method == http.MethodPost {

@@ -23,7 +23,7 @@ var buildPlain = sync.OnceValues(func() (binary string, err error) {
 // Most of what a stream holds between two events is its stack. Go doubles one that is too small, and halves it later if less
 // than a quarter is in use, so a few kilobytes more on the way from the connection to the wait for the next event, or anywhere
 // before it, are 8 KiB more per stream.
-func TestAStreamThatWaitsHasAStackOf8KiB(t *testing.T) {
+func TestWaitingStreamHasAStackOf8KiB(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
 		t.Skip("frames have other sizes here")

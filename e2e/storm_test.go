@@ -33,7 +33,7 @@ func setting(t *testing.T, name string, n int) int {
 //	BERTH_STORM_REQUESTS=100000 go test -race -run TestAStorm -timeout 30m -v ./e2e
 //
 // BERTH_STORM_SEED repeats what was drawn in a storm that failed, though not how its threads took turns.
-func TestAStormLeavesNoSlotBehind(t *testing.T) {
+func TestStormLeavesNoSlotBehind(t *testing.T) {
 	t.Parallel()
 	const slots, clients = 6, 48
 	requests := setting(t, "BERTH_STORM_REQUESTS", 3000)

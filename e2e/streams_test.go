@@ -11,7 +11,7 @@ import (
 	"berth/llmserver/simulated"
 )
 
-func TestConcurrentStreamsAreByteForByteWhatTheReplicaSends(t *testing.T) {
+func TestStreamsAreByteForByteWhatTheReplicaSends(t *testing.T) {
 	const streams = 200
 	fleet := engines(t, 2, simulated.Config{})
 	b := serve(t, demo("", fleet...))
@@ -62,7 +62,7 @@ func TestConcurrentStreamsAreByteForByteWhatTheReplicaSends(t *testing.T) {
 	}
 }
 
-func TestAReplicaThatDiesMidStreamIsAnErrorForTheClient(t *testing.T) {
+func TestStreamOfAReplicaThatDiesEndsInAnError(t *testing.T) {
 	t.Parallel()
 	for _, death := range []string{"process", "abort", "reset"} {
 		t.Run(death, func(t *testing.T) {
@@ -107,7 +107,7 @@ func lastErrorCode(stream []byte) string {
 	return event.Error.Code
 }
 
-func TestAStreamThatItsReplicaEndsEarlyIsPassedAsItIs(t *testing.T) {
+func TestStreamThatItsReplicaEndsEarlyIsPassedAsItIs(t *testing.T) {
 	t.Parallel()
 	fleet := engines(t, 1, simulated.Config{})
 	fleet[0].Engine().SetFaults(simulated.Faults{Cut: simulated.CutClean, CutAfter: 3})
@@ -120,7 +120,7 @@ func TestAStreamThatItsReplicaEndsEarlyIsPassedAsItIs(t *testing.T) {
 	}
 }
 
-func TestAWholeAnswerThatBreaksOffIsAnHonestError(t *testing.T) {
+func TestBufferedResponseThatBreaksOffIsAnError(t *testing.T) {
 	t.Parallel()
 	fleet := engines(t, 1, simulated.Config{})
 	fleet[0].Engine().SetFaults(simulated.Faults{Cut: simulated.CutReset, CutAfter: 1})

@@ -119,7 +119,7 @@ func inStudios(t *testing.T) openai.Client {
 	return officialGo(&everything{berth: b})
 }
 
-func TestTheOfficialGoSDKFindsItsStoredResponses(t *testing.T) {
+func TestStoredResponsesAreFoundByTheOfficialGoSDK(t *testing.T) {
 	t.Parallel()
 	client, ctx := inStudios(t), t.Context()
 	input := responses.ResponseNewParamsInputUnion{OfString: openai.String("Hello")}
@@ -155,7 +155,7 @@ func TestTheOfficialGoSDKFindsItsStoredResponses(t *testing.T) {
 	}
 }
 
-func TestTheOfficialGoSDKSendsAudioAndGetsSpeechAndImages(t *testing.T) {
+func TestOfficialGoSDKSendsAudioAndGetsSpeechAndImages(t *testing.T) {
 	t.Parallel()
 	client, ctx := inStudios(t), t.Context()
 	const size = 3 << 20

@@ -16,7 +16,7 @@ import (
 const installer = "uv==0.13.9"
 
 // Clients of others need a while to be installed, which is not to disturb the other tests. CI runs this one before them.
-func TestTheClientsOfOthersCanBeInstalled(t *testing.T) {
+func TestClientToolsCanBeInstalled(t *testing.T) {
 	virtualenv(t, "python/requirements.txt")
 	virtualenv(t, "aiperf/requirements.txt")
 	virtualenv(t, "llamacpp/requirements.txt")

@@ -44,7 +44,7 @@ const firstEvent = "data: {\"choices\":[{\"delta\":{\"content\":\"one\"}}]}\n\n"
 
 // To HTTP/1.0 there is no chunked coding, so the end of a response without a length is that of its
 // connection.
-func TestATruncatedResponseDoesNotLookCompleteToHTTP10(t *testing.T) {
+func TestTruncatedResponseDoesNotLookCompleteToHTTP10(t *testing.T) {
 	t.Parallel()
 	engine := breaking(t)
 	a := guard(t, engine, 4)
@@ -86,7 +86,7 @@ func askHTTP10Body(prompt string, stream bool) string {
 	return fmt.Sprintf(`{"model":"demo","stream":%v,"messages":[{"role":"user","content":%q}]}`, stream, prompt)
 }
 
-func TestCurlTellsATruncatedResponse(t *testing.T) {
+func TestTruncatedResponseIsReportedByCurl(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {
 		missing(t, "there is no curl: %v", err)

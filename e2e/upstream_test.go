@@ -12,7 +12,7 @@ import (
 	"berth/llmserver/simulated"
 )
 
-func TestAReplicaThatFailsBeforeTheFirstByteIsReplacedByAnother(t *testing.T) {
+func TestRetryReplacesAReplicaThatFailsBeforeTheFirstByte(t *testing.T) {
 	t.Parallel()
 	for _, failure := range []string{"connection reset", "process gone"} {
 		t.Run(failure, func(t *testing.T) {
@@ -44,7 +44,7 @@ func TestAReplicaThatFailsBeforeTheFirstByteIsReplacedByAnother(t *testing.T) {
 	}
 }
 
-func TestAnEngineThatClosesIdleConnectionsCostsNoClientAnError(t *testing.T) {
+func TestRetryHidesIdleConnectionsThatTheEngineClosed(t *testing.T) {
 	t.Parallel()
 	engine := simulated.New(simulated.Config{PrefillTokensPerSecond: 1e6, DecodeStep: time.Millisecond})
 	t.Cleanup(engine.Close)
@@ -98,7 +98,7 @@ func hangingUp(t *testing.T, h http.Handler) string {
 	return s.URL
 }
 
-func TestAnAgentMakesUpForAnEngineThatClosesIdleConnections(t *testing.T) {
+func TestAgentHidesIdleConnectionsThatTheEngineClosed(t *testing.T) {
 	t.Parallel()
 	engine := simulated.New(simulated.Config{PrefillTokensPerSecond: 1e6, DecodeStep: time.Millisecond})
 	t.Cleanup(engine.Close)

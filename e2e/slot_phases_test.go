@@ -196,7 +196,7 @@ var table = map[string]map[string]cell{
 
 // Whatever happens to a request in whatever phase: the client is told the truth, the engine does no work for nobody, and
 // the slot comes back on both sides.
-func TestEveryEventInEveryPhaseGivesTheSlotBack(t *testing.T) {
+func TestSlotIsReturnedAfterEveryEventInEveryPhase(t *testing.T) {
 	t.Parallel()
 	for _, p := range phases {
 		for _, e := range events {
@@ -242,7 +242,7 @@ func (c cell) play(s *scene, p phase, e event) {
 	eventually(s.T, "the engine's part is "+c.engine, func() bool { return s.fate() == c.engine })
 }
 
-func TestARequestThatComesAfterItsReservationWasGivenBackIsRefused(t *testing.T) {
+func TestAgentRefusesARequestWhoseReservationWasReleased(t *testing.T) {
 	t.Parallel()
 	s, reserved := stage(t, anyPort(t), event{}), phases[2]
 	reserved.hold(s)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func TestReservationsOfAKilledIngressAreGoneWithinALease(t *testing.T) {
+func TestKilledIngressReservationsExpireWithinALease(t *testing.T) {
 	t.Parallel()
 	const held = 3
 	w := witnesses(t, 1)[0]
@@ -50,7 +50,7 @@ func TestReservationsOfAKilledIngressAreGoneWithinALease(t *testing.T) {
 	}
 }
 
-func TestAnIngressKilledMidStreamLeavesNothingRunning(t *testing.T) {
+func TestKilledIngressLeavesNothingRunning(t *testing.T) {
 	t.Parallel()
 	const streams = 3
 	w := witnesses(t, 1)[0]
@@ -77,7 +77,7 @@ func TestAnIngressKilledMidStreamLeavesNothingRunning(t *testing.T) {
 }
 
 // When an ingress is killed, its requests end, and its own places at the agents are the next to be served.
-func TestAKilledIngressLeavesNoSlotBehindUnderSaturation(t *testing.T) {
+func TestKilledIngressLeavesNoSlotBehindUnderSaturation(t *testing.T) {
 	t.Parallel()
 	const slots, clients = 2, 6
 	fleet := witnesses(t, 3)

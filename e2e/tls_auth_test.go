@@ -63,7 +63,7 @@ llm_configs:
 `, dir))
 }
 
-func TestCurlIsServedOverTLS(t *testing.T) {
+func TestTLSServesCurl(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	b := guarded(t, dir)
@@ -76,7 +76,7 @@ func TestCurlIsServedOverTLS(t *testing.T) {
 	}
 }
 
-func TestTheOfficialGoSDKKnowsAKeyThatIsNone(t *testing.T) {
+func TestAuthRefusesAnUnknownKeyInWordsTheGoSDKUnderstands(t *testing.T) {
 	t.Parallel()
 	b := guarded(t, t.TempDir())
 	trusting := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true}}
@@ -99,7 +99,7 @@ func TestTheOfficialGoSDKKnowsAKeyThatIsNone(t *testing.T) {
 	}
 }
 
-func TestCertificatesAndKeysAreRenewedWithoutARestart(t *testing.T) {
+func TestReloadRenewsCertificatesAndKeys(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	b := guarded(t, dir)

@@ -16,7 +16,7 @@ const longPause = 34 * time.Second
 
 // A client stops reading in the middle of a stream, when every buffer on the way is full, and a
 // replica in the middle of an upload. Both go on after the pause as if nothing had been.
-func TestAPauseInReadingCutsNobody(t *testing.T) {
+func TestClientThatPausesReadingIsNotCut(t *testing.T) {
 	t.Parallel()
 	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet {

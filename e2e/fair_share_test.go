@@ -10,7 +10,7 @@ import (
 
 // It is not parallel to others: what it measures is how two processes fare against each other.
 // BERTH_FAIR_SECONDS is how long it looks.
-func TestTwoIngressesAtEqualOverloadGetEqualShares(t *testing.T) {
+func TestAgentGivesTwoOverloadedIngressesEqualShares(t *testing.T) {
 	const slots, clients = 4, 24
 	seconds := setting(t, "BERTH_FAIR_SECONDS", 4)
 	w := witnesses(t, 1)[0]

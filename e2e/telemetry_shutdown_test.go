@@ -16,7 +16,7 @@ import (
 )
 
 // Not parallel to others, whose processes would have the variable too.
-func TestWhatIsSeenOfRequestsIsWholeWhenTheProcessEnds(t *testing.T) {
+func TestTelemetryIsCompleteWhenTheProcessEnds(t *testing.T) {
 	var spans atomic.Int64
 	collector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
