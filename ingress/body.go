@@ -12,7 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"berth/llmserver/http1"
+	"berth/internal/http1"
 )
 
 // Why a request body was not read, in sentences for the client.

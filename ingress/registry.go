@@ -15,9 +15,9 @@ import (
 	"time"
 
 	"berth/config"
+	"berth/internal/http1"
 	"berth/llmserver"
 	"berth/llmserver/agent"
-	"berth/llmserver/http1"
 	"berth/routers"
 )
 

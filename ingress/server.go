@@ -18,7 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"berth/config"
-	"berth/ingress/http1"
+	"berth/internal/http1"
 	"berth/internal/tcp"
 )
 

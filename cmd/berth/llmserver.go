@@ -17,11 +17,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth/ingress"
-	http1server "berth/ingress/http1"
+	"berth/internal/http1"
 	"berth/internal/tcp"
 	"berth/llmserver"
 	"berth/llmserver/agent"
-	"berth/llmserver/http1"
 	"berth/llmserver/simulated"
 )
 
@@ -132,11 +131,11 @@ func (f agentFlags) serve(server *agent.Server, listener net.Listener, stop <-ch
 	defer background.Wait()
 	defer end()
 	h := &http.Server{
-		Handler:           http1server.ResetAborted(server),
+		Handler:           http1.ResetAborted(server),
 		ConnContext:       agent.ConnContext,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       5 * time.Minute,
-		MaxHeaderBytes:    http1server.ReadHeaderBytes,
+		MaxHeaderBytes:    http1.ReadHeaderBytes,
 		Protocols:         new(http.Protocols),
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}

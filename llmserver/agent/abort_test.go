@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"berth/internal/http1"
 	"berth/llmserver"
-	"berth/llmserver/http1"
 )
 
 // The ingress that left is told nothing more, but until the engine has closed its side the next

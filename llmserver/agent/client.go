@@ -15,8 +15,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"berth/internal/http1"
 	"berth/llmserver"
-	"berth/llmserver/http1"
 )
 
 // controlTimeout bounds a control call, beyond the time that it is meant to wait.

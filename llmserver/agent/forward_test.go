@@ -15,8 +15,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"berth/internal/http1"
 	"berth/llmserver"
-	"berth/llmserver/http1"
 )
 
 // engineAt is the backend of an engine with that URL.

@@ -11,8 +11,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"berth/internal/http1"
 	"berth/llmserver"
-	"berth/llmserver/http1"
 )
 
 // fuzzAgent is an agent whose engine cannot be reached, so that what is let in is answered, too.

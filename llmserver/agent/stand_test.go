@@ -15,8 +15,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"berth/internal/http1"
 	"berth/llmserver"
-	"berth/llmserver/http1"
 )
 
 // stand is an agent on a loopback port, in front of an engine that the test plays.
