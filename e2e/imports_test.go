@@ -12,20 +12,24 @@ import (
 
 const us = "berth/"
 
-// mayImport says which packages of ours a package may import, tests included. * is all of them.
+// internalPackages are the packages that import nothing of ours and that every package above config may import.
+var internalPackages = []string{"internal/openai", "internal/tcp"}
+
+// mayImport lists the packages of ours that a package may import, tests included. * is all of them.
 var mayImport = map[string][]string{
-	"config":              {},
+	"internal/openai":     {},
 	"internal/tcp":        {},
-	"streaming":           {},
-	"llmserver":           {"internal/tcp"},
+	"config":              {"internal/openai"},
+	"streaming":           {"internal/openai"},
+	"llmserver":           internalPackages,
 	"ingress/http1":       {"internal/tcp"},
 	"llmserver/http1":     {"llmserver", "internal/tcp"},
-	"llmserver/agent":     {"internal/tcp", "llmserver", "llmserver/http1", "streaming"},
+	"llmserver/agent":     slices.Concat(internalPackages, []string{"llmserver", "llmserver/http1", "streaming"}),
 	"llmserver/simulated": {"llmserver"},
 	"routers":             {"llmserver"},
 	"routers/replay":      {"routers", "llmserver", "llmserver/simulated"},
-	"ingress": {"ingress/http1", "internal/tcp", "routers", "streaming", "config", "llmserver", "llmserver/http1", "llmserver/agent",
-		"llmserver/simulated"},
+	"ingress": slices.Concat(internalPackages, []string{"ingress/http1", "routers", "streaming", "config", "llmserver", "llmserver/http1",
+		"llmserver/agent", "llmserver/simulated"}),
 	"cmd/berth": {"*"},
 	"e2e/bench": {},
 	"e2e":       {"config", "ingress", "llmserver", "llmserver/agent", "llmserver/simulated"},

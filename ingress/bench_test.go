@@ -103,7 +103,7 @@ func BenchmarkPlaceAPrompt(b *testing.B) {
 	learner, size := policy.(routers.Learner), policy.(routers.Prefixed).BlockSize()
 	body := []byte(`{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("a long prompt. ", 100_000/15) + `"}]}`)
 	rank := func() []uint64 {
-		blocks, _ := hashed(b, body, "m", "", size)
+		blocks := hashPromptOf(b, body, "m", size)
 		for range policy.Rank(&routers.Payload{Blocks: blocks}) {
 			break
 		}
@@ -123,7 +123,7 @@ func BenchmarkPlaceAPrompt(b *testing.B) {
 	b.ReportMetric(float64(cpu(b)-began)/float64(b.N), "cpu-ns/op")
 }
 
-// cpu is the time that this process has had a processor.
+// cpu returns the processor time that this process has used.
 func cpu(b *testing.B) time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

@@ -1,28 +1,25 @@
 package ingress
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"berth/internal/openai"
 	"berth/llmserver/http1"
 )
 
 // Why a request body was not read, in sentences for the client.
 var (
-	errContentType     = errors.New("The Content-Type of the request must be application/json, or multipart/form-data where files are sent.")
-	errContentEncoding = errors.New("The request body must be sent without a Content-Encoding.")
-	errBodyTooLarge    = errors.New("The request body is too large")
-	errBudget          = errors.New("The server holds too many request bytes at the moment.")
-	errBodySilent      = errors.New("The rest of the request body did not arrive in time.")
-	errBodyAborted     = errors.New("The request body could not be read to its end.")
+	errBodyTooLarge = errors.New("The request body is too large")
+	errBudget       = errors.New("The server holds too many request bytes at the moment.")
+	errBodySilent   = errors.New("The rest of the request body did not arrive in time.")
+	errBodyAborted  = errors.New("The request body could not be read to its end.")
 )
 
 // A bodyReader reads request bodies, each bounded in size, in silence, and together with all others in memory.
@@ -44,7 +41,7 @@ func (br *bodyReader) read(w http.ResponseWriter, r *http.Request) (*body, error
 	if err := br.arm(w); err != nil {
 		return nil, err
 	}
-	if err := checkHeader(r.Header); err != nil {
+	if err := openai.CheckHeader(r.Header); err != nil {
 		return nil, err
 	}
 	if r.ContentLength > br.maxBytes {
@@ -117,26 +114,6 @@ func (br *bodyReader) setDeadline(w http.ResponseWriter, deadline time.Time) err
 	return nil
 }
 
-func checkHeader(h http.Header) error {
-	if contentType := h.Get("Content-Type"); !isJSON(contentType) && !isForm(contentType) {
-		return errContentType
-	}
-	for _, encoding := range h.Values("Content-Encoding") {
-		if encoding != "" && !strings.EqualFold(encoding, "identity") {
-			return errContentEncoding
-		}
-	}
-	return nil
-}
-
-// isJSON reports whether a Content-Type may announce JSON: it says so, or says nothing.
-func isJSON(contentType string) bool {
-	mediaType, _, _ := strings.Cut(contentType, ";")
-	mediaType = strings.ToLower(strings.TrimSpace(mediaType))
-	return strings.TrimSpace(contentType) == "" || mediaType == "application/json" ||
-		strings.HasPrefix(mediaType, "application/") && strings.HasSuffix(mediaType, "+json")
-}
-
 // A body is a request's body in memory, to be sent any number of times.
 //
 // The memory is pooled: bytes used too long would be those of another request. It goes back when the body has been
@@ -183,21 +160,13 @@ func (b *body) grow(limit int64) error {
 // Bytes returns the body as it arrived, whatever its readers send. They are valid until Release.
 func (b *body) Bytes() []byte { return b.data }
 
-// replaceModel makes every reader from now on send name in place of the value at the span, as it is in a form and quoted
-// in JSON; no other byte changes, and none moves in memory. The span must not be absent. It must not run beside Size or
-// NewReader.
-func (b *body) replaceModel(p payload, name string) {
-	at, value := p.modelAt, []byte(name)
-	if at.absent() {
-		panic("BUG: no model to replace")
+// replace makes every reader from now on send value in place of the bytes at the span, which must not
+// be absent. Bytes is not affected. It must not run beside Size or NewReader.
+func (b *body) replace(at openai.Span, value []byte) {
+	if at.Absent() {
+		panic("BUG: nothing to replace")
 	}
-	if !p.form {
-		var err error
-		if value, err = json.Marshal(name); err != nil {
-			panic("BUG: a string does not encode: " + err.Error())
-		}
-	}
-	b.parts = [3][]byte{b.data[:at.start], value, b.data[at.end:]}
+	b.parts = [3][]byte{b.data[:at.Start], value, b.data[at.End:]}
 }
 
 // Size returns how many bytes a reader sends.

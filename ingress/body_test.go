@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"berth/internal/openai"
 )
 
 func TestABodyIsReadWholeWhateverItsSizeAndFraming(t *testing.T) {
@@ -62,8 +64,8 @@ func TestWhatTheHeadersDecideIsDecidedBeforeTheBodyIsRead(t *testing.T) {
 		want        error
 	}{
 		{"Content-Type", "application/json", 101, errBodyTooLarge},
-		{"Content-Type", "text/plain", 10, errContentType},
-		{"Content-Encoding", "gzip", -1, errContentEncoding},
+		{"Content-Type", "text/plain", 10, openai.ErrContentType},
+		{"Content-Encoding", "gzip", -1, openai.ErrContentEncoding},
 	} {
 		br := &bodyReader{maxBytes: 100, budget: newBudget(1 << 20)}
 		r := httptest.NewRequest("POST", "/", unread{t})
@@ -71,26 +73,6 @@ func TestWhatTheHeadersDecideIsDecidedBeforeTheBodyIsRead(t *testing.T) {
 		r.Header.Set(c.name, c.value)
 		if _, err := br.read(httptest.NewRecorder(), r); !errors.Is(err, c.want) {
 			t.Errorf("%s: %s: %v", c.name, c.value, err)
-		}
-	}
-}
-
-func TestJSONIsToldByItsContentType(t *testing.T) {
-	for contentType, want := range map[string]bool{
-		"": true, "application/json": true, "Application/JSON; charset=utf-8": true, " application/json ;x": true,
-		"application/vnd.api+json": true, "application/jsonl": false, "text/json": false, "image/svg+json": false,
-		"multipart/form-data; boundary=json": false, "application/x-www-form-urlencoded": false,
-	} {
-		if got := isJSON(contentType); got != want {
-			t.Errorf("%q: %t", contentType, got)
-		}
-	}
-}
-
-func TestOnlyIdentityIsNoContentEncoding(t *testing.T) {
-	for encoding, want := range map[string]error{"": nil, "Identity": nil, "gzip": errContentEncoding, "identity, br": errContentEncoding} {
-		if err := checkHeader(http.Header{"Content-Encoding": {encoding}}); err != want {
-			t.Errorf("%q: %v", encoding, err)
 		}
 	}
 }
@@ -165,7 +147,7 @@ func TestARefusalIsNotHeldBackByASilentUploader(t *testing.T) {
 			t.Fatal(err)
 		}
 		answer, _ := io.ReadAll(conn)
-		if !strings.Contains(string(answer), errContentType.Error()) {
+		if !strings.Contains(string(answer), openai.ErrContentType.Error()) {
 			t.Errorf("answer: %s", answer)
 		}
 		if took := time.Since(start); took < br.timeout || took > br.timeout+time.Second {

@@ -14,6 +14,8 @@ import (
 	"testing/iotest"
 
 	"pgregory.net/rapid"
+
+	"berth/internal/openai"
 )
 
 // trickle sends n bytes in small pieces and calls seen before each with what it has sent so far.
@@ -256,11 +258,11 @@ func TestAReplacedModelIsSentAndNoOtherByteChanges(t *testing.T) {
 
 		b := mustRead(t, br, before+value+after)
 		defer b.Release()
-		p, err := scanPayload(b.Bytes(), nil)
+		p, err := openai.ScanBody(http.Header{}, b.Bytes(), nil)
 		if err != nil {
 			rt.Fatal(err)
 		}
-		b.replaceModel(p, name)
+		b.replace(p.ModelAt, p.EncodeModel(name))
 		if string(b.Bytes()) != before+value+after {
 			rt.Fatalf("Bytes changed: %s", b.Bytes())
 		}
@@ -270,11 +272,11 @@ func TestAReplacedModelIsSentAndNoOtherByteChanges(t *testing.T) {
 		if err != nil || int64(len(sent)) != b.Size() {
 			rt.Fatalf("%d bytes sent of %d: %v", len(sent), b.Size(), err)
 		}
-		again, err := scanPayload(sent, nil)
-		if err != nil || string(again.model) != name {
-			rt.Fatalf("sent %s: model %q, %v", sent, again.model, err)
+		again, err := openai.ScanBody(http.Header{}, sent, nil)
+		if err != nil || string(again.Model) != name {
+			rt.Fatalf("sent %s: model %q, %v", sent, again.Model, err)
 		}
-		if string(sent[:again.modelAt.start]) != before || string(sent[again.modelAt.end:]) != after {
+		if string(sent[:again.ModelAt.Start]) != before || string(sent[again.ModelAt.End:]) != after {
 			rt.Fatalf("sent %s", sent)
 		}
 	})

@@ -11,7 +11,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"berth/llmserver"
+	"berth/internal/openai"
 	"berth/routers"
 )
 
@@ -29,7 +29,7 @@ type controlAnswer struct {
 // control sends a call that manages engines to every replica of a model at the same time, without slots, and answers with what
 // each of them said: 200 if that was a success everywhere, else 502. The model is the one that the query or the body names.
 func (s *Server) control(w http.ResponseWriter, r *http.Request) {
-	if !clean(r.URL.Path) || !llmserver.IsManagementPath(r.URL.Path) {
+	if !openai.IsCleanPath(r.URL.Path) || !openai.IsManagementPath(r.URL.Path) {
 		answerFor(errUnknownPath).write(w, r)
 		return
 	}

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/net/http/httpguts"
 
-	"berth/llmserver"
+	"berth/internal/openai"
 )
 
 // fuzzed is a server whose requests are fuzzed, with one replica that says "ok" to whatever it gets.
@@ -76,7 +76,7 @@ func (z *fuzzed) judge(t *testing.T, r *http.Request, w *httptest.ResponseRecord
 		if w.Code != http.StatusOK || w.Body.String() != "ok" {
 			t.Fatalf("the replica's answer came as %d %q", w.Code, w.Body)
 		}
-		if llmserver.IsManagementPath(s.uri) || !clean(s.uri) {
+		if openai.IsManagementPath(s.uri) || !openai.IsCleanPath(s.uri) {
 			t.Fatalf("the replica was sent to %q", s.uri)
 		}
 		return &s
@@ -92,7 +92,7 @@ func (z *fuzzed) judge(t *testing.T, r *http.Request, w *httptest.ResponseRecord
 	if r.Method == http.MethodHead {
 		return nil
 	}
-	if anthropic(r.URL.Path) {
+	if openai.IsAnthropicPath(r.URL.Path) {
 		var e anthropicError
 		if err := json.Unmarshal(w.Body.Bytes(), &e); err != nil || e.Type != "error" || e.Error.Message == "" {
 			t.Fatalf("refused with %s", w.Body)
@@ -193,8 +193,8 @@ func FuzzBody(f *testing.F) {
 		head := fmt.Sprintf("POST /v1/chat/completions HTTP/1.1\r\nHost: berth\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n", contentType, len(body))
 		r, w := z.send(head + string(body))
 		if s := z.judge(t, r, w); s != nil && s.body != string(body) {
-			p, err := scanBody(r.Header, body, nil)
-			if edited := bytes.HasPrefix(p.modelAt.of(body), []byte("null")); err != nil || !edited {
+			scanned, err := openai.ScanBody(r.Header, body, nil)
+			if edited := bytes.HasPrefix(scanned.ModelAt.Of(body), []byte("null")); err != nil || !edited {
 				t.Fatalf("%q came as %q", body, s.body)
 			}
 		}

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/gin-gonic/gin"
+
+	"berth/internal/openai"
 )
 
 // routes are the paths of the public listener. Those of the OpenAI API are
@@ -41,7 +43,7 @@ func (s *Server) routes() *gin.Engine {
 	}
 	e.POST("/responses/:id/cancel", s.response)
 	e.POST("/v1/*path", s.post)
-	for path := range unversioned {
+	for path := range openai.InferencePaths() {
 		e.POST(path, s.post)
 	}
 	return e

@@ -56,7 +56,7 @@ func (s *Server) proxy(c *gin.Context) {
 	defer x.release()
 	var err error
 	if x.allowed, err = requestTimeout(c.Request.Header); err == nil {
-		err = x.read()
+		err = x.prepare()
 	}
 	if err == nil {
 		err = x.serve()

@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"berth/internal/openai"
 	"berth/internal/tcp"
 	"berth/llmserver"
 	"berth/streaming"
@@ -54,7 +55,7 @@ func New(c Config) *Server {
 	s.mux.Handle("DELETE /internal/slots/{token}", s.control(s.release))
 	s.mux.Handle("GET /internal/slots", s.control(s.read))
 	s.mux.HandleFunc("/internal/", func(w http.ResponseWriter, _ *http.Request) {
-		writeError(w, http.StatusNotFound, "invalid_request_error", "unknown_url", "The agent has no such path.")
+		writeError(w, http.StatusNotFound, openai.TypeInvalidRequest, "unknown_url", "The agent has no such path.")
 	})
 	s.mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok\n") })
 	s.mux.HandleFunc("GET /readyz", s.health)
@@ -81,7 +82,7 @@ func (s *Server) Read() Reading { return s.table.Read() }
 func (s *Server) control(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if subtle.ConstantTimeCompare([]byte(r.Header.Get(headerSecret)), []byte(s.config.Secret)) != 1 {
-			writeError(w, http.StatusForbidden, "invalid_request_error", "wrong_slot_secret",
+			writeError(w, http.StatusForbidden, openai.TypeInvalidRequest, "wrong_slot_secret",
 				"The call does not bring the agent's slot secret.")
 			return
 		}
@@ -108,7 +109,7 @@ func (s *Server) reserve(w http.ResponseWriter, r *http.Request) {
 		err = json.Unmarshal(body, &call)
 	}
 	if err != nil || call.Token == uuid.Nil || call.lease() <= 0 || call.WaitMS < 0 {
-		writeError(w, http.StatusBadRequest, "invalid_request_error", "invalid_reservation",
+		writeError(w, http.StatusBadRequest, openai.TypeInvalidRequest, "invalid_reservation",
 			`A reservation is {"token":"<uuid>","lease_s":3,"wait_ms":0} with a lease above zero.`)
 		return
 	}
@@ -158,7 +159,7 @@ func disconnected(r *http.Request) bool {
 func (s *Server) release(w http.ResponseWriter, r *http.Request) {
 	token, err := uuid.Parse(r.PathValue("token"))
 	if err != nil {
-		writeError(w, http.StatusBadRequest, "invalid_request_error", "invalid_token", "The token is not a UUID.")
+		writeError(w, http.StatusBadRequest, openai.TypeInvalidRequest, "invalid_token", "The token is not a UUID.")
 		return
 	}
 	s.table.Release(token)
@@ -194,7 +195,7 @@ func (s *Server) health(w http.ResponseWriter, r *http.Request) {
 // engine takes what is meant for the engine: a POST needs a slot. A token that
 // comes with what needs none is consumed all the same, or its slot would stay reserved.
 func (s *Server) engine(w http.ResponseWriter, r *http.Request) {
-	if r.Header.Get(headerToken) != "" || llmserver.TakesSlot(r.Method, r.URL.Path) {
+	if r.Header.Get(headerToken) != "" || openai.TakesSlot(r.Method, r.URL.Path) {
 		s.gate(w, r)
 		return
 	}
@@ -308,31 +309,31 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	mark := func(reason string) { h.Set(headerRefused, reason) }
 	switch tooLarge, _ := errors.AsType[*http.MaxBytesError](err); {
 	case tooLarge != nil:
-		writeError(w, http.StatusRequestEntityTooLarge, "invalid_request_error", "request_too_large", "The request body is too large.")
+		writeError(w, http.StatusRequestEntityTooLarge, openai.TypeInvalidRequest, "request_too_large", "The request body is too large.")
 	case errors.Is(err, errSilent):
-		writeError(w, http.StatusRequestTimeout, "invalid_request_error", "body_timeout", "The rest of the request body did not arrive in time.")
+		writeError(w, http.StatusRequestTimeout, openai.TypeInvalidRequest, "body_timeout", "The rest of the request body did not arrive in time.")
 	case errors.Is(err, errBudget):
 		mark(refusedFull) // another agent may have room
 		h.Set("Retry-After", "1")
-		writeError(w, http.StatusServiceUnavailable, "server_error", "too_many_bytes_held", "The agent holds too many request bytes at the moment.")
+		writeError(w, http.StatusServiceUnavailable, openai.TypeServer, "too_many_bytes_held", "The agent holds too many request bytes at the moment.")
 	case errors.Is(err, llmserver.ErrExhausted):
 		mark(refusedFull) // another agent may have descriptors left, and the engine is not to blame
 		h.Set("Retry-After", "1")
-		writeError(w, http.StatusServiceUnavailable, "server_error", "server_exhausted", "The agent is out of connections; try again later.")
+		writeError(w, http.StatusServiceUnavailable, openai.TypeServer, "server_exhausted", "The agent is out of connections; try again later.")
 	case errors.Is(err, llmserver.ErrToken):
 		mark(refusedToken)
-		writeError(w, http.StatusConflict, "invalid_request_error", "unknown_slot_token",
+		writeError(w, http.StatusConflict, openai.TypeInvalidRequest, "unknown_slot_token",
 			"The slot token is not reserved here: it was never, is spent, or has expired.")
 	case errors.Is(err, llmserver.ErrFull):
 		mark(refusedFull)
 		h.Set("Retry-After", "1")
-		writeError(w, http.StatusTooManyRequests, "rate_limit_error", "slots_full", "Every slot of the engine is taken.")
+		writeError(w, http.StatusTooManyRequests, openai.TypeRateLimit, "slots_full", "Every slot of the engine is taken.")
 	case errors.Is(err, llmserver.ErrDraining):
 		mark(refusedDraining)
-		writeError(w, http.StatusServiceUnavailable, "server_error", "draining", "The engine is being drained.")
+		writeError(w, http.StatusServiceUnavailable, openai.TypeServer, "draining", "The engine is being drained.")
 	case errors.Is(err, llmserver.ErrNoConnection):
 		mark(refusedEngine)
-		writeError(w, http.StatusServiceUnavailable, "server_error", "engine_down", "The engine cannot be reached.")
+		writeError(w, http.StatusServiceUnavailable, openai.TypeServer, "engine_down", "The engine cannot be reached.")
 	default:
 		panic(http.ErrAbortHandler) // the body broke off
 	}
