@@ -13,10 +13,11 @@ import (
 const us = "berth/"
 
 // internalPackages are the packages that import nothing of ours and that every package above config may import.
-var internalPackages = []string{"internal/openai", "internal/tcp"}
+var internalPackages = []string{"internal/body", "internal/openai", "internal/tcp"}
 
 // mayImport lists the packages of ours that a package may import, tests included. * is all of them.
 var mayImport = map[string][]string{
+	"internal/body":       {},
 	"internal/openai":     {},
 	"internal/tcp":        {},
 	"config":              {"internal/openai"},

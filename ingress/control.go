@@ -11,6 +11,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"berth/internal/body"
 	"berth/internal/openai"
 	"berth/routers"
 )
@@ -34,21 +35,21 @@ func (s *Server) control(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	t := s.registry.table.Load()
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, t.config.HTTP.MaxBodyBytes))
+	content, err := io.ReadAll(http.MaxBytesReader(w, r.Body, t.config.HTTP.MaxBodyBytes))
 	var m *model
 	switch tooLarge, _ := errors.AsType[*http.MaxBytesError](err); {
 	case tooLarge != nil:
-		err = (&bodyReader{maxBytes: t.config.HTTP.MaxBodyBytes}).tooLarge()
+		err = body.TooLarge(t.config.HTTP.MaxBodyBytes)
 	case err != nil:
-		err = errBodyAborted
+		err = body.ErrAborted
 	default:
-		m, err = t.controlled(r.URL.Query().Get("model"), body)
+		m, err = t.controlled(r.URL.Query().Get("model"), content)
 	}
 	if err != nil {
 		answerFor(err).write(w, r)
 		return
 	}
-	replies := m.router.Broadcast(r.Context(), func(ctx context.Context) *http.Request { return controlCall(ctx, r, body) })
+	replies := m.router.Broadcast(r.Context(), func(ctx context.Context) *http.Request { return controlCall(ctx, r, content) })
 	status, answers := http.StatusOK, make([]controlAnswer, len(replies))
 	for i, reply := range replies {
 		answers[i] = controlReply(reply)

@@ -12,6 +12,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"berth/ingress/http1"
+	"berth/internal/body"
 	"berth/internal/openai"
 	"berth/llmserver"
 	"berth/routers"
@@ -79,7 +80,7 @@ var answers = []struct {
 	{errAdminHost, answer{403, invalidRequest, "unknown_host", "", "", 0}},
 	{errKeyModel, answer{403, invalidRequest, "model_not_allowed", "model", "", 0}},
 	{errKeyFull, answer{429, rateLimit, "key_limit_reached", "", "", busyDelay}},
-	{errBodyAborted, answer{400, invalidRequest, "incomplete_body", "", "", 0}},
+	{body.ErrAborted, answer{400, invalidRequest, "incomplete_body", "", "", 0}},
 	{errAdminOnly, answer{403, invalidRequest, "admin_only", "", "", 0}},
 	{errUnknownModel, answer{404, invalidRequest, "model_not_found", "model", "", 0}},
 	{errNoResponse, answer{404, invalidRequest, "response_not_found", "response_id", "This server holds no response with that id.", 0}},
@@ -87,13 +88,13 @@ var answers = []struct {
 	{errUnknownPath, answer{404, invalidRequest, "unknown_url", "", "", 0}},
 	{errClosedPath, answer{404, invalidRequest, "unknown_url", "", "", 0}},
 	{errWrongMethod, answer{405, invalidRequest, "method_not_allowed", "", "", 0}},
-	{errBodySilent, answer{408, invalidRequest, "body_timeout", "", "", 0}},
-	{errBodyTooLarge, answer{413, invalidRequest, "request_too_large", "", "", 0}},
+	{body.ErrIdleTimeout, answer{408, invalidRequest, "body_timeout", "", "", 0}},
+	{body.ErrTooLarge, answer{413, invalidRequest, "request_too_large", "", "", 0}},
 	{errLargeHeader, answer{431, invalidRequest, "header_too_large", "", "", 0}},
 	{openai.ErrContentType, answer{415, invalidRequest, "unsupported_content_type", "", "", 0}},
 	{openai.ErrContentEncoding, answer{415, invalidRequest, "unsupported_content_encoding", "", "", 0}},
 	{errConnections, answer{503, serverError, "too_many_connections", "", "", busyDelay}},
-	{errBudget, answer{503, serverError, "too_many_bytes_held", "", "", busyDelay}},
+	{body.ErrOverBudget, answer{503, serverError, "too_many_bytes_held", "", "", busyDelay}},
 
 	{routers.ErrQueueFull, answer{429, rateLimit, "queue_full", "",
 		"Every replica is busy and the waiting line is full; try again later.", busyDelay}},

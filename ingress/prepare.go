@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"berth/internal/body"
 	"berth/internal/openai"
 	"berth/routers"
 )
@@ -14,8 +15,12 @@ import (
 // while the replicas are asked for that response.
 func (x *proxyRequest) prepare() error {
 	t := x.registry.table.Load()
-	reader := bodyReader{maxBytes: t.config.HTTP.MaxBodyBytes, timeout: t.config.HTTP.BodyTimeout, budget: x.budget}
-	b, err := reader.read(x.c.Writer, x.c.Request)
+	b, err := body.Read(x.c.Writer, x.c.Request, &body.Options{
+		MaxBytes:    t.config.HTTP.MaxBodyBytes,
+		IdleTimeout: t.config.HTTP.BodyTimeout,
+		Budget:      x.budget,
+		CheckHeader: openai.CheckHeader,
+	})
 	if err != nil {
 		return err
 	}
@@ -86,17 +91,22 @@ func (x *proxyRequest) resolveModel(t *table, f openai.Fields) (adapter string, 
 			return "", unknownModel(name)
 		}
 		if served := cmp.Or(adapter, x.model.config.ServedName); name != served {
-			x.body.replace(f.ModelAt, f.EncodeModel(served))
+			x.replaceModel(f, served)
 		}
 	case len(t.models) == 1:
 		x.model = t.models[0]
 		if !f.ModelAt.Absent() { // a null
-			x.body.replace(f.ModelAt, f.EncodeModel(x.model.config.ServedName))
+			x.replaceModel(f, x.model.config.ServedName)
 		}
 	default:
 		return "", errModelRequired
 	}
 	return adapter, nil
+}
+
+// replaceModel makes all attempts send name as the model. No other byte of the body changes.
+func (x *proxyRequest) replaceModel(f openai.Fields, name string) {
+	x.body.Replace(f.ModelAt.Start, f.ModelAt.End, f.EncodeModel(name))
 }
 
 // hashPrompt sets the block hashes of the prompt if the model's policy or the decision log needs them.

@@ -1,13 +1,14 @@
 package agent
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"crypto/subtle"
 	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"net/url"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"berth/internal/body"
 	"berth/internal/openai"
 	"berth/internal/tcp"
 	"berth/llmserver"
@@ -41,7 +43,7 @@ type Config struct {
 type Server struct {
 	config Config
 	table  *Table
-	bodies bodies
+	bodies body.Options // bounds of request bodies
 	mux    *http.ServeMux
 
 	unreachable atomic.Bool // the engine, by the last request: each outage is two lines of the log
@@ -50,7 +52,7 @@ type Server struct {
 // New makes an agent.
 func New(c Config) *Server {
 	s := &Server{config: c, table: NewTable(c.Limit), mux: http.NewServeMux()}
-	s.bodies.each, s.bodies.all, s.bodies.silence = c.MaxBodyBytes, c.MaxBuffered, c.BodyTimeout
+	s.bodies = body.Options{MaxBytes: c.MaxBodyBytes, IdleTimeout: c.BodyTimeout, Budget: body.NewBudget(cmp.Or(c.MaxBuffered, math.MaxInt64))}
 	s.mux.Handle("POST /internal/slots", s.control(s.reserve))
 	s.mux.Handle("DELETE /internal/slots/{token}", s.control(s.release))
 	s.mux.Handle("GET /internal/slots", s.control(s.read))
@@ -60,7 +62,7 @@ func New(c Config) *Server {
 	s.mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok\n") })
 	s.mux.HandleFunc("GET /readyz", s.health)
 	s.mux.HandleFunc("GET /health", s.health)
-	s.mux.Handle("GET /metrics", newMetrics(s.table, &s.bodies))
+	s.mux.Handle("GET /metrics", newMetrics(s.table, s.bodies.Budget))
 	s.mux.HandleFunc("/", s.engine)
 	return s
 }
@@ -206,15 +208,15 @@ func (s *Server) engine(w http.ResponseWriter, r *http.Request) {
 // is read first, so that a slow client does not hold a slot with its upload.
 func (s *Server) gate(w http.ResponseWriter, r *http.Request) {
 	var run *Run
-	var b *body
+	var b *body.Body
 	var err error
 	if token := r.Header.Get(headerToken); token != "" {
 		if run, err = s.consume(token); err == nil {
 			defer run.Finish()
-			b, err = s.bodies.read(w, r)
+			b, err = s.readBody(w, r)
 		}
-	} else if b, err = s.bodies.read(w, r); err == nil {
-		defer b.release()
+	} else if b, err = s.readBody(w, r); err == nil {
+		defer b.Release()
 		if run, err = s.table.Acquire(); err == nil {
 			defer run.Finish()
 		}
@@ -234,9 +236,31 @@ func (s *Server) consume(token string) (*Run, error) {
 	return s.table.Consume(t)
 }
 
+// refusalLinger is how long the body of a refused request is read on, so that the client does not lose
+// the response to a connection reset.
+const refusalLinger = 500 * time.Millisecond
+
+// readBody reads the whole body before anything is sent, because net/http cuts off a response that
+// begins while the request is still being read. The caller releases the body, unless there is an
+// error; then the connection ends with this request.
+func (s *Server) readBody(w http.ResponseWriter, r *http.Request) (*body.Body, error) {
+	b, err := body.Read(w, r, &s.bodies)
+	if err != nil {
+		if r.ProtoMajor == 1 {
+			w.Header().Set("Connection", "close")
+		}
+		if s.bodies.IdleTimeout > 0 {
+			// net/http reads the rest of the body before it sends the response. The error is that of a
+			// closed connection.
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(refusalLinger))
+		}
+	}
+	return b, err
+}
+
 // pass passes a request on that takes no slot.
 func (s *Server) pass(w http.ResponseWriter, r *http.Request) {
-	b, err := s.bodies.read(w, r)
+	b, err := s.readBody(w, r)
 	if err != nil {
 		s.refuse(w, r, err)
 		return
@@ -248,11 +272,11 @@ func (s *Server) pass(w http.ResponseWriter, r *http.Request) {
 // off at the ingress in the same way, so that the ingress can act as if it spoke to the engine
 // itself; but a connection that the engine had closed while it was idle is none of the ingress's
 // business.
-func (s *Server) forward(w http.ResponseWriter, r *http.Request, b *body, ending func()) {
-	defer b.release()
-	resp, err := s.send(r, b.data)
+func (s *Server) forward(w http.ResponseWriter, r *http.Request, b *body.Body, ending func()) {
+	defer b.Release()
+	resp, err := s.send(r, b)
 	if errors.Is(err, llmserver.ErrStale) {
-		if resp, err = s.send(r, b.data); errors.Is(err, llmserver.ErrNoConnection) || errors.Is(err, llmserver.ErrExhausted) {
+		if resp, err = s.send(r, b); errors.Is(err, llmserver.ErrNoConnection) || errors.Is(err, llmserver.ErrExhausted) {
 			err = llmserver.ErrBroken // the engine may have had the request when it died
 		}
 	}
@@ -273,7 +297,7 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, b *body, ending
 		panic(http.ErrAbortHandler)
 	}
 	defer resp.Body.Close()
-	b.release() // nobody sends it again, and an answer may take long
+	b.Release() // nobody sends it again, and an answer may take long
 	setReport(w.Header(), s.table.ReportTo(holder(r)))
 	relay := streaming.Relay{WriteTimeout: s.config.WriteTimeout, BeforeLastWrite: ending, OmitErrorEvent: true}
 	if _, err := relay.Copy(r.Context(), w, resp, nil); err != nil {
@@ -282,23 +306,24 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, b *body, ending
 }
 
 // send sends a request to the engine.
-func (s *Server) send(r *http.Request, body []byte) (*http.Response, error) {
+func (s *Server) send(r *http.Request, b *body.Body) (*http.Response, error) {
 	out := &http.Request{
 		Method:        r.Method,
 		URL:           &url.URL{Path: r.URL.Path, RawPath: r.URL.RawPath, RawQuery: r.URL.RawQuery},
 		Header:        make(http.Header, len(r.Header)),
 		Body:          http.NoBody,
-		ContentLength: int64(len(body)),
+		ContentLength: b.Size(),
 	}
-	if len(body) > 0 {
-		out.Body = io.NopCloser(bytes.NewReader(body))
+	if b.Size() > 0 {
+		out.Body = b.NewReader()
 	}
 	streaming.CopyRequestHeader(out.Header, r.Header)
 	resp, _, err := s.config.Engine.Do(out.WithContext(r.Context()), llmserver.Token{})
 	if err != nil {
+		out.Body.Close() // on success the backend closes it
 		return nil, err
 	}
-	resp.Request = nil // it would keep the body in memory for the whole answer
+	resp.Request = nil // a response may take long, and the request is not needed any more
 	return resp, nil
 }
 
@@ -307,12 +332,12 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	h := w.Header()
 	setReport(h, s.table.ReportTo(holder(r)))
 	mark := func(reason string) { h.Set(headerRefused, reason) }
-	switch tooLarge, _ := errors.AsType[*http.MaxBytesError](err); {
-	case tooLarge != nil:
+	switch {
+	case errors.Is(err, body.ErrTooLarge):
 		writeError(w, http.StatusRequestEntityTooLarge, openai.TypeInvalidRequest, "request_too_large", "The request body is too large.")
-	case errors.Is(err, errSilent):
+	case errors.Is(err, body.ErrIdleTimeout):
 		writeError(w, http.StatusRequestTimeout, openai.TypeInvalidRequest, "body_timeout", "The rest of the request body did not arrive in time.")
-	case errors.Is(err, errBudget):
+	case errors.Is(err, body.ErrOverBudget):
 		mark(refusedFull) // another agent may have room
 		h.Set("Retry-After", "1")
 		writeError(w, http.StatusServiceUnavailable, openai.TypeServer, "too_many_bytes_held", "The agent holds too many request bytes at the moment.")

@@ -1,4 +1,4 @@
-package ingress
+package body
 
 import (
 	"errors"
@@ -11,14 +11,12 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"berth/internal/openai"
 )
 
-func TestABodyIsReadWholeWhateverItsSizeAndFraming(t *testing.T) {
+func TestReadReturnsTheWholeBodyOfAnySizeAndFraming(t *testing.T) {
 	bothProtocols(t, func(t *testing.T, h2c bool) {
-		br := boundedReader(6<<20, 8<<20)
-		client, _ := serveOverPipes(t, h2c, echoBody(br))
+		o := options(6<<20, 8<<20)
+		client, _ := serveOverPipes(t, h2c, echoBody(o))
 		for _, size := range []int{0, 1, 4095, 4096, 4097, firstBuffer, firstBuffer + 1, 100_000, 5<<20 + 1, 6 << 20} {
 			sent := strings.Repeat("0123456789abcde", size/15+1)[:size]
 			for _, length := range []int64{int64(size), -1} {
@@ -27,26 +25,26 @@ func TestABodyIsReadWholeWhateverItsSizeAndFraming(t *testing.T) {
 				}
 			}
 		}
-		if held := br.budget.held.Load(); held != 0 {
-			t.Fatalf("%d bytes still held", held)
+		if held := o.Budget.Held(); held != 0 {
+			t.Fatalf("%d bytes are still held", held)
 		}
 	})
 }
 
-func TestABodyOverTheLimitIsRefused(t *testing.T) {
+func TestReadRejectsBodiesOverTheLimit(t *testing.T) {
 	bothProtocols(t, func(t *testing.T, h2c bool) {
-		var br *bodyReader
-		client, _ := serveOverPipes(t, h2c, func(w http.ResponseWriter, r *http.Request) { echoBody(br)(w, r) })
-		for _, limit := range []int64{20_000, firstBuffer, 2 * firstBuffer} { // beside and on the sizes of buffers
-			br = boundedReader(limit, 1<<20)
+		var o *Options
+		client, _ := serveOverPipes(t, h2c, func(w http.ResponseWriter, r *http.Request) { echoBody(o)(w, r) })
+		for _, limit := range []int64{20_000, firstBuffer, 2 * firstBuffer} { // next to and at the sizes of buffers
+			o = options(limit, 1<<20)
 			want := fmt.Sprintf("The request body is too large: the limit is %d bytes.", limit)
 			for _, length := range []int64{limit + 1, -1} {
 				if got := upload(client, length, io.MultiReader(strings.NewReader(strings.Repeat("x", int(limit+1))))); got != want {
 					t.Errorf("limit %d, length %d: %.80s", limit, length, got)
 				}
 			}
-			if held := br.budget.held.Load(); held != 0 {
-				t.Errorf("%d bytes still held", held)
+			if held := o.Budget.Held(); held != 0 {
+				t.Errorf("%d bytes are still held", held)
 			}
 		}
 	})
@@ -57,54 +55,65 @@ type unread struct{ t *testing.T }
 
 func (u unread) Read([]byte) (int, error) { u.t.Error("the body was read"); return 0, io.EOF }
 
-func TestWhatTheHeadersDecideIsDecidedBeforeTheBodyIsRead(t *testing.T) {
+var errNotText = errors.New("not text")
+
+func onlyText(h http.Header) error {
+	if h.Get("Content-Type") != "text/plain" {
+		return errNotText
+	}
+	return nil
+}
+
+func TestReadRejectsByTheHeaderBeforeItReads(t *testing.T) {
 	for _, c := range []struct {
-		name, value string
+		contentType string
 		length      int64
 		want        error
 	}{
-		{"Content-Type", "application/json", 101, errBodyTooLarge},
-		{"Content-Type", "text/plain", 10, openai.ErrContentType},
-		{"Content-Encoding", "gzip", -1, openai.ErrContentEncoding},
+		{"text/plain", 101, ErrTooLarge},
+		{"image/png", 10, errNotText},
+		{"image/png", 101, errNotText},
+		{"image/png", -1, errNotText},
+		{"image/png", 0, errNotText},
 	} {
-		br := &bodyReader{maxBytes: 100, budget: newBudget(1 << 20)}
+		o := &Options{MaxBytes: 100, Budget: NewBudget(1 << 20), CheckHeader: onlyText}
 		r := httptest.NewRequest("POST", "/", unread{t})
 		r.ContentLength = c.length
-		r.Header.Set(c.name, c.value)
-		if _, err := br.read(httptest.NewRecorder(), r); !errors.Is(err, c.want) {
-			t.Errorf("%s: %s: %v", c.name, c.value, err)
+		r.Header.Set("Content-Type", c.contentType)
+		if _, err := Read(httptest.NewRecorder(), r, o); !errors.Is(err, c.want) {
+			t.Errorf("%d bytes of %s: %v", c.length, c.contentType, err)
 		}
 	}
 }
 
-func TestASilentUploaderIsRefusedAfterTheTimeout(t *testing.T) {
+func TestReadEndsASilentUploadAfterTheTimeout(t *testing.T) {
 	bothProtocols(t, func(t *testing.T, h2c bool) {
-		br := boundedReader(1<<20, 1<<20)
-		client, _ := serveOverPipes(t, h2c, echoBody(br))
+		o := options(1<<20, 1<<20)
+		client, _ := serveOverPipes(t, h2c, echoBody(o))
 		pending, source := io.Pipe()
 		start := time.Now()
 		var dripping sync.WaitGroup
 		dripping.Go(func() {
 			for range 5 {
 				_, _ = source.Write([]byte("x"))
-				time.Sleep(20 * time.Second) // slow, but never silent for the timeout
+				time.Sleep(20 * time.Second) // slow, but never silent for as long as the timeout
 			}
 		})
-		if got := upload(client, 100, pending); got != errBodySilent.Error() {
-			t.Errorf("answer: %s", got)
+		if got := upload(client, 100, pending); got != ErrIdleTimeout.Error() {
+			t.Errorf("response: %s", got)
 		}
-		if took := time.Since(start); took != 4*20*time.Second+br.timeout {
-			t.Errorf("refused after %v", took)
+		if took := time.Since(start); took != 4*20*time.Second+o.IdleTimeout {
+			t.Errorf("rejected after %v", took)
 		}
 		_ = source.Close()
 		dripping.Wait()
-		if held := br.budget.held.Load(); held != 0 {
-			t.Errorf("%d bytes still held", held)
+		if held := o.Budget.Held(); held != 0 {
+			t.Errorf("%d bytes are still held", held)
 		}
 	})
 }
 
-func TestAnUploadBrokenOffGivesItsMemoryBack(t *testing.T) {
+func TestReadOfAnAbortedUploadReturnsItsMemory(t *testing.T) {
 	for name, sent := range map[string]string{
 		"declared":  "POST / HTTP/1.1\r\nHost: b\r\nContent-Length: 100\r\n\r\n{",
 		"chunked":   "POST / HTTP/1.1\r\nHost: b\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n",
@@ -112,10 +121,10 @@ func TestAnUploadBrokenOffGivesItsMemoryBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				br := boundedReader(1<<20, 1<<20)
+				o := options(1<<20, 1<<20)
 				result := make(chan error, 1)
 				_, listener := serveOverPipes(t, false, func(w http.ResponseWriter, r *http.Request) {
-					_, err := br.read(w, r)
+					_, err := Read(w, r, o)
 					result <- err
 				})
 				conn, _ := listener.dial(t.Context(), "", "")
@@ -123,50 +132,51 @@ func TestAnUploadBrokenOffGivesItsMemoryBack(t *testing.T) {
 					t.Fatal(err)
 				}
 				_ = conn.Close()
-				if err := <-result; err != errBodyAborted {
+				if err := <-result; err != ErrAborted {
 					t.Error(err)
 				}
-				if held := br.budget.held.Load(); held != 0 {
-					t.Errorf("%d bytes still held", held)
+				if held := o.Budget.Held(); held != 0 {
+					t.Errorf("%d bytes are still held", held)
 				}
 			})
 		})
 	}
 }
 
-// Without a deadline net/http would wait for ever for the body that the handler left unread.
-func TestARefusalIsNotHeldBackByASilentUploader(t *testing.T) {
+// Without a deadline net/http would wait forever for the body that the handler left unread.
+func TestReadErrorIsNotDelayedByASilentUploader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		br := boundedReader(1<<20, 1<<20)
-		_, listener := serveOverPipes(t, false, echoBody(br))
+		o := options(1<<20, 1<<20)
+		o.CheckHeader = onlyText
+		_, listener := serveOverPipes(t, false, echoBody(o))
 		conn, _ := listener.dial(t.Context(), "", "")
 		defer conn.Close()
 		start := time.Now()
-		_, err := io.WriteString(conn, "POST / HTTP/1.1\r\nHost: b\r\nContent-Type: text/plain\r\nContent-Length: 100\r\n\r\n")
+		_, err := io.WriteString(conn, "POST / HTTP/1.1\r\nHost: b\r\nContent-Type: image/png\r\nContent-Length: 100\r\n\r\n")
 		if err != nil {
 			t.Fatal(err)
 		}
-		answer, _ := io.ReadAll(conn)
-		if !strings.Contains(string(answer), openai.ErrContentType.Error()) {
-			t.Errorf("answer: %s", answer)
+		response, _ := io.ReadAll(conn)
+		if !strings.Contains(string(response), errNotText.Error()) {
+			t.Errorf("response: %s", response)
 		}
-		if took := time.Since(start); took < br.timeout || took > br.timeout+time.Second {
-			t.Errorf("answered after %v", took)
+		if took := time.Since(start); took < o.IdleTimeout || took > o.IdleTimeout+time.Second {
+			t.Errorf("responded after %v", took)
 		}
 	})
 }
 
-func TestAGoodReadLeavesNoDeadlineBehind(t *testing.T) {
+func TestReadLeavesNoDeadlineAfterSuccess(t *testing.T) {
 	bothProtocols(t, func(t *testing.T, h2c bool) {
-		br := boundedReader(1<<20, 1<<20)
+		o := options(1<<20, 1<<20)
 		client, _ := serveOverPipes(t, h2c, func(w http.ResponseWriter, r *http.Request) {
-			b, err := br.read(w, r)
+			b, err := Read(w, r, o)
 			if err != nil {
 				t.Error(err)
 				return
 			}
 			defer b.Release()
-			time.Sleep(10 * br.timeout)
+			time.Sleep(10 * o.IdleTimeout)
 			_, _ = fmt.Fprint(w, r.Context().Err())
 		})
 		for range 2 {
@@ -177,7 +187,7 @@ func TestAGoodReadLeavesNoDeadlineBehind(t *testing.T) {
 	})
 }
 
-// deadlines is a ResponseWriter that keeps the deadlines it is given.
+// deadlines is a ResponseWriter that records the deadlines that are set.
 type deadlines struct {
 	http.ResponseWriter
 	set []time.Time
@@ -185,20 +195,20 @@ type deadlines struct {
 
 func (d *deadlines) SetReadDeadline(at time.Time) error { d.set = append(d.set, at); return nil }
 
-func TestTheDeadlineIsClearedAfterSuccessAndStaysAfterAnError(t *testing.T) {
+func TestReadClearsTheDeadlineOnSuccessOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		br := boundedReader(3, 1<<20)
+		o := options(3, 1<<20)
 		for body, cleared := range map[string]bool{"abc": true, "abcd": false} {
 			w := new(deadlines)
 			r := httptest.NewRequest("POST", "/", io.MultiReader(strings.NewReader(body)))
-			b, err := br.read(w, r)
+			b, err := Read(w, r, o)
 			if (err == nil) != cleared {
 				t.Fatal(err)
 			}
 			if err == nil {
 				b.Release()
 			}
-			want := time.Now().Add(br.timeout)
+			want := time.Now().Add(o.IdleTimeout)
 			if cleared {
 				want = time.Time{}
 			}
@@ -209,9 +219,9 @@ func TestTheDeadlineIsClearedAfterSuccessAndStaysAfterAnError(t *testing.T) {
 	})
 }
 
-func TestAWriterWithoutDeadlinesIsAnError(t *testing.T) {
-	br := boundedReader(100, 100)
-	if _, err := br.read(httptest.NewRecorder(), httptest.NewRequest("POST", "/", unread{t})); !errors.Is(err, http.ErrNotSupported) {
+func TestReadFailsWithoutReadDeadlines(t *testing.T) {
+	o := options(100, 100)
+	if _, err := Read(httptest.NewRecorder(), httptest.NewRequest("POST", "/", unread{t}), o); !errors.Is(err, http.ErrNotSupported) {
 		t.Fatal(err)
 	}
 }
