@@ -28,7 +28,8 @@ type anthropicError struct {
 	RequestID string `json:"request_id"`
 }
 
-// isOpenAIError checks that text is an ErrorResponse of the official API description, with no further keys.
+// isOpenAIError checks that text is an ErrorResponse of the official API description, with no
+// further keys.
 func isOpenAIError(t *testing.T, text string) {
 	t.Helper()
 	decoder := json.NewDecoder(strings.NewReader(text))
@@ -60,7 +61,8 @@ func TestAPIErrorMatchesTheOfficialDescription(t *testing.T) {
 	}
 }
 
-// The event that is added to a broken stream is an error in the form of that stream's API, as the last event.
+// The event that is added to a broken stream is an error in the form of that stream's API, as the
+// last event.
 func TestAPIErrorEventOfABrokenStreamHasTheFormOfItsAPI(t *testing.T) {
 	f := serve(t, modelOn("m", upstream(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")

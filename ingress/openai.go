@@ -24,8 +24,8 @@ func (s *Server) routes() *gin.Engine {
 	// Those that have nothing to do afterwards leave it to gin to go on: they are off the stack then, which a stream
 	// holds for as long as it lasts.
 	e.Use(s.recover, s.identify, boundHeader, s.share, s.authorize)
-	e.NoRoute(s.misplaced)
-	e.NoMethod(s.misplaced)
+	e.NoRoute(s.notFound)
+	e.NoMethod(s.notFound)
 
 	get := func(path string, h gin.HandlerFunc) {
 		e.Match([]string{http.MethodGet, http.MethodHead}, path, leaveUnread, h)

@@ -19,8 +19,8 @@ func (s *Server) isExtraPath(p string) bool {
 	})
 }
 
-// post proxies a POST whose path is an inference path or an extra path. It rejects calls that manage
-// engines whatever the configuration admits: those are for the admin listener.
+// post proxies a POST whose path is an inference path or an extra path. It rejects calls that
+// manage engines whatever the configuration admits: those are for the admin listener.
 func (s *Server) post(c *gin.Context) {
 	switch p := c.Request.URL.Path; {
 	case openai.IsInferencePath(p):
@@ -33,14 +33,14 @@ func (s *Server) post(c *gin.Context) {
 		s.response(c) // cancels a stored response
 	case s.isExtraPath(p):
 		s.proxy(c)
-		c.Writer.WriteHeaderNow() // else gin adds a text of its own to an empty 404
+		c.Writer.WriteHeaderNow() // else gin adds its own text to an empty 404
 	default:
 		refuse(c, errClosedPath)
 	}
 }
 
-// misplaced handles requests that no route matches, and POSTs to extra paths outside /v1.
-func (s *Server) misplaced(c *gin.Context) {
+// notFound handles requests that no route matches, and POSTs to extra paths outside /v1.
+func (s *Server) notFound(c *gin.Context) {
 	allow, p := c.Writer.Header().Get("Allow"), c.Request.URL.Path // allow: set by gin if other methods match
 	extra := s.isExtraPath(p)
 	switch {

@@ -50,7 +50,7 @@ func TestRouteRejectsUnknownPaths(t *testing.T) {
 		for _, body := range []string{chat("m"), `{"model":"x"}`, "{}", "", "["} {
 			r := f.post(path, body)
 			if wantError(t, r, 404, "unknown_url", ""); !strings.Contains(r.body, "extra_paths") {
-				t.Errorf("%s is told %s", path, r.body)
+				t.Errorf("%s got %s", path, r.body)
 			}
 		}
 	}
@@ -90,7 +90,7 @@ func TestRouteAdmitsExtraPaths(t *testing.T) {
 	}
 	r := f.get("/plugins/x")
 	if wantError(t, r, 405, "method_not_allowed", ""); r.Header.Get("Allow") != "POST" {
-		t.Errorf("a GET is told %v", r.Header)
+		t.Errorf("a GET got the header %v", r.Header)
 	}
 	if len(requests) > 0 {
 		t.Errorf("a replica was sent %s", (<-requests).uri)
@@ -112,7 +112,7 @@ func TestRouteKeepsTheBasePathOfAReplica(t *testing.T) {
 	}
 }
 
-// An empty 404 of a replica passes unchanged, although gin has a text of its own for it.
+// An empty 404 of a replica passes unchanged, although gin has its own text for them.
 func TestRoutePassesEmptyResponses(t *testing.T) {
 	for _, status := range []int{200, 404, 405} {
 		c := configured(modelOn("m", upstream(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })))
@@ -138,7 +138,7 @@ func TestRouteDistinguishesWrongMethodsFromUnknownPaths(t *testing.T) {
 		code := map[int]string{404: "unknown_url", 405: "method_not_allowed"}[status]
 		wantError(t, r, status, code, "")
 		if allow := r.Header.Get("Allow"); (allow != "") != (status == 405) {
-			t.Errorf("%s is told Allow: %q", call, allow)
+			t.Errorf("%s got Allow: %q", call, allow)
 		}
 	}
 }

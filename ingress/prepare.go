@@ -41,8 +41,8 @@ func (x *proxyRequest) prepare() error {
 	return x.bind(f.PreviousResponseID.Text(b.Bytes()))
 }
 
-// expectedBlockSize returns the block size in which the prompt is hashed during the scan; 0 for none.
-// The model and its policy are not known yet, but nearly all agree on the size.
+// expectedBlockSize returns the block size in which the prompt is hashed during the scan; 0 for
+// none. The model and its policy are not known yet, but nearly all agree on the size.
 func (x *proxyRequest) expectedBlockSize(t *table) int {
 	if t.blockBytes == 0 && x.decisionLog.veil.Load() != nil {
 		return routers.DefaultPrefixOptions.BlockBytes
@@ -77,9 +77,9 @@ func (x *proxyRequest) resolvePayload(t *table, f openai.Fields, h *openai.Promp
 	return nil
 }
 
-// resolveModel sets the model of the request and returns the adapter that the request names, if any.
-// If the replica knows the model by another name than the client, the body is sent with that name in
-// place of the client's.
+// resolveModel sets the model of the request and returns the adapter that the request names, if
+// any. If the replica knows the model by another name than the client, the body is sent with that
+// name in place of the client's.
 func (x *proxyRequest) resolveModel(t *table, f openai.Fields) (adapter string, err error) {
 	switch {
 	case f.Model != nil:
@@ -109,7 +109,8 @@ func (x *proxyRequest) replaceModel(f openai.Fields, name string) {
 	x.body.Replace(f.ModelAt.Start, f.ModelAt.End, f.EncodeModel(name))
 }
 
-// hashPrompt sets the block hashes of the prompt if the model's policy or the decision log needs them.
+// hashPrompt sets the block hashes of the prompt if the model's policy or the decision log needs
+// them.
 func (x *proxyRequest) hashPrompt(f openai.Fields, h *openai.PromptHasher) {
 	prefixed, byPrefix := x.model.router.Policy().(routers.Prefixed)
 	if !byPrefix && x.decisionLog.veil.Load() == nil {
@@ -130,8 +131,8 @@ func (x *proxyRequest) hashPrompt(f openai.Fields, h *openai.PromptHasher) {
 	}
 }
 
-// reportMissingText counts a request without routing text, which policies can rank by load only, and
-// logs a warning for the first one of each model.
+// reportMissingText counts a request without routing text, which policies can rank by load only,
+// and logs a warning for the first one of each model.
 func (x *proxyRequest) reportMissingText() {
 	x.model.metrics.noText.WithLabelValues().Inc()
 	x.model.warnText.Do(func() {

@@ -9,8 +9,8 @@ import (
 )
 
 // sessionID returns the client's ID of the conversation that a request belongs to: the first value
-// that is not empty of the configured header fields and then of the configured fields of the body. It
-// returns "" if there is none.
+// that is not empty of the configured header fields and then of the configured fields of the body.
+// It returns "" if there is none.
 func sessionID(c config.Session, h http.Header, f openai.Fields, body []byte) string {
 	if id := firstHeader(h, c.Headers); id != "" {
 		return id
@@ -28,9 +28,9 @@ func sessionID(c config.Session, h http.Header, f openai.Fields, body []byte) st
 }
 
 // firstHeader returns the value of the header field that comes first in names, which are in lower
-// case and with hyphens. Empty fields do not count. Names compare as equalFoldName does; of two fields
-// with the same name the one with hyphens wins. It walks the header once, because a lookup of each
-// name would have to convert it to its canonical form.
+// case and with hyphens. Empty fields do not count. Names compare as equalFoldName does; of two
+// fields with the same name the one with hyphens wins. It walks the header once, because a lookup
+// of each name would have to convert it to its canonical form.
 func firstHeader(h http.Header, names []string) (value string) {
 	best := 2 * len(names)
 	for field, values := range h {

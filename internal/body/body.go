@@ -40,8 +40,8 @@ const (
 
 // grow makes room for more bytes than have arrived, up to limit: 16 KiB at first, then twice the
 // current size. Once the first bytes have arrived it makes room for the whole limit, if that is at
-// most maxPrealloc and less than half of the budget is in use; the other half is for bytes that have
-// really arrived.
+// most maxPrealloc and less than half of the budget is in use; the other half is for bytes that
+// have really arrived.
 func (b *Body) grow(limit int64) error {
 	room := max(firstBuffer, 2*int64(cap(b.data)))
 	if len(b.data) > 0 && limit <= maxPrealloc && b.budget.belowHalf() {
@@ -63,9 +63,9 @@ func (b *Body) grow(limit int64) error {
 // Bytes returns the body as it arrived, regardless of Replace. The bytes are valid until Release.
 func (b *Body) Bytes() []byte { return b.data }
 
-// Replace makes all readers that are created from now on send value in place of the bytes
-// [start, end). No other byte changes, and none is copied. Of several calls only the last counts. It
-// must not be called concurrently with Size or NewReader.
+// Replace makes all readers that are created from now on send value in place of the bytes [start,
+// end). No other byte changes, and none is copied. Of several calls only the last counts. It must
+// not be called concurrently with Size or NewReader.
 func (b *Body) Replace(start, end int, value []byte) {
 	b.parts = [3][]byte{b.data[:start], value, b.data[end:]}
 }
@@ -75,8 +75,8 @@ func (b *Body) Size() int64 {
 	return int64(len(b.parts[0]) + len(b.parts[1]) + len(b.parts[2]))
 }
 
-// NewReader returns a reader of the whole body, which the caller must close. Readers are independent
-// of each other. It must not be called after Release.
+// NewReader returns a reader of the whole body, which the caller must close. Readers are
+// independent of each other. It must not be called after Release.
 func (b *Body) NewReader() *Reader {
 	if b.released.Load() {
 		panic("BUG: a reader of a released body")
@@ -85,8 +85,8 @@ func (b *Body) NewReader() *Reader {
 	return &Reader{body: b, rest: b.parts}
 }
 
-// Release returns the memory to the pool, at once or when the last reader is closed. Further calls do
-// nothing.
+// Release returns the memory to the pool, at once or when the last reader is closed. Further calls
+// do nothing.
 func (b *Body) Release() {
 	if !b.released.Swap(true) {
 		b.endUse()
@@ -130,9 +130,9 @@ func (r *Reader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// SendTo writes the unread bytes to w without copying them. Close waits until it has returned. It is
-// not io.WriterTo's method, because net/http's transport would find that one and could not bear the
-// wait.
+// SendTo writes the unread bytes to w without copying them. Close waits until it has returned. It
+// is not io.WriterTo's method, because net/http's transport would find that one and could not bear
+// the wait.
 func (r *Reader) SendTo(w io.Writer) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -193,8 +193,8 @@ func TestReaderReadsTheWholeBodyBesideOthers(t *testing.T) {
 	}
 }
 
-// Every body has unique content, so that a buffer in use by two bodies is detected. Some uploads are
-// aborted, some exceed the budget, some readers are closed during a read.
+// Every body has unique content, so that a buffer in use by two bodies is detected. Some uploads
+// are aborted, some exceed the budget, some readers are closed during a read.
 func TestBudgetIsConservedInAStorm(t *testing.T) {
 	const limit = 1 << 20
 	o := &Options{MaxBytes: 300_000, Budget: NewBudget(limit)}

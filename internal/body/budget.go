@@ -24,8 +24,8 @@ func NewBudget(limit int64) *Budget {
 // Limit returns the limit in bytes.
 func (b *Budget) Limit() int64 { return b.limit.Load() }
 
-// SetLimit changes the limit. A lower one takes no memory from existing bodies; new ones are refused
-// until enough memory has been released.
+// SetLimit changes the limit. A lower one takes no memory from existing bodies; new ones are
+// refused until enough memory has been released.
 func (b *Budget) SetLimit(limit int64) { b.limit.Store(limit) }
 
 // Held returns the memory of all request bodies in bytes.

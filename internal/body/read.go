@@ -28,15 +28,15 @@ type Options struct {
 	CheckHeader func(http.Header) error
 }
 
-// Read reads the whole body of a request into memory. It blocks while the client uploads. The caller
-// must release the body. Errors are those above, ErrTooLarge wrapped by TooLarge, the error of
-// CheckHeader, or http.ErrNotSupported wrapped if w cannot set a read deadline.
+// Read reads the whole body of a request into memory. It blocks while the client uploads. The
+// caller must release the body. Errors are those above, ErrTooLarge wrapped by TooLarge, the error
+// of CheckHeader, or http.ErrNotSupported wrapped if w cannot set a read deadline.
 //
 // A declared length alone reserves no memory: see grow.
 //
-// The read deadline is cleared on success and stays set after an error. net/http reads an unread body
-// before it sends the response, and without a deadline a silent client would delay that response
-// forever. An upload that ran into the deadline has also canceled r's context.
+// The read deadline is cleared on success and stays set after an error. net/http reads an unread
+// body before it sends the response, and without a deadline a silent client would delay that
+// response forever. An upload that ran into the deadline has also canceled r's context.
 func Read(w http.ResponseWriter, r *http.Request, o *Options) (*Body, error) {
 	if r.ContentLength == 0 {
 		return o.readEmpty(r)

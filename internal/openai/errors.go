@@ -12,8 +12,8 @@ const (
 	TypeServer         = "server_error"
 )
 
-// An Error is an API error to be sent to a client, as the body of a response or as the last event of
-// an event stream, in OpenAI's form or in Anthropic's.
+// An Error is an API error to be sent to a client, as the body of a response or as the last event
+// of an event stream, in OpenAI's form or in Anthropic's.
 type Error struct {
 	Status  int    // HTTP status code; not part of OpenAI's form
 	Type    string // one of the Type constants
@@ -40,8 +40,8 @@ func (e Error) JSON() []byte {
 	return mustMarshal(body)
 }
 
-// Event returns e as an event of an OpenAI event stream. There is no space behind the colon of the
-// error key, as the clients that look for it in the text require.
+// Event returns e as an event of an OpenAI event stream. Some clients find errors by the text
+// {"error": so that key comes first and has no space before or after its colon.
 func (e Error) Event() []byte {
 	return append(append([]byte("data: "), e.JSON()...), "\n\n"...)
 }
@@ -56,8 +56,8 @@ type anthropicBody struct {
 	RequestID *string `json:"request_id,omitempty"`
 }
 
-// AnthropicJSON returns e as the body of a response of Anthropic's API. Type, Code and Param have no
-// place there; the type follows from the status.
+// AnthropicJSON returns e as the body of a response of Anthropic's API. Type, Code and Param have
+// no place there; the type follows from the status.
 func (e Error) AnthropicJSON(requestID string) []byte {
 	body := anthropicBody{Type: "error", RequestID: &requestID}
 	body.Error.Type, body.Error.Message = anthropicType(e.Status), e.Message

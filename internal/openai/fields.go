@@ -29,8 +29,8 @@ func (e *SyntaxError) Error() string {
 	return fmt.Sprintf("The request body is not valid JSON: %s at byte %d.", e.Problem, e.Offset)
 }
 
-// A Span is the byte range [Start, End) of a raw value in a body. The zero Span is that of an absent
-// value.
+// A Span is the byte range [Start, End) of a raw value in a body. The zero Span is that of an
+// absent value.
 type Span struct{ Start, End int }
 
 // Absent reports whether the body has no such value.
@@ -74,8 +74,8 @@ type Fields struct {
 // query that is present.
 func (f Fields) RoutingText() Span { return cmp.Or(f.Messages, f.Prompt, f.Input, f.Query) }
 
-// EncodeModel returns the raw value that names a model in this kind of body: plain in a form, quoted
-// in JSON.
+// EncodeModel returns the raw value that names a model in this kind of body: plain in a form,
+// quoted in JSON.
 func (f Fields) EncodeModel(name string) []byte {
 	if f.Form {
 		return []byte(name)
@@ -87,8 +87,8 @@ func (f Fields) EncodeModel(name string) []byte {
 	return value
 }
 
-// ScanBody returns the fields of a body whose header passed CheckHeader. While it scans JSON it also
-// hashes the prompt into h, unless h is nil.
+// ScanBody returns the fields of a body whose header passed CheckHeader. While it scans JSON it
+// also hashes the prompt into h, unless h is nil.
 //
 // Errors are those of this package: of a JSON body a *SyntaxError before any other.
 func ScanBody(header http.Header, body []byte, h *PromptHasher) (Fields, error) {
@@ -137,8 +137,8 @@ func scanJSON(body []byte, h *PromptHasher) (Fields, error) {
 // maxNameLen is the length of the longest name that fieldFor knows.
 const maxNameLen = len("previous_response_id")
 
-// fieldFor returns the field of f for a member of that name, written as in the body; nil if there is
-// none.
+// fieldFor returns the field of f for a member of that name, written as in the body; nil if there
+// is none.
 func (f *Fields) fieldFor(name []byte) *Span {
 	var buf [maxNameLen]byte
 	switch string(unescapeName(name, &buf)) {
@@ -212,8 +212,8 @@ func (f *Fields) setModel(value Span, body []byte) error {
 	}
 }
 
-// unescapeName returns a member name without escapes, decoded into buf if it has any. It returns nil
-// if the name cannot be one that fieldFor knows: those fit buf, and the only escape for their
+// unescapeName returns a member name without escapes, decoded into buf if it has any. It returns
+// nil if the name cannot be one that fieldFor knows: those fit buf, and the only escape for their
 // characters is \u00xx.
 func unescapeName(raw []byte, buf *[maxNameLen]byte) []byte {
 	if bytes.IndexByte(raw, '\\') < 0 {

@@ -117,7 +117,8 @@ func TestScanAcceptsTheDeepestNesting(t *testing.T) {
 	}
 }
 
-// A byte that ends or breaks a string must be found at every offset in the words that are read at once.
+// A byte that ends or breaks a string must be found at every offset in the words that are read at
+// once.
 func TestIndexSpecialFindsTheEndOfAStringAtEveryOffset(t *testing.T) {
 	for offset := range 40 {
 		for c := range 256 {
@@ -161,7 +162,7 @@ func FuzzScanAgreesWithEncodingJSON(f *testing.F) {
 			t.Fatalf("offset %d of %d", syntax.Offset, len(body))
 		}
 		if valid := json.Valid(body); valid == (broken || err == ErrEmptyBody) {
-			t.Fatalf("encoding/json says valid=%t, we say %v", valid, err)
+			t.Fatalf("valid=%t for encoding/json, but the scan returned %v", valid, err)
 		} else if !valid {
 			return
 		}
@@ -173,7 +174,8 @@ func FuzzScanAgreesWithEncodingJSON(f *testing.F) {
 	})
 }
 
-// compareWithEncodingJSON compares the fields of a valid object with those that encoding/json finds.
+// compareWithEncodingJSON compares the fields of a valid object with those that encoding/json
+// finds.
 func compareWithEncodingJSON(t *testing.T, body []byte, f Fields, err error) {
 	models := countModels(t, body)
 	if (models > 1) != (err == ErrDuplicateModel) && err != ErrModelNotString {

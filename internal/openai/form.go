@@ -26,8 +26,8 @@ const (
 	maxBoundary = 70
 )
 
-// scanForm returns the fields of a multipart form. The content of files is only searched for the end
-// of the part. Errors are those above and ErrDuplicateModel.
+// scanForm returns the fields of a multipart form. The content of files is only searched for the
+// end of the part. Errors are those above and ErrDuplicateModel.
 func scanForm(contentType string, body []byte) (Fields, error) {
 	_, params, err := mime.ParseMediaType(contentType)
 	boundary := params["boundary"]

@@ -7,8 +7,8 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// A PromptHasher hashes the prompt of one request in blocks of a fixed size, while ScanBody reads it,
-// so that no byte is read twice.
+// A PromptHasher hashes the prompt of one request in blocks of a fixed size, while ScanBody reads
+// it, so that no byte is read twice.
 //
 // The values that a chain of hashes begins with, such as the model, may follow the prompt in the
 // body. So each section of the prompt is chained from its own start during the scan, and Blocks
@@ -32,9 +32,9 @@ type section struct {
 }
 
 const (
-	// batchSize is how many bytes of text are collected before they are hashed. A load of eight bytes
-	// that were just stored one by one stalls, and hashing several blocks in a row is faster. A long
-	// string is scanned and hashed in pieces of this size, so that it is still in the cache.
+	// batchSize is how many bytes of text are collected before they are hashed. A load of eight
+	// bytes that were just stored one by one stalls, and hashing several blocks in a row is faster.
+	// A long string is scanned and hashed in pieces of this size, so that it is still in the cache.
 	batchSize = 4 << 10
 	// maxPooledBlocks is how many hashes a pooled hasher may keep memory for.
 	maxPooledBlocks = 64 << 10
@@ -58,7 +58,7 @@ func (h *PromptHasher) Release() {
 	}
 }
 
-// A sectionKind says how the value of a section is read.
+// A sectionKind selects the way in which the value of a section is read.
 type sectionKind int
 
 const (
@@ -86,10 +86,10 @@ func (h *PromptHasher) hashSection(s *scanner, to *section, kind sectionKind) (e
 	return err
 }
 
-// chainHash returns the hash of a block that follows the blocks hashed to chain. It is a bijection in
-// each argument, so that no block can cancel the effect of earlier ones. block is first multiplied by
-// 2^64 divided by the golden ratio (Fibonacci hashing); the mixing is the 64-bit finalizer of
-// MurmurHash3 (Austin Appleby, fmix64).
+// chainHash returns the hash of a block that follows the blocks hashed to chain. It is a bijection
+// in each argument, so that no block can cancel the effect of earlier ones. block is first
+// multiplied by 2^64 divided by the golden ratio (Fibonacci hashing); the mixing is the 64-bit
+// finalizer of MurmurHash3 (Austin Appleby, fmix64).
 func chainHash(chain, block uint64) uint64 {
 	x := chain ^ block*0x9e3779b97f4a7c15
 	x = (x ^ x>>33) * 0xff51afd7ed558ccd
@@ -97,8 +97,8 @@ func chainHash(chain, block uint64) uint64 {
 	return x ^ x>>33
 }
 
-// appendText appends text to the section. Short pieces are collected; the whole blocks of a long one
-// are hashed in place.
+// appendText appends text to the section. Short pieces are collected; the whole blocks of a long
+// one are hashed in place.
 func (h *PromptHasher) appendText(p []byte) {
 	if len(h.rest)+len(p) < h.full {
 		h.rest = append(h.rest, p...)

@@ -12,8 +12,8 @@ var (
 	ErrContentEncoding = errors.New("The request body must be sent without a Content-Encoding.")
 )
 
-// CheckHeader reports by its error whether ScanBody can read a body with this header: one that is
-// JSON or a multipart form, and not compressed.
+// CheckHeader returns an error unless ScanBody can read a body with this header: JSON or a
+// multipart form, and not compressed.
 func CheckHeader(h http.Header) error {
 	if contentType := h.Get("Content-Type"); !isJSON(contentType) && !isForm(contentType) {
 		return ErrContentType

@@ -78,8 +78,8 @@ var managementPrefixes = []string{
 	"/slots", "/api/blobs/",
 }
 
-// IsInferencePath reports whether path, with or without /v1, is a known path that asks an engine for
-// work. The path is a decoded one, as it is for every function of this file.
+// IsInferencePath reports whether path, with or without /v1, is a known path that asks an engine
+// for work. The path is a decoded one, as it is for every function of this file.
 func IsInferencePath(path string) bool {
 	return endpoints[strings.TrimPrefix(path, "/v1")]&inference != 0
 }

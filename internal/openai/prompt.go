@@ -18,17 +18,18 @@ const (
 )
 
 // Blocks returns the chained hashes of the whole blocks of a prompt, of size bytes each, and the
-// length of the prompt in bytes, including the rest after the last whole block. f must be the result
-// of a scan of body. Sections that this scan did not hash into h, or not in this size, are hashed now.
+// length of the prompt in bytes, including the rest after the last whole block. f must be the
+// result of a scan of body. Sections that this scan did not hash into h, or not in this size, are
+// hashed now.
 //
-// A hash is chained from the one before it and the xxHash64 of the block's bytes: see chainHash. The
-// chain begins with the values without which an engine does not share a cached prefix: the model, its
-// adapter ("" for none), cache_salt and tools.
+// A hash is chained from the one before it and the xxHash64 of the block's bytes: see chainHash.
+// The chain begins with the values without which an engine does not share a cached prefix: the
+// model, its adapter ("" for none), cache_salt and tools.
 //
-// The hashed text is canonical: it does not depend on how the JSON was written. Of a message it is the
-// decoded text of the content and then the role; of a part that is not text (images, calls) the hash
-// of its bytes; of a prompt its strings or token IDs. The system or instructions come first, padded to
-// a whole block.
+// The hashed text is canonical: it does not depend on how the JSON was written. Of a message it is
+// the decoded text of the content and then the role; of a part that is not text (images, calls) the
+// hash of its bytes; of a prompt its strings or token IDs. The system or instructions come first,
+// padded to a whole block.
 func (h *PromptHasher) Blocks(f Fields, body []byte, model, adapter string, size int) (blocks []uint64, bytes int) {
 	resized := h.size != size
 	h.size = size
@@ -79,9 +80,10 @@ func (h *PromptHasher) rehash(to *section, at Span, body []byte, kind sectionKin
 	}
 }
 
-// hashMember reads the value of a member of the body and hashes it if it belongs to the prompt. field
-// is the member's field of f, nil if it has none. Of several sources of routing text it hashes only the
-// first in the body, nearly always the right one; Blocks hashes another one if need be.
+// hashMember reads the value of a member of the body and hashes it if it belongs to the prompt.
+// field is the member's field of f, nil if it has none. Of several sources of routing text it
+// hashes only the first in the body, nearly always the right one; Blocks hashes another one if need
+// be.
 func (h *PromptHasher) hashMember(s *scanner, f *Fields, field *Span) error {
 	if s.peek() == 'n' { // a null counts as absent
 		return s.skipValue()
@@ -256,8 +258,8 @@ func (h *PromptHasher) hashString(s *scanner) error {
 	}
 }
 
-// hashUnicodeEscape reads the escape \uXXXX at i, or a surrogate pair of them, and returns the index
-// after it. A lone surrogate becomes U+FFFD, as in encoding/json.
+// hashUnicodeEscape reads the escape \uXXXX at i, or a surrogate pair of them, and returns the
+// index after it. A lone surrogate becomes U+FFFD, as in encoding/json.
 func (h *PromptHasher) hashUnicodeEscape(s *scanner, i int) (int, error) {
 	after, err := s.skipEscape(i)
 	if err != nil {

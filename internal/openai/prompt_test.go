@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// hashPromptOf returns the blocks of the prompt of a body, in one pass over it.
+// hashPromptOf returns the blocks of the prompt of a body, hashed during the scan.
 func hashPromptOf(t testing.TB, body []byte, model, adapter string, size int) (blocks []uint64, bytes int) {
 	h := NewPromptHasher(size)
 	defer h.Release()
@@ -33,7 +33,8 @@ func blocksOf(t testing.TB, body, model string, size int) []uint64 {
 
 const paddedToBlock = "<padded to a whole block>"
 
-// chainOf hashes a canonical text step by step: the part before paddedToBlock, and the part after it.
+// chainOf hashes a canonical text step by step: the part before paddedToBlock, and the part after
+// it.
 func chainOf(text, model string, size int, seeds ...string) (blocks []uint64) {
 	chain := xxhash.Sum64String(model)
 	for _, s := range seeds {

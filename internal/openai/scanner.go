@@ -74,8 +74,8 @@ func (s *scanner) openContainer(closer byte) (inside bool, err error) {
 	return true, s.readMemberName()
 }
 
-// nextValue moves on after a value inside a container: before the next value, or after the container.
-// It reports whether a value follows.
+// nextValue moves on after a value inside a container: before the next value, or after the
+// container. It reports whether a value follows.
 func (s *scanner) nextValue() (inside bool, err error) {
 	s.skipSpace()
 	switch s.peek() {

@@ -47,10 +47,10 @@ func skipPlainGeneric(p []byte) int {
 // specialMask returns a word whose lowest set bit is the high bit of the first byte of w that is a
 // quote, a backslash or a control character; 0 if there is none. Bits above that one mean nothing.
 //
-// (x - n*ones) &^ x sets the high bit of every byte of x below n, for n up to 0x80. A borrow can set
-// further bits, but only above a correct one. Flipping the second bit of each byte leaves control
-// characters below 0x20, turns the quote from 0x22 into 0x20 and moves no other byte below 0x21, so
-// that one comparison with 0x21 finds both.
+// (x - n*ones) &^ x sets the high bit of every byte of x below n, for n up to 0x80. A borrow can
+// set further bits, but only above a correct one. Flipping the second bit of each byte leaves
+// control characters below 0x20, turns the quote from 0x22 into 0x20 and moves no other byte below
+// 0x21, so that one comparison with 0x21 finds both.
 func specialMask(w uint64) uint64 {
 	const ones, highs = 0x0101010101010101, 0x8080808080808080
 	flipped, backslash := w^2*ones, w^'\\'*ones
