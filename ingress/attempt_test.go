@@ -105,7 +105,7 @@ func TestBodyIsGivenBackWhenTheAnswerBegins(t *testing.T) {
 	answer := f.background(func() reply { return f.post("/v1/completions", body) })
 	f.eventually("the answer has begun", func() bool {
 		n, _ := f.series(`berth_slots{model="m",replica="a",state="running"}`)
-		return n == 1 && f.budget.held.Load() == 0
+		return n == 1 && f.budget.Held() == 0
 	})
 	finish()
 	if r := receive(t, answer); r.StatusCode != 200 || r.err != nil {

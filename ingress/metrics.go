@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"berth/internal/body"
 	"berth/llmserver"
 	"berth/routers"
 )
@@ -62,7 +63,7 @@ func (m *metrics) handler() http.Handler {
 // readings is the collector of what is read from the state at scrape time.
 type readings struct {
 	registry *registry
-	budget   *budget
+	budget   *body.Budget
 	draining *atomic.Bool
 }
 
@@ -101,7 +102,7 @@ func (r readings) Collect(ch chan<- prometheus.Metric) {
 	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
 	}
-	gauge(descBuffered, float64(r.budget.held.Load()))
+	gauge(descBuffered, float64(r.budget.Held()))
 	gauge(descDraining, truth(r.draining.Load()))
 	for _, key := range r.registry.table.Load().auth {
 		gauge(descKeys, float64(key.ongoing.Load()), key.name)

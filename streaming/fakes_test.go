@@ -15,7 +15,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-var brokenEvent = errorEvent(broken.Code, broken.Message)
+// brokenEvent is the event that closes a stream whose upstream broke, byte for byte.
+const brokenEvent = `data: {"error":{"message":"The model server broke off before the answer was complete.",` +
+	`"type":"server_error","param":null,"code":"upstream_broken"}}` + "\n\n"
 
 var errReset = errors.New("connection reset by peer")
 

@@ -7,6 +7,8 @@ import (
 	"io"
 	"net/http"
 	"time"
+
+	"berth/internal/openai"
 )
 
 // The side that ended an answer before its end. Every error of Copy is one of them, around its cause.
@@ -15,22 +17,11 @@ var (
 	ErrUpstreamBroken = errors.New("upstream broken")
 )
 
-// broken tells the reader of an event stream that there is no more to come.
+// broken is the error event of a stream whose upstream broke.
 var broken = &AbortError{"upstream_broken", "The model server broke off before the answer was complete."}
 
-// errorEvent has the one form that every client understands: no space behind the colon, error as the first key, all
-// four keys. The texts need no escapes.
-func errorEvent(code, message string) string {
-	return `data: {"error":{"message":"` + message + `","type":"server_error","param":null,"code":"` + code + `"}}` + "\n\n"
-}
-
-// anthropicEvent is the same in Anthropic's API.
-func anthropicEvent(message string) string {
-	return "event: error\n" + `data: {"type":"error","error":{"type":"api_error","message":"` + message + `"}}` + "\n\n"
-}
-
-// A AbortError is the error of a body whose reading was ended on purpose. It says why, to clients too, in texts that JSON need
-// not escape.
+// An AbortError is the error of a body whose reading was ended on purpose. Code and Message also go to
+// the client, in the error event of an event stream.
 type AbortError struct{ Code, Message string }
 
 func (c *AbortError) Error() string { return c.Message }
@@ -172,7 +163,8 @@ func (c *client) passEvents(tap *Tap, alive *keepAlive) error {
 	}
 }
 
-// closeEvents tells the client of an event stream, in its own tongue, that the upstream broke or was cut off.
+// closeEvents writes an error event, in the form of the stream's API, if the client of an event stream
+// is between events: err is that of an upstream that broke or of an AbortError.
 func (c *client) closeEvents(err error, anthropic bool) {
 	if !c.betweenEvents {
 		return
@@ -181,11 +173,12 @@ func (c *client) closeEvents(err error, anthropic bool) {
 	if !ok {
 		cut = broken
 	}
-	event := errorEvent(cut.Code, cut.Message)
+	e := openai.Error{Type: openai.TypeServer, Code: cut.Code, Message: cut.Message}
+	event := e.Event()
 	if anthropic {
-		event = anthropicEvent(cut.Message)
+		event = e.AnthropicEvent()
 	}
-	_, _ = c.write([]byte(event), true) // the stream is aborted either way
+	_, _ = c.write(event, true) // the stream is aborted either way
 }
 
 // passBody passes any other body on: as it comes if live, else in full buffers.

@@ -10,7 +10,7 @@ import (
 
 	"berth/config"
 	"berth/ingress"
-	"berth/llmserver"
+	"berth/internal/openai"
 	"berth/routers"
 )
 
@@ -22,7 +22,7 @@ var checks = config.Checks{
 	},
 	MostBuffered: ingress.AffordableBufferedBytes(),
 	ExtraPath: func(path string) error {
-		if llmserver.IsManagementPath(path) {
+		if openai.IsManagementPath(path) {
 			return fmt.Errorf("%s manages engines, which is for the admin listener alone; remove it", path)
 		}
 		return nil

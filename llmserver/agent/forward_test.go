@@ -105,7 +105,7 @@ func TestBodyIsNotHeldForTheTimeOfTheResponse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	if held := s.agent.bodies.held.Load(); held != 0 {
+	if held := s.agent.bodies.Budget.Held(); held != 0 {
 		t.Errorf("%d bytes are held though the engine has the request", held)
 	}
 	close(end)
@@ -116,7 +116,7 @@ func TestBodyOfARefusedRequestIsNotHeld(t *testing.T) {
 	s.reserved()
 	s.wantRefusal(s.chat(""), http.StatusTooManyRequests, "slots_full", "full")
 	s.wantRefusal(s.chat(uuid.NewString()), http.StatusConflict, "unknown_slot_token", "unknown_token")
-	if held := s.agent.bodies.held.Load(); held != 0 {
+	if held := s.agent.bodies.Budget.Held(); held != 0 {
 		t.Errorf("%d bytes are held", held)
 	}
 }
@@ -130,7 +130,7 @@ func TestRefusalAfterASlowUploadReportsWhatIsOngoingThen(t *testing.T) {
 	}
 	defer conn.Close()
 	io.WriteString(conn, "POST /v1/completions HTTP/1.1\r\nHost: agent\r\nContent-Length: 2\r\n\r\n{")
-	eventually(t, "the beginning of the upload", func() bool { return s.agent.bodies.held.Load() > 0 })
+	eventually(t, "the beginning of the upload", func() bool { return s.agent.bodies.Budget.Held() > 0 })
 	s.reserved()
 	io.WriteString(conn, "}")
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)

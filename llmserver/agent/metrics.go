@@ -6,11 +6,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"berth/internal/body"
 )
 
 // newMetrics makes the handler of the agent's own metrics. All of them are
 // readings of the state at the time of a scrape.
-func newMetrics(t *Table, b *bodies) http.Handler {
+func newMetrics(t *Table, b *body.Budget) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(readings{t, b}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
@@ -18,7 +20,7 @@ func newMetrics(t *Table, b *bodies) http.Handler {
 
 type readings struct {
 	table  *Table
-	bodies *bodies
+	budget *body.Budget
 }
 
 var (
@@ -52,7 +54,7 @@ func (r readings) Collect(ch chan<- prometheus.Metric) {
 	gauge(descCapacity, t.Limit)
 	gauge(descHighest, t.Highest)
 	gauge(descWaiting, t.Waiting)
-	gauge(descBuffered, int(r.bodies.held.Load()))
+	gauge(descBuffered, int(r.budget.Held()))
 	gauge(descDraining, draining)
 	counter(descReservations, t.Totals.Reserved, "accepted")
 	counter(descReservations, t.RefusedFull, "full")

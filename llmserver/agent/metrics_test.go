@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"berth/internal/body"
 )
 
 var (
@@ -27,7 +29,7 @@ func TestThePageOfOperationsListsEveryMetric(t *testing.T) {
 		}
 	}
 	descs := make(chan *prometheus.Desc, 1000)
-	readings{NewTable(1), new(bodies)}.Describe(descs)
+	readings{NewTable(1), new(body.Budget)}.Describe(descs)
 	close(descs)
 	exported := make(map[string]string)
 	for desc := range descs {

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"berth/internal/openai"
 	"berth/llmserver"
 )
 
@@ -86,22 +87,22 @@ func readReport(h http.Header) (llmserver.Report, bool) {
 	return llmserver.Report{Ongoing: ongoing, Instance: instance, Seq: seq, Own: own}, true
 }
 
-// writeError answers with OpenAI's error object, all four keys, error first.
-func writeError(w http.ResponseWriter, status int, kind, code, message string) {
-	type object struct {
-		Message string  `json:"message"`
-		Type    string  `json:"type"`
-		Param   *string `json:"param"`
-		Code    string  `json:"code"`
-	}
-	writeJSON(w, status, map[string]object{"error": {message, kind, nil, code}})
+// writeError writes a response whose body is OpenAI's error object. errorType is one of openai's Type
+// constants.
+func writeError(w http.ResponseWriter, status int, errorType, code, message string) {
+	writeBody(w, status, openai.Error{Status: status, Type: errorType, Code: code, Message: message}.JSON())
 }
 
+// writeJSON writes a response whose body is v as JSON.
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	body, err := json.Marshal(v)
 	if err != nil {
-		panic("BUG: an answer does not encode: " + err.Error())
+		panic("BUG: a response does not encode: " + err.Error())
 	}
+	writeBody(w, status, body)
+}
+
+func writeBody(w http.ResponseWriter, status int, body []byte) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Content-Length", strconv.Itoa(len(body)))

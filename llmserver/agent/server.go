@@ -1,13 +1,14 @@
 package agent
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"crypto/subtle"
 	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"net/url"
@@ -17,6 +18,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"berth/internal/body"
+	"berth/internal/openai"
 	"berth/internal/tcp"
 	"berth/llmserver"
 	"berth/streaming"
@@ -40,7 +43,7 @@ type Config struct {
 type Server struct {
 	config Config
 	table  *Table
-	bodies bodies
+	bodies body.Options // bounds of request bodies
 	mux    *http.ServeMux
 
 	unreachable atomic.Bool // the engine, by the last request: each outage is two lines of the log
@@ -49,17 +52,17 @@ type Server struct {
 // New makes an agent.
 func New(c Config) *Server {
 	s := &Server{config: c, table: NewTable(c.Limit), mux: http.NewServeMux()}
-	s.bodies.each, s.bodies.all, s.bodies.silence = c.MaxBodyBytes, c.MaxBuffered, c.BodyTimeout
+	s.bodies = body.Options{MaxBytes: c.MaxBodyBytes, IdleTimeout: c.BodyTimeout, Budget: body.NewBudget(cmp.Or(c.MaxBuffered, math.MaxInt64))}
 	s.mux.Handle("POST /internal/slots", s.control(s.reserve))
 	s.mux.Handle("DELETE /internal/slots/{token}", s.control(s.release))
 	s.mux.Handle("GET /internal/slots", s.control(s.read))
 	s.mux.HandleFunc("/internal/", func(w http.ResponseWriter, _ *http.Request) {
-		writeError(w, http.StatusNotFound, "invalid_request_error", "unknown_url", "The agent has no such path.")
+		writeError(w, http.StatusNotFound, openai.TypeInvalidRequest, "unknown_url", "The agent has no such path.")
 	})
 	s.mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok\n") })
 	s.mux.HandleFunc("GET /readyz", s.health)
 	s.mux.HandleFunc("GET /health", s.health)
-	s.mux.Handle("GET /metrics", newMetrics(s.table, &s.bodies))
+	s.mux.Handle("GET /metrics", newMetrics(s.table, s.bodies.Budget))
 	s.mux.HandleFunc("/", s.engine)
 	return s
 }
@@ -81,7 +84,7 @@ func (s *Server) Read() Reading { return s.table.Read() }
 func (s *Server) control(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if subtle.ConstantTimeCompare([]byte(r.Header.Get(headerSecret)), []byte(s.config.Secret)) != 1 {
-			writeError(w, http.StatusForbidden, "invalid_request_error", "wrong_slot_secret",
+			writeError(w, http.StatusForbidden, openai.TypeInvalidRequest, "wrong_slot_secret",
 				"The call does not bring the agent's slot secret.")
 			return
 		}
@@ -108,7 +111,7 @@ func (s *Server) reserve(w http.ResponseWriter, r *http.Request) {
 		err = json.Unmarshal(body, &call)
 	}
 	if err != nil || call.Token == uuid.Nil || call.lease() <= 0 || call.WaitMS < 0 {
-		writeError(w, http.StatusBadRequest, "invalid_request_error", "invalid_reservation",
+		writeError(w, http.StatusBadRequest, openai.TypeInvalidRequest, "invalid_reservation",
 			`A reservation is {"token":"<uuid>","lease_s":3,"wait_ms":0} with a lease above zero.`)
 		return
 	}
@@ -158,7 +161,7 @@ func disconnected(r *http.Request) bool {
 func (s *Server) release(w http.ResponseWriter, r *http.Request) {
 	token, err := uuid.Parse(r.PathValue("token"))
 	if err != nil {
-		writeError(w, http.StatusBadRequest, "invalid_request_error", "invalid_token", "The token is not a UUID.")
+		writeError(w, http.StatusBadRequest, openai.TypeInvalidRequest, "invalid_token", "The token is not a UUID.")
 		return
 	}
 	s.table.Release(token)
@@ -194,7 +197,7 @@ func (s *Server) health(w http.ResponseWriter, r *http.Request) {
 // engine takes what is meant for the engine: a POST needs a slot. A token that
 // comes with what needs none is consumed all the same, or its slot would stay reserved.
 func (s *Server) engine(w http.ResponseWriter, r *http.Request) {
-	if r.Header.Get(headerToken) != "" || llmserver.TakesSlot(r.Method, r.URL.Path) {
+	if r.Header.Get(headerToken) != "" || openai.TakesSlot(r.Method, r.URL.Path) {
 		s.gate(w, r)
 		return
 	}
@@ -205,15 +208,15 @@ func (s *Server) engine(w http.ResponseWriter, r *http.Request) {
 // is read first, so that a slow client does not hold a slot with its upload.
 func (s *Server) gate(w http.ResponseWriter, r *http.Request) {
 	var run *Run
-	var b *body
+	var b *body.Body
 	var err error
 	if token := r.Header.Get(headerToken); token != "" {
 		if run, err = s.consume(token); err == nil {
 			defer run.Finish()
-			b, err = s.bodies.read(w, r)
+			b, err = s.readBody(w, r)
 		}
-	} else if b, err = s.bodies.read(w, r); err == nil {
-		defer b.release()
+	} else if b, err = s.readBody(w, r); err == nil {
+		defer b.Release()
 		if run, err = s.table.Acquire(); err == nil {
 			defer run.Finish()
 		}
@@ -233,9 +236,31 @@ func (s *Server) consume(token string) (*Run, error) {
 	return s.table.Consume(t)
 }
 
+// refusalLinger is how long the body of a refused request is read on, so that the client does not lose
+// the response to a connection reset.
+const refusalLinger = 500 * time.Millisecond
+
+// readBody reads the whole body before anything is sent, because net/http cuts off a response that
+// begins while the request is still being read. The caller releases the body, unless there is an
+// error; then the connection ends with this request.
+func (s *Server) readBody(w http.ResponseWriter, r *http.Request) (*body.Body, error) {
+	b, err := body.Read(w, r, &s.bodies)
+	if err != nil {
+		if r.ProtoMajor == 1 {
+			w.Header().Set("Connection", "close")
+		}
+		if s.bodies.IdleTimeout > 0 {
+			// net/http reads the rest of the body before it sends the response. The error is that of a
+			// closed connection.
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(refusalLinger))
+		}
+	}
+	return b, err
+}
+
 // pass passes a request on that takes no slot.
 func (s *Server) pass(w http.ResponseWriter, r *http.Request) {
-	b, err := s.bodies.read(w, r)
+	b, err := s.readBody(w, r)
 	if err != nil {
 		s.refuse(w, r, err)
 		return
@@ -247,11 +272,11 @@ func (s *Server) pass(w http.ResponseWriter, r *http.Request) {
 // off at the ingress in the same way, so that the ingress can act as if it spoke to the engine
 // itself; but a connection that the engine had closed while it was idle is none of the ingress's
 // business.
-func (s *Server) forward(w http.ResponseWriter, r *http.Request, b *body, ending func()) {
-	defer b.release()
-	resp, err := s.send(r, b.data)
+func (s *Server) forward(w http.ResponseWriter, r *http.Request, b *body.Body, ending func()) {
+	defer b.Release()
+	resp, err := s.send(r, b)
 	if errors.Is(err, llmserver.ErrStale) {
-		if resp, err = s.send(r, b.data); errors.Is(err, llmserver.ErrNoConnection) || errors.Is(err, llmserver.ErrExhausted) {
+		if resp, err = s.send(r, b); errors.Is(err, llmserver.ErrNoConnection) || errors.Is(err, llmserver.ErrExhausted) {
 			err = llmserver.ErrBroken // the engine may have had the request when it died
 		}
 	}
@@ -272,7 +297,7 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, b *body, ending
 		panic(http.ErrAbortHandler)
 	}
 	defer resp.Body.Close()
-	b.release() // nobody sends it again, and an answer may take long
+	b.Release() // nobody sends it again, and an answer may take long
 	setReport(w.Header(), s.table.ReportTo(holder(r)))
 	relay := streaming.Relay{WriteTimeout: s.config.WriteTimeout, BeforeLastWrite: ending, OmitErrorEvent: true}
 	if _, err := relay.Copy(r.Context(), w, resp, nil); err != nil {
@@ -281,23 +306,24 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, b *body, ending
 }
 
 // send sends a request to the engine.
-func (s *Server) send(r *http.Request, body []byte) (*http.Response, error) {
+func (s *Server) send(r *http.Request, b *body.Body) (*http.Response, error) {
 	out := &http.Request{
 		Method:        r.Method,
 		URL:           &url.URL{Path: r.URL.Path, RawPath: r.URL.RawPath, RawQuery: r.URL.RawQuery},
 		Header:        make(http.Header, len(r.Header)),
 		Body:          http.NoBody,
-		ContentLength: int64(len(body)),
+		ContentLength: b.Size(),
 	}
-	if len(body) > 0 {
-		out.Body = io.NopCloser(bytes.NewReader(body))
+	if b.Size() > 0 {
+		out.Body = b.NewReader()
 	}
 	streaming.CopyRequestHeader(out.Header, r.Header)
 	resp, _, err := s.config.Engine.Do(out.WithContext(r.Context()), llmserver.Token{})
 	if err != nil {
+		out.Body.Close() // on success the backend closes it
 		return nil, err
 	}
-	resp.Request = nil // it would keep the body in memory for the whole answer
+	resp.Request = nil // a response may take long, and the request is not needed any more
 	return resp, nil
 }
 
@@ -306,33 +332,33 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	h := w.Header()
 	setReport(h, s.table.ReportTo(holder(r)))
 	mark := func(reason string) { h.Set(headerRefused, reason) }
-	switch tooLarge, _ := errors.AsType[*http.MaxBytesError](err); {
-	case tooLarge != nil:
-		writeError(w, http.StatusRequestEntityTooLarge, "invalid_request_error", "request_too_large", "The request body is too large.")
-	case errors.Is(err, errSilent):
-		writeError(w, http.StatusRequestTimeout, "invalid_request_error", "body_timeout", "The rest of the request body did not arrive in time.")
-	case errors.Is(err, errBudget):
+	switch {
+	case errors.Is(err, body.ErrTooLarge):
+		writeError(w, http.StatusRequestEntityTooLarge, openai.TypeInvalidRequest, "request_too_large", "The request body is too large.")
+	case errors.Is(err, body.ErrIdleTimeout):
+		writeError(w, http.StatusRequestTimeout, openai.TypeInvalidRequest, "body_timeout", "The rest of the request body did not arrive in time.")
+	case errors.Is(err, body.ErrOverBudget):
 		mark(refusedFull) // another agent may have room
 		h.Set("Retry-After", "1")
-		writeError(w, http.StatusServiceUnavailable, "server_error", "too_many_bytes_held", "The agent holds too many request bytes at the moment.")
+		writeError(w, http.StatusServiceUnavailable, openai.TypeServer, "too_many_bytes_held", "The agent holds too many request bytes at the moment.")
 	case errors.Is(err, llmserver.ErrExhausted):
 		mark(refusedFull) // another agent may have descriptors left, and the engine is not to blame
 		h.Set("Retry-After", "1")
-		writeError(w, http.StatusServiceUnavailable, "server_error", "server_exhausted", "The agent is out of connections; try again later.")
+		writeError(w, http.StatusServiceUnavailable, openai.TypeServer, "server_exhausted", "The agent is out of connections; try again later.")
 	case errors.Is(err, llmserver.ErrToken):
 		mark(refusedToken)
-		writeError(w, http.StatusConflict, "invalid_request_error", "unknown_slot_token",
+		writeError(w, http.StatusConflict, openai.TypeInvalidRequest, "unknown_slot_token",
 			"The slot token is not reserved here: it was never, is spent, or has expired.")
 	case errors.Is(err, llmserver.ErrFull):
 		mark(refusedFull)
 		h.Set("Retry-After", "1")
-		writeError(w, http.StatusTooManyRequests, "rate_limit_error", "slots_full", "Every slot of the engine is taken.")
+		writeError(w, http.StatusTooManyRequests, openai.TypeRateLimit, "slots_full", "Every slot of the engine is taken.")
 	case errors.Is(err, llmserver.ErrDraining):
 		mark(refusedDraining)
-		writeError(w, http.StatusServiceUnavailable, "server_error", "draining", "The engine is being drained.")
+		writeError(w, http.StatusServiceUnavailable, openai.TypeServer, "draining", "The engine is being drained.")
 	case errors.Is(err, llmserver.ErrNoConnection):
 		mark(refusedEngine)
-		writeError(w, http.StatusServiceUnavailable, "server_error", "engine_down", "The engine cannot be reached.")
+		writeError(w, http.StatusServiceUnavailable, openai.TypeServer, "engine_down", "The engine cannot be reached.")
 	default:
 		panic(http.ErrAbortHandler) // the body broke off
 	}

@@ -1,4 +1,4 @@
-package ingress
+package openai
 
 import (
 	"bytes"
@@ -11,67 +11,66 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 	"pgregory.net/rapid"
-
-	"berth/routers"
 )
 
-// hashed is what one pass over a body makes of its prompt.
-func hashed(t testing.TB, body []byte, model, adapter string, size int) (blocks []uint64, bytes int) {
-	h := newPromptHasher(size)
-	defer h.done()
-	p, err := scanPayload(body, h)
+// hashPromptOf returns the blocks of the prompt of a body, hashed during the scan.
+func hashPromptOf(t testing.TB, body []byte, model, adapter string, size int) (blocks []uint64, bytes int) {
+	h := NewPromptHasher(size)
+	defer h.Release()
+	f, err := scanJSON(body, h)
 	if err != nil {
 		t.Helper()
 		t.Fatalf("%v in %s", err, body)
 	}
-	return h.promptBlocks(p, body, model, adapter, size)
+	return h.Blocks(f, body, model, adapter, size)
 }
 
 func blocksOf(t testing.TB, body, model string, size int) []uint64 {
 	t.Helper()
-	blocks, _ := hashed(t, []byte(body), model, "", size)
+	blocks, _ := hashPromptOf(t, []byte(body), model, "", size)
 	return blocks
 }
 
-const filledUp = "<to a whole block>"
+const paddedToBlock = "<padded to a whole block>"
 
-// chainOf hashes a canonical text by the book: what is before filledUp, and what is behind it.
+// chainOf hashes a canonical text step by step: the part before paddedToBlock, and the part after
+// it.
 func chainOf(text, model string, size int, seeds ...string) (blocks []uint64) {
 	chain := xxhash.Sum64String(model)
 	for _, s := range seeds {
-		chain = link(chain, xxhash.Sum64String(s))
+		chain = chainHash(chain, xxhash.Sum64String(s))
 	}
-	before, text, two := strings.Cut(text, filledUp)
-	if !two {
+	before, text, sections := strings.Cut(text, paddedToBlock)
+	if !sections {
 		before, text = "", before
 	}
 	for _, part := range []string{before + strings.Repeat("\x00", (size-len(before)%size)%size), text} {
-		first, own := chain, uint64(0)
+		start, section := chain, uint64(0)
 		for ; len(part) >= size; part = part[size:] {
-			own = link(own, xxhash.Sum64String(part[:size]))
-			chain = link(first, own)
+			section = chainHash(section, xxhash.Sum64String(part[:size]))
+			chain = chainHash(start, section)
 			blocks = append(blocks, chain)
 		}
 	}
 	return blocks
 }
 
-func opaqueText(raw string) string { return hashText(xxhash.Sum64String(raw)) }
+func nonTextOf(raw string) string { return nonTextHash(xxhash.Sum64String(raw)) }
 
-func hashText(hash uint64) string {
+func nonTextHash(hash uint64) string {
 	return "\x03" + string(binary.LittleEndian.AppendUint64(nil, hash))
 }
 
-// othersText stands for members of a message by names and values.
-func othersText(members ...string) string {
+// membersText returns the text for further members of a message, given by names and values.
+func membersText(members ...string) string {
 	hash := uint64(0)
 	for _, m := range members {
-		hash = link(hash, xxhash.Sum64String(m))
+		hash = chainHash(hash, xxhash.Sum64String(m))
 	}
-	return hashText(hash)
+	return nonTextHash(hash)
 }
 
-func TestThePromptIsHashedAsItsCanonicalText(t *testing.T) {
+func TestPromptHasherHashesTheCanonicalText(t *testing.T) {
 	for _, c := range []struct{ name, body, text string }{
 		{"a chat", `{"messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"Hi"}]}`,
 			"\x02Be brief.\x01\"system\"\x02Hi\x01\"user\""},
@@ -80,28 +79,28 @@ func TestThePromptIsHashedAsItsCanonicalText(t *testing.T) {
 		{"white space and escapes", "{ \"messages\" : [ { \"role\" : \"user\" , \"content\" : \"a\\n\\u0062\\\"\\ud83d\\ude00\" } ] }", "\x02a\nb\"😀\x01\"user\""},
 		{"half a pair", `{"messages":[{"role":"user","content":"\ud83dx"}]}`, "\x02\uFFFDx\x01\"user\""},
 		{"parts", `{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"data:x"}},{"text":"b","type":"text"}]}]}`,
-			"\x02a" + opaqueText(`{"type":"image_url","image_url":{"url":"data:x"}}`) + "b\x01\"user\""},
+			"\x02a" + nonTextOf(`{"type":"image_url","image_url":{"url":"data:x"}}`) + "b\x01\"user\""},
 		{"null content and a call", `{"messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"1"}]}]}`,
-			"\x02" + opaqueText("null") + "\x01\"assistant\"" + othersText("tool_calls", `[{"id":"1"}]`)},
+			"\x02" + nonTextOf("null") + "\x01\"assistant\"" + membersText("tool_calls", `[{"id":"1"}]`)},
 		{"a prompt", `{"prompt":"Once upon"}`, "Once upon"},
 		{"prompts", `{"prompt":["a","b"]}`, "\x04a\x04b"},
 		{"token ids", `{"prompt":[1, 23 ,4]}`, "1,23,4,"},
 		{"lists of token ids", `{"prompt":[[1,2],[3]]}`, "\x041,2,\x043,"},
 		{"input", `{"input":"text"}`, "text"},
 		{"items of input", `{"input":[{"role":"user","content":[{"type":"input_text","text":"Hi"}]}]}`, "\x02Hi\x01\"user\""},
-		{"Anthropic's system", `{"messages":[{"role":"user","content":"Hi"}],"system":"Be brief."}`, "\x02Be brief." + filledUp + "\x02Hi\x01\"user\""},
+		{"Anthropic's system", `{"messages":[{"role":"user","content":"Hi"}],"system":"Be brief."}`, "\x02Be brief." + paddedToBlock + "\x02Hi\x01\"user\""},
 		{"the same in parts", `{"system":[{"type":"text","text":"Be brief.","cache_control":{"type":"ephemeral"}}],"messages":[{"role":"user","content":[{"type":"text","text":"Hi"}]}]}`,
-			"\x02Be brief." + filledUp + "\x02Hi\x01\"user\""},
-		{"instructions", `{"instructions":"Be brief.","input":"Hi"}`, "\x02Be brief." + filledUp + "Hi"},
+			"\x02Be brief." + paddedToBlock + "\x02Hi\x01\"user\""},
+		{"instructions", `{"instructions":"Be brief.","input":"Hi"}`, "\x02Be brief." + paddedToBlock + "Hi"},
 		{"null instructions", `{"instructions":null,"input":"Hi"}`, "Hi"},
 		{"items of a response", `{"input":[{"type":"message","role":"user","content":"Hi"},{"type":"function_call_output","call_id":"c","output":"7"}]}`,
-			"\x02Hi\x01\"user\"" + othersText("type", `"message"`) + "\x01" + othersText("type", `"function_call_output"`, "call_id", `"c"`, "output", `"7"`)},
+			"\x02Hi\x01\"user\"" + membersText("type", `"message"`) + "\x01" + membersText("type", `"function_call_output"`, "call_id", `"c"`, "output", `"7"`)},
 		{"a query to rank by", `{"query":"Who?","documents":["a","b"]}`, "Who?"},
 		{"texts to score", `{"text_1":["a","b"],"text_2":["c"]}`, "\x04a\x04b"},
 		{"SGLang's own", `{"text":"Once upon","sampling_params":{}}`, "Once upon"},
 		{"nothing", `{"model":"m"}`, ""},
-		{"messages of the wrong kind", `{"messages":"Hi"}`, opaqueText(`"Hi"`)},
-		{"a message of the wrong kind", `{"messages":[7]}`, opaqueText("7")},
+		{"messages of the wrong kind", `{"messages":"Hi"}`, nonTextOf(`"Hi"`)},
+		{"a message of the wrong kind", `{"messages":[7]}`, nonTextOf("7")},
 		{"empty lists", `{"messages":[ ],"prompt":"not this"}`, ""},
 		{"empty objects", `{"messages":[{},{ }]}`, "\x01\x01"},
 	} {
@@ -113,7 +112,7 @@ func TestThePromptIsHashedAsItsCanonicalText(t *testing.T) {
 	}
 }
 
-func TestWhatAnEnginesCacheDoesNotShareHasOtherHashes(t *testing.T) {
+func TestPromptHasherSeparatesPromptsThatEnginesDoNotShare(t *testing.T) {
 	const messages = `"messages":[{"role":"user","content":"the same text"}]`
 	seen := make(map[uint64]string)
 	for _, c := range []struct{ model, body string }{
@@ -131,7 +130,7 @@ func TestWhatAnEnginesCacheDoesNotShareHasOtherHashes(t *testing.T) {
 	}
 	plain := []byte(`{` + messages + `}`)
 	for _, adapter := range []string{"s", "t", `"s"`} {
-		blocks, _ := hashed(t, plain, "m", adapter, 8)
+		blocks, _ := hashPromptOf(t, plain, "m", adapter, 8)
 		first := blocks[0]
 		if other, ok := seen[first]; ok {
 			t.Errorf("with the adapter %s it has the hash of %s", adapter, other)
@@ -140,7 +139,7 @@ func TestWhatAnEnginesCacheDoesNotShareHasOtherHashes(t *testing.T) {
 	}
 }
 
-func TestAConversationThatGoesOnKeepsItsBlocks(t *testing.T) {
+func TestPromptHasherKeepsTheBlocksOfAConversationThatContinues(t *testing.T) {
 	turn := `{"role":"user","content":"` + strings.Repeat("words and words ", 20) + `"}`
 	short := blocksOf(t, `{"messages":[`+turn+`]}`, "m", 64)
 	long := blocksOf(t, `{"messages":[`+turn+`,{"role":"assistant","content":"yes"},`+turn+`]}`, "m", 64)
@@ -149,7 +148,7 @@ func TestAConversationThatGoesOnKeepsItsBlocks(t *testing.T) {
 	}
 }
 
-func TestHowAPromptIsWrittenMakesNoDifference(t *testing.T) {
+func TestPromptHasherIgnoresHowThePromptIsWritten(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		type message struct {
 			Role    string `json:"role"`
@@ -171,12 +170,12 @@ func TestHowAPromptIsWrittenMakesNoDifference(t *testing.T) {
 		size := rapid.IntRange(1, 40).Draw(t, "size")
 		want := chainOf(text.String(), "m", size)
 		for _, body := range []string{string(plain), spaced.String(), escaped(string(plain))} {
-			h := newPromptHasher(size)
-			p, err := scanPayload([]byte(body), h)
+			h := NewPromptHasher(size)
+			f, err := scanJSON([]byte(body), h)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got, bytes := h.promptBlocks(p, []byte(body), "m", "", size); !slices.Equal(got, want) || bytes != text.Len() {
+			if got, bytes := h.Blocks(f, []byte(body), "m", "", size); !slices.Equal(got, want) || bytes != text.Len() {
 				t.Fatalf("%s: %d blocks of %d bytes, want %d of %q", body, len(got), bytes, len(want), text.String())
 			}
 		}
@@ -200,7 +199,7 @@ func escaped(s string) string {
 	return b.String()
 }
 
-func TestAPromptIsHashedAlikeInWhateverOrderTheBodyIsWritten(t *testing.T) {
+func TestPromptHasherIgnoresTheOrderOfMembers(t *testing.T) {
 	members := []string{`"model":"m"`, `"messages":[{"content":"a long question","role":"user"}]`, `"system":"Be brief."`, `"prompt":"not this"`, `"messages":null`}
 	want := blocksOf(t, `{`+strings.Join(members[:3], ",")+`}`, "m", 4)
 	without := blocksOf(t, `{"system":"Be brief.","prompt":"not this"}`, "m", 4)
@@ -212,20 +211,21 @@ func TestAPromptIsHashedAlikeInWhateverOrderTheBodyIsWritten(t *testing.T) {
 		}
 		body := []byte(`{` + strings.Join(order, ",") + `}`)
 		first := rapid.SampledFrom([]int{4, 5}).Draw(t, "first") // the size is known for sure only in the end
-		h := newPromptHasher(first)
-		defer h.done()
-		p, err := scanPayload(body, h)
+		h := NewPromptHasher(first)
+		defer h.Release()
+		f, err := scanJSON(body, h)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, _ := h.promptBlocks(p, body, "m", "", 4); !slices.Equal(got, expected) {
+		if got, _ := h.Blocks(f, body, "m", "", 4); !slices.Equal(got, expected) {
 			t.Fatalf("%s: %x, want %x", body, got, expected)
 		}
 	})
 }
 
-// FuzzPromptBlocks holds what is hashed on the way against a scan that hashes nothing, and against what is hashed afterwards.
-func FuzzPromptBlocks(f *testing.F) {
+// FuzzPromptHasher compares hashes made during the scan with hashes made afterwards, and the fields
+// and errors of a scan that hashes with those of one that does not.
+func FuzzPromptHasher(f *testing.F) {
 	for _, seed := range []string{
 		`{"messages":[{"role":"user","content":"a\\\"b"}],"tools":[]}`, `{"prompt":[[1,-2.5e3],["x",{}],[]]}`,
 		`{"input":{"a":[{}]}}`, `{"messages":[{"content":[{"text":1},{"text":"t"},[],null]}],"cache_salt":"s"}`, `{"prompt":"\ud800\u0041"}`,
@@ -235,17 +235,17 @@ func FuzzPromptBlocks(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte, size int) {
 		size = max(1, min(size, 1<<16))
-		plain, wanted := scanPayload(body, nil)
-		h := newPromptHasher(size)
-		defer h.done()
-		p, err := scanPayload(body, h)
+		plain, wanted := scanJSON(body, nil)
+		h := NewPromptHasher(size)
+		defer h.Release()
+		f, err := scanJSON(body, h)
 		if (err == nil) != (wanted == nil) || err != nil && err.Error() != wanted.Error() {
 			t.Fatalf("%v, without hashes %v", err, wanted)
 		} else if err != nil {
 			return
 		}
-		blocks, n := h.promptBlocks(p, body, "m", "", size)
-		again, m := newPromptHasher(size).promptBlocks(plain, body, "m", "", size)
+		blocks, n := h.Blocks(f, body, "m", "", size)
+		again, m := NewPromptHasher(size).Blocks(plain, body, "m", "", size)
 		if !slices.Equal(blocks, again) || n != m {
 			t.Fatalf("%d blocks of %d bytes, afterwards %d of %d", len(blocks), n, len(again), m)
 		}
@@ -255,7 +255,8 @@ func FuzzPromptBlocks(f *testing.F) {
 	})
 }
 
-func BenchmarkPromptBlocks(b *testing.B) {
+func BenchmarkPromptHasher(b *testing.B) {
+	const blockBytes = 128 // the default of the prefix-cache policy
 	plain := strings.Repeat("All work and no play makes a dull prompt. ", 6500)
 	for name, content := range map[string]string{
 		"plain":    plain[:256<<10],
@@ -266,11 +267,11 @@ func BenchmarkPromptBlocks(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			b.SetBytes(int64(len(body)))
 			b.ReportAllocs()
-			began := cpu(b)
+			start := cpuTime(b)
 			for b.Loop() {
-				hashed(b, body, "m", "", routers.DefaultPrefixOptions.BlockBytes)
+				hashPromptOf(b, body, "m", "", blockBytes)
 			}
-			b.ReportMetric(float64(len(body)*b.N)/float64((cpu(b)-began).Microseconds()), "cpu-MB/s") // where others are at work, too
+			b.ReportMetric(float64(len(body)*b.N)/float64((cpuTime(b)-start).Microseconds()), "cpu-MB/s") // meaningful on a shared machine too
 		})
 	}
 }

@@ -1,4 +1,4 @@
-package ingress
+package openai
 
 import (
 	"bytes"
@@ -10,20 +10,21 @@ import (
 	"unicode/utf8"
 )
 
-// found is a payload with its spans resolved, for comparison.
+// found holds fields with their spans resolved, for comparison.
 type found struct {
 	model, modelRaw, messages, prompt, input, previous, cacheKey, user string
 	stream                                                             bool
 }
 
-func resolve(p payload, body []byte) found {
-	raw := func(s span) string { return string(s.of(body)) }
+func resolveSpans(f Fields, body []byte) found {
+	raw := func(s Span) string { return string(s.Of(body)) }
 	return found{
-		string(p.model), raw(p.modelAt), raw(p.messages), raw(p.prompt), raw(p.input), raw(p.previous), raw(p.promptCacheKey), raw(p.user), p.stream,
+		string(f.Model), raw(f.ModelAt), raw(f.Messages), raw(f.Prompt), raw(f.Input),
+		raw(f.PreviousResponseID), raw(f.PromptCacheKey), raw(f.User), f.Stream,
 	}
 }
 
-func TestThePayloadIsFoundAtTheTopLevelOnly(t *testing.T) {
+func TestScanFindsFieldsAtTheTopLevelOnly(t *testing.T) {
 	for _, c := range []struct {
 		body string
 		want found
@@ -45,29 +46,29 @@ func TestThePayloadIsFoundAtTheTopLevelOnly(t *testing.T) {
 			found{messages: `[{"role":"user"}]`, prompt: "[1,2]", input: `"i"`, cacheKey: `"k"`, user: "7"}},
 		{`{"prompt":"a","prompt":"b","input":"c","input":null}`, found{prompt: `"b"`}},
 	} {
-		p, err := scanPayload([]byte(c.body), nil)
+		f, err := scanJSON([]byte(c.body), nil)
 		if err != nil {
 			t.Errorf("%s: %v", c.body, err)
-		} else if got := resolve(p, []byte(c.body)); got != c.want {
+		} else if got := resolveSpans(f, []byte(c.body)); got != c.want {
 			t.Errorf("%s:\n got %+v\nwant %+v", c.body, got, c.want)
 		}
 	}
 }
 
-func TestANullModelIsToldFromAnEmptyOneAndFromNone(t *testing.T) {
+func TestScanDistinguishesNullEmptyAndAbsentModels(t *testing.T) {
 	for body, want := range map[string]struct{ isNil, absent bool }{
 		`{}`:             {true, true},
 		`{"model":null}`: {true, false},
 		`{"model":""}`:   {false, false},
 	} {
-		p, err := scanPayload([]byte(body), nil)
-		if err != nil || (p.model == nil) != want.isNil || p.modelAt.absent() != want.absent {
-			t.Errorf("%s: model %q at %v, %v", body, p.model, p.modelAt, err)
+		f, err := scanJSON([]byte(body), nil)
+		if err != nil || (f.Model == nil) != want.isNil || f.ModelAt.Absent() != want.absent {
+			t.Errorf("%s: model %q at %v, %v", body, f.Model, f.ModelAt, err)
 		}
 	}
 }
 
-func TestABadBodyIsToldInOneSentence(t *testing.T) {
+func TestScanErrorIsOneSentence(t *testing.T) {
 	deep := strings.Repeat("[", maxDepth)
 	for body, want := range map[string]string{
 		"":                                "The request body is empty.",
@@ -102,22 +103,23 @@ func TestABadBodyIsToldInOneSentence(t *testing.T) {
 		"{\"a\":\"\n\"}":                  "The request body is not valid JSON: unexpected character '\\n' in a string at byte 6.",
 		"{\xff}":                          "The request body is not valid JSON: unexpected byte 0xff before a member name at byte 1.",
 	} {
-		if _, err := scanPayload([]byte(body), nil); err == nil || err.Error() != want {
+		if _, err := scanJSON([]byte(body), nil); err == nil || err.Error() != want {
 			t.Errorf("%.40q:\n got %v\nwant %v", body, err, want)
 		}
 	}
 }
 
-func TestTheDeepestNestingPasses(t *testing.T) {
+func TestScanAcceptsTheDeepestNesting(t *testing.T) {
 	n := maxDepth - 1 // beside the body's own object
 	body := `{"x":` + strings.Repeat("[", n) + "1" + strings.Repeat("]", n) + `,"model":"m"}`
-	if p, err := scanPayload([]byte(body), nil); err != nil || string(p.model) != "m" {
-		t.Fatalf("model %q, %v", p.model, err)
+	if f, err := scanJSON([]byte(body), nil); err != nil || string(f.Model) != "m" {
+		t.Fatalf("model %q, %v", f.Model, err)
 	}
 }
 
-// A byte that ends or breaks a string must be seen wherever it lies in the words that the scan reads at once.
-func TestAStringEndsAtItsQuoteWhereverThatLies(t *testing.T) {
+// A byte that ends or breaks a string must be found at every offset in the words that are read at
+// once.
+func TestIndexSpecialFindsTheEndOfAStringAtEveryOffset(t *testing.T) {
 	for offset := range 40 {
 		for c := range 256 {
 			src := []byte(strings.Repeat("\x80", offset) + string([]byte{byte(c)}) + strings.Repeat("!", 19))
@@ -125,16 +127,16 @@ func TestAStringEndsAtItsQuoteWhereverThatLies(t *testing.T) {
 			if c >= 0x20 && c != '"' && c != '\\' {
 				want = len(src)
 			}
-			if got := plainEnd(src, 0); got != want {
+			if got := indexSpecial(src, 0); got != want {
 				t.Fatalf("byte 0x%02x at %d: found at %d", c, offset, got)
 			}
 		}
 	}
 }
 
-func TestScanningAllocatesNothing(t *testing.T) {
+func TestScanAllocatesNothing(t *testing.T) {
 	body := []byte(`{"mod\u0065l":"m","messages":[{"content":"` + strings.Repeat(`x\n`, 100) + `"}],"n":-1.5e3,"stream":true}`)
-	if n := testing.AllocsPerRun(100, func() { _, _ = scanPayload(body, nil) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { _, _ = scanJSON(body, nil) }); n != 0 {
 		t.Fatalf("%v allocations", n)
 	}
 }
@@ -148,34 +150,35 @@ func FuzzScanAgreesWithEncodingJSON(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		p, err := scanPayload(body, nil)
-		if err == errTooDeep {
+		f, err := scanJSON(body, nil)
+		if err == ErrTooDeep {
 			if bytes.Count(body, []byte("["))+bytes.Count(body, []byte("{")) <= maxDepth {
 				t.Fatal("too few brackets to be too deep")
 			}
 			return
 		}
-		syntax, broken := errors.AsType[*syntaxError](err)
+		syntax, broken := errors.AsType[*SyntaxError](err)
 		if broken && (syntax.Offset < 0 || syntax.Offset > int64(len(body))) {
 			t.Fatalf("offset %d of %d", syntax.Offset, len(body))
 		}
-		if valid := json.Valid(body); valid == (broken || err == errEmptyBody) {
-			t.Fatalf("encoding/json says valid=%t, we say %v", valid, err)
+		if valid := json.Valid(body); valid == (broken || err == ErrEmptyBody) {
+			t.Fatalf("valid=%t for encoding/json, but the scan returned %v", valid, err)
 		} else if !valid {
 			return
 		}
-		if object := bytes.TrimSpace(body)[0] == '{'; object == (err == errNotObject) {
+		if object := bytes.TrimSpace(body)[0] == '{'; object == (err == ErrNotObject) {
 			t.Fatal(err)
 		} else if object {
-			agree(t, body, p, err)
+			compareWithEncodingJSON(t, body, f, err)
 		}
 	})
 }
 
-// agree holds the payload of a valid object against what encoding/json finds in it.
-func agree(t *testing.T, body []byte, p payload, err error) {
-	models := modelsIn(t, body)
-	if (models > 1) != (err == errDuplicateModel) && err != errModelNotString {
+// compareWithEncodingJSON compares the fields of a valid object with those that encoding/json
+// finds.
+func compareWithEncodingJSON(t *testing.T, body []byte, f Fields, err error) {
+	models := countModels(t, body)
+	if (models > 1) != (err == ErrDuplicateModel) && err != ErrModelNotString {
 		t.Fatalf("%d models: %v", models, err)
 	}
 	if models > 1 {
@@ -187,7 +190,7 @@ func agree(t *testing.T, body []byte, p payload, err error) {
 	}
 	var model *string
 	notString := json.Unmarshal(members["model"], &model) != nil && members["model"] != nil
-	if notString != (err == errModelNotString) {
+	if notString != (err == ErrModelNotString) {
 		t.Fatalf("model %s: %v", members["model"], err)
 	} else if notString {
 		return
@@ -195,10 +198,10 @@ func agree(t *testing.T, body []byte, p payload, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if (model == nil) != (p.model == nil) || model != nil && utf8.Valid(p.model) && *model != string(p.model) {
-		t.Fatalf("model %q, want %s", p.model, members["model"])
+	if (model == nil) != (f.Model == nil) || model != nil && utf8.Valid(f.Model) && *model != string(f.Model) {
+		t.Fatalf("model %q, want %s", f.Model, members["model"])
 	}
-	want := found{model: string(p.model), modelRaw: string(members["model"]), stream: string(members["stream"]) == "true"}
+	want := found{model: string(f.Model), modelRaw: string(members["model"]), stream: string(members["stream"]) == "true"}
 	for name, at := range map[string]*string{
 		"messages": &want.messages, "prompt": &want.prompt, "input": &want.input,
 		"previous_response_id": &want.previous, "prompt_cache_key": &want.cacheKey, "user": &want.user,
@@ -207,13 +210,13 @@ func agree(t *testing.T, body []byte, p payload, err error) {
 			*at = ""
 		}
 	}
-	if got := resolve(p, body); got != want {
+	if got := resolveSpans(f, body); got != want {
 		t.Fatalf("\n got %+v\nwant %+v", got, want)
 	}
 }
 
-// modelsIn counts the members named model at the top level of an object.
-func modelsIn(t *testing.T, body []byte) (n int) {
+// countModels counts the members named model at the top level of an object.
+func countModels(t *testing.T, body []byte) (n int) {
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	if _, err := decoder.Token(); err != nil {
 		t.Fatal(err)
@@ -234,7 +237,7 @@ func modelsIn(t *testing.T, body []byte) (n int) {
 	return n
 }
 
-func BenchmarkScanPayload(b *testing.B) {
+func BenchmarkScan(b *testing.B) {
 	const size = 256 << 10
 	chat := func(content string) string {
 		return `{"model":"qwen3-4b","messages":[{"role":"user","content":"` + content + `"}],"stream":true}`
@@ -254,13 +257,13 @@ func BenchmarkScanPayload(b *testing.B) {
 			body := []byte(c.body)
 			b.SetBytes(int64(len(body)))
 			b.ReportAllocs()
-			began := cpu(b)
+			start := cpuTime(b)
 			for b.Loop() {
-				if _, err := scanPayload(body, nil); err != nil {
+				if _, err := scanJSON(body, nil); err != nil {
 					b.Fatal(err)
 				}
 			}
-			b.ReportMetric(float64(len(body)*b.N)/float64((cpu(b)-began).Microseconds()), "cpu-MB/s")
+			b.ReportMetric(float64(len(body)*b.N)/float64((cpuTime(b)-start).Microseconds()), "cpu-MB/s")
 		})
 	}
 }

@@ -1,8 +1,9 @@
 #include "textflag.h"
 
-// STOPS sets the bytes of b where those of a are a quote, a backslash or a control character. With the second bit turned
-// over a quote, 0x22, is 0x20, control characters stay below that, and nothing else is at most 0x20: see stops.
-#define STOPS(a, b, c) \
+// SPECIAL sets the bytes of b whose counterparts in a are a quote, a backslash or a control character.
+// Flipping the second bit of each byte turns a quote, 0x22, into 0x20, leaves control characters below
+// 0x20 and moves no other byte to 0x20 or below: see specialMask.
+#define SPECIAL(a, b, c) \
 	MOVO    a, b   \
 	PCMPEQB X15, b \
 	PXOR    X13, a \
@@ -16,8 +17,8 @@
 	MOVQ       DX, x     \
 	PUNPCKLQDQ x, x
 
-// func plainRun(p []byte) int
-TEXT ·plainRun(SB), NOSPLIT, $0-32
+// func skipPlain(p []byte) int
+TEXT ·skipPlain(SB), NOSPLIT, $0-32
 	MOVQ p_base+0(FP), SI
 	MOVQ p_len+8(FP), CX
 	XORQ AX, AX
@@ -30,24 +31,24 @@ sixtyfour:
 	CMPQ     DX, CX
 	JA       sixteen
 	MOVOU   0(SI)(AX*1), X0
-	STOPS(X0, X1, X2)
+	SPECIAL(X0, X1, X2)
 	MOVOU   16(SI)(AX*1), X3
-	STOPS(X3, X4, X5)
+	SPECIAL(X3, X4, X5)
 	MOVOU   32(SI)(AX*1), X6
-	STOPS(X6, X7, X8)
+	SPECIAL(X6, X7, X8)
 	MOVOU   48(SI)(AX*1), X9
-	STOPS(X9, X10, X11)
+	SPECIAL(X9, X10, X11)
 	MOVO     X1, X0
 	POR      X4, X0
 	POR      X7, X0
 	POR      X10, X0
 	PMOVMSKB X0, BX
 	TESTL    BX, BX
-	JNZ      among
+	JNZ      combine
 	MOVQ     DX, AX
 	JMP      sixtyfour
 
-among:
+combine:
 	PMOVMSKB X1, BX
 	PMOVMSKB X4, R8
 	PMOVMSKB X7, R9
@@ -65,7 +66,7 @@ sixteen:
 	CMPQ     DX, CX
 	JA       done
 	MOVOU    (SI)(AX*1), X0
-	STOPS(X0, X1, X2)
+	SPECIAL(X0, X1, X2)
 	PMOVMSKB X1, BX
 	TESTL    BX, BX
 	JNZ      found
