@@ -21,7 +21,7 @@ func affinity(o PrefixOptions) Builder {
 }
 
 // prompt chooses for a chain what must be had.
-func prompt(t testing.TB, r *Router, c chain) *Selection {
+func prompt(t testing.TB, r *Router, c []uint64) *Selection {
 	t.Helper()
 	sel, err := r.Choose(t.Context(), &Payload{Blocks: c})
 	if err != nil {
@@ -31,12 +31,12 @@ func prompt(t testing.TB, r *Router, c chain) *Selection {
 }
 
 // depth is how much of a chain a router thinks that a replica holds.
-func depth(r *Router, replica *llmserver.Replica, c chain) int {
+func depth(r *Router, replica *llmserver.Replica, c []uint64) int {
 	p := r.Policy().(*prefixAffinity)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.prefixes.match(c)
-	return int(p.prefixes.depth[p.index[replica]])
+	p.prefixes.Match(c)
+	return p.prefixes.MatchedBlocks(p.holders[replica].Number())
 }
 
 func TestAPromptGoesWhereItsBeginningWent(t *testing.T) {
@@ -69,8 +69,8 @@ func TestAPromptGoesElsewhereWhereTheWaitIsWorseThanTheWork(t *testing.T) {
 	r := affine(f)
 	home := prompt(t, r, long(1, 10)).Replica()
 	policy := r.Policy().(*prefixAffinity)
-	number := policy.index[home]
-	policy.work[number] = recompute*10 - maxLead*11 // what was sent before counts, too
+	number := policy.holders[home].Number()
+	policy.work[number] = recompute*10 - maxSentLead*11 // what was sent before counts, too
 	if got := ranking(policy, &Payload{Blocks: long(1, 10)})[0]; got != home {
 		t.Errorf("with %d blocks under way it went to %s", policy.work[number], got.ID())
 	}
@@ -178,13 +178,13 @@ func TestWhoLeavesIsForgottenAndWhoStaysIsNot(t *testing.T) {
 	if got := depth(r, b, long(2, 9)); got != 9 {
 		t.Errorf("of the one that stayed %d blocks are known; want 9", got)
 	}
-	if n := len(r.Policy().(*prefixAffinity).prefixes.holders); n != 2 {
-		t.Errorf("the index has %d replicas", n)
+	if n := len(r.Policy().(*prefixAffinity).work); n != 2 {
+		t.Errorf("%d numbers were assigned; want that of the old process used again", n)
 	}
 	held := prompt(t, r, long(1, 9))
 	late.Release()
-	if p, want := r.Policy().(*prefixAffinity), 10+crowd*(10+10+4+10)/4; p.work[p.index[held.Replica()]] != want {
-		t.Errorf("%d blocks of work are under way; want %d", p.work[p.index[held.Replica()]], want)
+	if p, want := r.Policy().(*prefixAffinity), 10+inFlightPenalty*(10+10+4+10)/4; p.work[p.holders[held.Replica()].Number()] != want {
+		t.Errorf("%d blocks of work are under way; want %d", p.work[p.holders[held.Replica()].Number()], want)
 	}
 	p := new(Payload)
 	p.Blocks = long(2, 9)
@@ -221,7 +221,7 @@ func TestAMatchThatIsTooShortOrLoadsTooFarApartDoNotCount(t *testing.T) {
 	o.MatchRate, o.Imbalance = 0.5, 10
 	r := New(f.replicas, affinity(o), roomy, Hooks{})
 	home := prompt(t, r, long(1, 20)).Replica()
-	first := func(c chain) *llmserver.Replica { return ranking(r.Policy(), &Payload{Blocks: c})[0] }
+	first := func(c []uint64) *llmserver.Replica { return ranking(r.Policy(), &Payload{Blocks: c})[0] }
 	if first(append(long(1, 20), long(2, 20)...)) != home {
 		t.Error("half a prompt that matches does not count")
 	}
@@ -262,10 +262,10 @@ func TestEqualPromptsOfRoutersShareNothing(t *testing.T) {
 	before := affinity(DefaultPrefixOptions)(f.replicas, nil).(*prefixAffinity)
 	o := DefaultPrefixOptions
 	o.BlockBytes = 1024
-	if after := affinity(o)(f.replicas, before).(*prefixAffinity); after.knowledge == before.knowledge {
+	if after := affinity(o)(f.replicas, before).(*prefixAffinity); after.learned == before.learned {
 		t.Error("blocks of another size are taken for the same")
 	}
-	if after := affinity(DefaultPrefixOptions)(f.replicas, before).(*prefixAffinity); after.knowledge != before.knowledge {
+	if after := affinity(DefaultPrefixOptions)(f.replicas, before).(*prefixAffinity); after.learned != before.learned {
 		t.Error("what was known is lost although nothing changed")
 	}
 }

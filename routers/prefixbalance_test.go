@@ -50,8 +50,8 @@ func TestAReplicaThatCouldNotTakeAnyOwesLittle(t *testing.T) {
 		serve(t, prompt(t, r, long(1+i, 20)))
 	}
 	p := r.Policy().(*prefixAffinity)
-	if lag := slices.Max(p.sent) - p.had(0); lag > maxLead*21 || lag < 21 {
-		t.Errorf("it lags %d blocks behind; want at most %d prompts of 21", lag, maxLead)
+	if lag := slices.Max(p.sent) - p.sentBlocks(0); lag > maxSentLead*21 || lag < 21 {
+		t.Errorf("it lags %d blocks behind; want at most %d prompts of 21", lag, maxSentLead)
 	}
 }
 
@@ -103,11 +103,11 @@ func TestTheFirstOfARankingIsTheFirstInOrder(t *testing.T) {
 		for i := range policy.work {
 			policy.work[i] = recompute * rnd.IntN(4)
 		}
-		policy.floor = 100 // so that many are equal
+		policy.sentFloor = 100 // so that many are equal
 		replicas[rnd.IntN(n)].Drain()
 		p := &Payload{Blocks: long(rnd.IntN(4), 1+rnd.IntN(6))}
 		var want []*llmserver.Replica
-		for _, c := range (&view{prefixAffinity: policy, blocks: p.Blocks}).order() {
+		for _, c := range (&prefixRanking{prefixAffinity: policy, blocks: p.Blocks}).sort() {
 			if r := policy.members[c.member]; r.Available() {
 				want = append(want, r)
 			}
@@ -124,7 +124,7 @@ func BenchmarkRankAndReserve(b *testing.B) {
 			b.ReportAllocs()
 			replicas := plain(n, 1<<19)
 			r := New(replicas, affinity(DefaultPrefixOptions), roomy, Hooks{})
-			prompts := make([]chain, 512)
+			prompts := make([][]uint64, 512)
 			for i := range prompts {
 				prompts[i] = long(i%64, 200+i%10)
 			}

@@ -3,7 +3,7 @@ package routers
 import "testing"
 
 // ticket lines up for a chain.
-func ticket(t *testing.T, r *Router, c chain) *Ticket {
+func ticket(t *testing.T, r *Router, c []uint64) *Ticket {
 	t.Helper()
 	sel, ticket, err := r.Try(t.Context(), &Payload{Blocks: c})
 	if err != nil || sel != nil {
