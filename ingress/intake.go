@@ -96,7 +96,7 @@ func (x *proxyRequest) find(t *table, p payload) (adapter string, err error) {
 
 // hash has the blocks of the prompt, if its policy or the decision log want them.
 func (x *proxyRequest) hash(p payload, h *promptHasher) {
-	prefixed, byPrefix := x.model.router.Policy().(routers.Prefixed)
+	prefixed, byPrefix := x.model.router.Policy().(routers.BlockSizer)
 	if !byPrefix && x.decisionLog.veil.Load() == nil {
 		return
 	}

@@ -82,12 +82,10 @@ func consistentHashClass(kwargs map[string]any) (Builder, error) {
 	return ConsistentHash(o, rand.Uint64), nil
 }
 
-// Ringed is a policy with a hash ring.
-type Ringed interface {
-	Rebuilds() uint64 // how often the ring was built anew for another membership
+// Stats implements Introspector.
+func (c *consistentHash) Stats(report func(name string, value float64)) {
+	report(StatRingRebuilds, float64(c.rebuilds))
 }
-
-func (c *consistentHash) Rebuilds() uint64 { return c.rebuilds }
 
 func (c *consistentHash) Rank(p *Payload) iter.Seq[Tier] {
 	hash := c.key(p)
@@ -116,8 +114,8 @@ func (c *consistentHash) key(p *Payload) uint64 {
 	}
 }
 
-// preferred is the owner of the session, whether it can serve or not.
-func (c *consistentHash) preferred(p *Payload, _ []Candidate) *llmserver.Replica {
+// Preferred implements Introspector: the owner of the session, whether it is available or not.
+func (c *consistentHash) Preferred(p *Payload, _ []Candidate) *llmserver.Replica {
 	if p.SessionID == "" {
 		return nil
 	}

@@ -208,7 +208,7 @@ func TestAReplacedPolicyGoesOnCountingTheSessionsThatItBounds(t *testing.T) {
 		t.Error("as many places for fewer members") // 4 members have twice as many as 3
 	}
 	r.Update(f.replicas[:2], ConsistentHash(options, rand.Uint64), roomy)
-	if last := r.Policy().(*boundedHash); &last.ongoing[0] != &after.ongoing[0] || last.Rebuilds() != 2 {
+	if last := r.Policy().(*boundedHash); &last.ongoing[0] != &after.ongoing[0] || last.rebuilds != 2 {
 		t.Error("with about as many members it counts anew")
 	}
 	sel.Release()

@@ -41,12 +41,6 @@ const (
 	OverBound = "over_bound"
 )
 
-// preferrer is a policy that prefers a replica whatever may keep that from being chosen.
-type preferrer interface {
-	// preferred names it, nil if there is none, and notes in the candidates what it went by.
-	preferred(p *Payload, candidates []Candidate) *llmserver.Replica
-}
-
 // Members is how many replicas there are.
 func (d Decision) Members() int { return len(d.choice.generation.members) }
 
@@ -63,8 +57,8 @@ func (d Decision) Explain(into []Candidate, most int) (all []Candidate, preferre
 			all[i].Load, all[i].State, all[i].Matched = max(0, all[i].Load-1), Chosen, d.Matched
 		}
 	}
-	if p, ok := c.generation.policy.(preferrer); ok && c.payload.PinnedTo == nil {
-		preferred = p.preferred(c.payload, all)
+	if p, ok := c.generation.policy.(Introspector); ok && c.payload.PinnedTo == nil {
+		preferred = p.Preferred(c.payload, all)
 	}
 	if preferred == nil && d.Rank > 1 && len(all) > 0 {
 		preferred = all[0].Replica

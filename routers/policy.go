@@ -40,6 +40,29 @@ type Learner interface {
 	Reserved(p *Payload, r *llmserver.Replica) (matched int, settled func(Outcome))
 }
 
+// BlockSizer is an optional interface of policies that read Payload.Blocks.
+type BlockSizer interface {
+	BlockSize() int // bytes of routing text in a block, above zero
+}
+
+// Introspector is an optional interface of policies that explain themselves to operators. Its methods
+// may be called from any goroutine.
+type Introspector interface {
+	// Stats calls report for each figure that the policy has, by one of the names below. Other
+	// names are ignored.
+	Stats(report func(name string, value float64))
+	// Preferred returns the replica that the policy would choose whatever its state and load, or
+	// nil. It may set Candidate.Matched.
+	Preferred(p *Payload, candidates []Candidate) *llmserver.Replica
+}
+
+// The names of the figures that an Introspector may report.
+const (
+	StatIndexBytes     = "prefix_index_bytes"           // gauge: memory of the prefix index
+	StatIndexEvictions = "prefix_index_evictions_total" // counter: checkpoints evicted to make room
+	StatRingRebuilds   = "ring_rebuilds_total"          // counter: hash rings built for a new membership
+)
+
 // DefaultPolicy is the class used where none is configured.
 const DefaultPolicy = "RoundRobinRouter"
 

@@ -174,12 +174,16 @@ func prefixAffinityClass(kwargs map[string]any) (Builder, error) {
 	return PrefixAffinity(o, rand.IntN), nil
 }
 
+// BlockSize implements BlockSizer.
 func (p *prefixAffinity) BlockSize() int { return p.BlockBytes }
 
-func (p *prefixAffinity) Index() (bytes int, evictions uint64) {
+// Stats implements Introspector.
+func (p *prefixAffinity) Stats(report func(name string, value float64)) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.prefixes.Bytes(), p.prefixes.Evictions()
+	bytes, evictions := p.prefixes.Bytes(), p.prefixes.Evictions()
+	p.mu.Unlock()
+	report(StatIndexBytes, float64(bytes))
+	report(StatIndexEvictions, float64(evictions))
 }
 
 func (p *prefixAffinity) Rank(payload *Payload) iter.Seq[Tier] {
@@ -239,9 +243,3 @@ func (l *learned) addSent(number uint32, blocks int) {
 
 // sentBlocks returns the blocks that count as sent to a replica. mu is held.
 func (l *learned) sentBlocks(number uint32) int { return max(l.sent[number], l.sentFloor) }
-
-// Prefixed is a policy that goes by Payload.Blocks.
-type Prefixed interface {
-	BlockSize() int
-	Index() (bytes int, evictions uint64)
-}

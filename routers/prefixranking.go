@@ -128,9 +128,9 @@ func (v *prefixRanking) tiesTogether(yield func(Tier) bool) {
 	}
 }
 
-// preferred returns the candidate with the longest match, the chosen one among equals, and nil if no
-// match is long enough to count. It sets Matched of the candidates.
-func (p *prefixAffinity) preferred(payload *Payload, candidates []Candidate) *llmserver.Replica {
+// Preferred implements Introspector: the candidate with the longest match, the chosen one among equals,
+// nil if no match is long enough to count. It sets Matched of the candidates.
+func (p *prefixAffinity) Preferred(payload *Payload, candidates []Candidate) *llmserver.Replica {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.prefixes.Match(payload.Blocks)
