@@ -45,7 +45,7 @@ func TestAnAgentThatRefusesIsNotAskedAgainOnTheSameWalk(t *testing.T) {
 			t.Errorf("it was asked %d times; want once to try and once to wait", n)
 		}
 		in.backends[0].refusal.Store(nil)
-		time.Sleep(2 * seekPause)
+		time.Sleep(2 * agentWaitPause)
 		wantServed(t, all, 0)
 		serve(t, all[0].sel)
 	})

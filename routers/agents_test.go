@@ -141,8 +141,8 @@ func (in *ingress) close(t testing.TB) {
 	in.Close()
 	in.pool.Close()
 	settle() // other ingresses may be giving up what they no longer need
-	if len(in.seeking) != 0 || in.QueueLength() != 0 || in.line.head != nil {
-		t.Errorf("%d seek and %d wait", len(in.seeking), in.QueueLength())
+	if len(in.agentWaits) != 0 || in.QueueLength() != 0 || in.queue.head != nil {
+		t.Errorf("%d seek and %d wait", len(in.agentWaits), in.QueueLength())
 	}
 	for i, r := range in.replicas {
 		if u := r.Usage(); u.Ongoing() != 0 || len(r.Slots()) != 0 {

@@ -48,10 +48,10 @@ func BenchmarkHandOver(b *testing.B) {
 			b.ReportAllocs()
 			r := New(plain(1, 1), newRoundRobin, roomy, Hooks{})
 			sel := mustChoose(b, r, "")
-			c := &choice{router: r}
+			c := &selector{router: r}
 			join := func() *waiter {
 				c.payload, c.exclude = new(Payload), nil
-				c.rank(r.current.Load())
+				c.useGeneration(r.current.Load())
 				w, err := c.enqueue()
 				if err != nil {
 					b.Fatal(err)
@@ -65,13 +65,13 @@ func BenchmarkHandOver(b *testing.B) {
 			slot := sel.slot
 			for i := 0; b.Loop(); i = (i + 1) % inLine {
 				slot.Start()
-				r.release(slot)
+				r.releaseSlot(slot)
 				slot = (<-waiting[i].done).slot
 				waiting[i] = join()
 			}
 			r.Close()
 			slot.Start()
-			r.release(slot)
+			r.releaseSlot(slot)
 		})
 	}
 }
@@ -104,7 +104,7 @@ func refreshUnderLoad(b *testing.B, r *Router, waiting int) {
 	handed, began := make(chan handover, 1), 0
 	join := func() {
 		p := &Payload{SessionID: strconv.Itoa(began), Blocks: long(began%100, 20)}
-		w, err := r.choice(p, nil).enqueue()
+		w, err := r.newSelector(p, nil).enqueue()
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -119,7 +119,7 @@ func refreshUnderLoad(b *testing.B, r *Router, waiting int) {
 		i := began % len(slots)
 		start := time.Now()
 		r.Refresh()
-		r.release(slots[i])
+		r.releaseSlot(slots[i])
 		held += time.Since(start)
 		select {
 		case h := <-handed:

@@ -98,15 +98,15 @@ func bounded(limit int) Builder {
 func TestATierWithALimitIsReservedOnlyBelowIt(t *testing.T) {
 	f := newFleet(t, 4)
 	r := New(f.replicas, bounded(2), Limits{MaxQueued: 0, QueueTimeout: time.Minute}, Hooks{})
-	c := r.choice(new(Payload), nil)
+	c := r.newSelector(new(Payload), nil)
 	for range 2 {
-		sel, err := c.direct(t.Context())
+		sel, err := c.selectNow(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer sel.Release()
 	}
-	if _, err := c.direct(t.Context()); !errors.Is(err, llmserver.ErrFull) {
+	if _, err := c.selectNow(t.Context()); !errors.Is(err, llmserver.ErrFull) {
 		t.Errorf("a reservation at the tier's limit = %v", err)
 	}
 	mustChoose(t, r, "").Release() // who would wait takes any free slot

@@ -118,7 +118,7 @@ func TestABoundedReplicaNeverTakesMoreThanItsShare(t *testing.T) {
 		sel := session(t, r, id)
 		held = append(held, sel)
 		mean := float64(len(held)) / n
-		if load := float64(sel.Replica().Load()); load > max(boundFloor, math.Ceil(factor*mean)) {
+		if load := float64(sel.Replica().Load()); load > max(minBound, math.Ceil(factor*mean)) {
 			t.Fatalf("replica %s got to %v with a mean of %v", sel.Replica().ID(), load, mean)
 		}
 		if len(held) > 20*n {
@@ -136,8 +136,8 @@ func TestTheBoundIsCheckedWhereTheSlotIsTaken(t *testing.T) {
 	p := &Payload{SessionID: "s"}
 	limited := 0
 	for tier := range r.Policy().Rank(p) {
-		if limited++; tier.Limit != boundFloor {
-			t.Errorf("tier %d has the limit %d; want %d", limited, tier.Limit, boundFloor)
+		if limited++; tier.Limit != minBound {
+			t.Errorf("tier %d has the limit %d; want %d", limited, tier.Limit, minBound)
 		}
 	}
 	if limited != 8 {
@@ -157,7 +157,7 @@ func TestWithABoundSessionsStayWhereTheyCan(t *testing.T) {
 	}
 	// Few requests are no imbalance.
 	home := session(t, bounded, "s").Replica()
-	for range boundFloor - 1 {
+	for range minBound - 1 {
 		if sel := session(t, bounded, "s"); sel.Replica() != home {
 			t.Errorf("with %d requests it went elsewhere", home.Load())
 		}
@@ -212,7 +212,7 @@ func TestAReplacedPolicyGoesOnCountingTheSessionsThatItBounds(t *testing.T) {
 		t.Error("with about as many members it counts anew")
 	}
 	sel.Release()
-	if n := before.count(before.key(&Payload{SessionID: "s"})).Load(); n != 0 {
+	if n := before.sessionCount(before.keyHash(&Payload{SessionID: "s"})).Load(); n != 0 {
 		t.Errorf("%d requests of a session that has none are counted", n)
 	}
 }

@@ -98,7 +98,7 @@ func TestAReplicaOverTheBoundIsSaidToBeThat(t *testing.T) {
 	f, d := newFleet(t, 99, 99, 99), &told{most: 0}
 	r := New(f.replicas, ConsistentHash(HashOptions{VirtualNodes: 100, MaxLoadFactor: 1}, func() uint64 { return 0 }), roomy, d.hooks())
 	owner := session(t, r, "s").Replica()
-	for range boundFloor - 1 {
+	for range minBound - 1 {
 		session(t, r, "s")
 	}
 	d.lines = nil

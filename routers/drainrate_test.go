@@ -13,7 +13,7 @@ func (d *drainRate) looks(now *time.Time, freed *uint64, each ...uint64) {
 	for _, n := range each {
 		*now = now.Add(time.Second)
 		*freed += n
-		d.look(*now, true, *freed)
+		d.observe(*now, true, *freed)
 	}
 }
 
@@ -28,7 +28,7 @@ func wantRate(t *testing.T, d *drainRate, want float64) {
 func TestASteadyRateIsKnownAfterTwoSeconds(t *testing.T) {
 	now, freed := time.Unix(1000, 0), uint64(500)
 	var d drainRate
-	d.look(now, true, freed)
+	d.observe(now, true, freed)
 	d.looks(&now, &freed, 7)
 	if rate, known := d.perSecond(); known {
 		t.Errorf("%v is known after one second", rate)
@@ -43,7 +43,7 @@ func TestLooksThatComeOftenerThanEachSecondChangeNothing(t *testing.T) {
 	now, freed := time.Unix(1000, 0), uint64(0)
 	var d drainRate
 	for range 50 {
-		d.look(now, true, freed)
+		d.observe(now, true, freed)
 		now, freed = now.Add(100*time.Millisecond), freed+3
 	}
 	wantRate(t, &d, 30)
@@ -53,14 +53,14 @@ func TestLooksThatComeOftenerThanEachSecondChangeNothing(t *testing.T) {
 func TestAStallCountsAndIdleTimeDoesNot(t *testing.T) {
 	now, freed := time.Unix(1000, 0), uint64(0)
 	var d drainRate
-	d.look(now, true, freed)
+	d.observe(now, true, freed)
 	d.looks(&now, &freed, 10, 10, 10)
 	wantRate(t, &d, 10)
 
 	now = now.Add(200 * time.Millisecond)
-	d.look(now, false, freed+1) // the line has emptied
+	d.observe(now, false, freed+1) // the line has emptied
 	now, freed = now.Add(time.Hour), freed+1_000_000
-	d.look(now, true, freed) // and fills
+	d.observe(now, true, freed) // and fills
 	wantRate(t, &d, 10)
 	d.looks(&now, &freed, 10)
 	wantRate(t, &d, 10)
@@ -70,7 +70,7 @@ func TestAStallCountsAndIdleTimeDoesNot(t *testing.T) {
 	if rate, _ := stalled.perSecond(); rate > 7 || rate < 1 {
 		t.Errorf("%v per second after a stall of 5 s; want much less than 10", rate)
 	}
-	stalled.look(now.Add(time.Hour), true, freed)
+	stalled.observe(now.Add(time.Hour), true, freed)
 	if rate, _ := stalled.perSecond(); rate > 1e-9 {
 		t.Errorf("%v per second after an hour without any", rate)
 	}
@@ -80,8 +80,8 @@ func TestAStallCountsAndIdleTimeDoesNot(t *testing.T) {
 func TestTheLastWholeSecondBeforeTheLineEmptiesCounts(t *testing.T) {
 	var d drainRate
 	now := time.Unix(1000, 0)
-	d.look(now, true, 0)
-	d.look(now.Add(4*time.Second), false, 20)
+	d.observe(now, true, 0)
+	d.observe(now.Add(4*time.Second), false, 20)
 	wantRate(t, &d, 5)
 }
 
@@ -102,7 +102,7 @@ func TestRetryAfterIsTheTimeThatTheLineTakes(t *testing.T) {
 	for name, test := range tests {
 		r := New(nil, newByText, roomy, Hooks{})
 		r.rate = drainRate{rate: test.rate, weight: test.weight}
-		r.line.length = test.queued
+		r.queue.length.Store(int64(test.queued))
 		if got := r.RetryAfter(); got != test.want {
 			t.Errorf("%s: %v; want %v", name, got, test.want)
 		}

@@ -18,7 +18,7 @@ import (
 func TestAtTwiceTheCapacityNobodyWaitsTwiceAsLongAsTheLineIsLong(t *testing.T) {
 	const (
 		replicas, each = 4, 4
-		slots, queued  = replicas * each, 4 * patience
+		slots, queued  = replicas * each, 4 * maxSkips
 		bound          = 2 * meanService * queued / slots
 		lasts          = 20 * time.Second
 	)

@@ -159,7 +159,7 @@ func (p *prefixAffinity) inherit(old map[*llmserver.Replica]prefixindex.Holder) 
 
 func prefixAffinityClass(kwargs map[string]any) (Builder, error) {
 	o, tokens := DefaultPrefixOptions, 0
-	a := arguments{class: "PrefixCacheAffinityRouter", given: kwargs}
+	a := arguments{class: "PrefixCacheAffinityRouter", values: kwargs}
 	a.number("match_rate_threshold", &o.MatchRate, 0, 1)
 	a.number("imbalanced_threshold", &o.Imbalance, 0, math.Inf(1))
 	a.integer("block_bytes", &o.BlockBytes, 64, 1<<20)

@@ -67,7 +67,7 @@ func TestRefreshDoesNotUndoAReload(t *testing.T) {
 	next := *r.current.Load()
 	next.members = f.replicas
 	next.index = map[*llmserver.Replica]int{f.replicas[0]: 0, f.replicas[1]: 1}
-	r.begin(&next)
+	r.publish(&next)
 	r.mu.Unlock()
 	refresh.Wait()
 	if n := len(r.Members()); n != 2 {
@@ -93,9 +93,9 @@ func TestLimitOfATierHoldsForRequestsAtOneMoment(t *testing.T) {
 	for range 2 {
 		both.Go(func() {
 			for round := range rounds {
-				c := r.choice(new(Payload), nil)
+				c := r.newSelector(new(Payload), nil)
 				meet(round*4 + 2)
-				sel, err := c.direct(t.Context())
+				sel, err := c.selectNow(t.Context())
 				if err == nil && got.Add(1) > 1 {
 					t.Errorf("round %d: both got a slot in a tier that is limited to 1", round)
 				}

@@ -141,10 +141,10 @@ func (l *reloads) wantNoneForgotten(t *testing.T) {
 			continue
 		}
 		g := r.current.Load()
-		for w := r.line.head; w != nil; w = w.next {
+		for w := r.queue.head; w != nil; w = w.next {
 			now := &waiter{exclude: w.exclude} // so that w stays as outdated as it is
-			now.rank(g, g.rank(w.payload))
-			if i := now.best(g); i >= 0 {
+			now.setRanking(g, g.rank(w.payload))
+			if i := now.bestWithRoom(g); i >= 0 {
 				t.Fatalf("a request of model %d waits though %s has room", m, g.members[i].ID())
 			}
 		}

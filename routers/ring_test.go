@@ -35,7 +35,7 @@ func TestTheRingPlacesAsRayDoes(t *testing.T) {
 		"s1":        {0, 1, 3},
 		"s2":        {0, 2, 3},
 	} {
-		if got := slices.Collect(r.walk(ringHash([]byte(key))))[:3]; !slices.Equal(got, want) {
+		if got := slices.Collect(r.clockwise(ringHash([]byte(key))))[:3]; !slices.Equal(got, want) {
 			t.Errorf("%q is placed on %v; want %v", key, got, want)
 		}
 	}
@@ -50,7 +50,7 @@ func TestTheRingPlacesAsRayDoes(t *testing.T) {
 
 // owner is whom a key belongs to.
 func owner(r *ring, key string) int {
-	for i := range r.walk(ringHash([]byte(key))) {
+	for i := range r.clockwise(ringHash([]byte(key))) {
 		return i
 	}
 	return -1
@@ -84,7 +84,7 @@ func TestTheRingWalksAsANaiveOneDoes(t *testing.T) {
 			}
 			return 1
 		})
-		if got := slices.Collect(r.walk(hash)); !slices.Equal(got, want) {
+		if got := slices.Collect(r.clockwise(hash)); !slices.Equal(got, want) {
 			t.Fatalf("the walk from %x is %v; want %v", hash, got, want)
 		}
 	})

@@ -18,7 +18,7 @@ func (h hanging) Do(req *http.Request, _ llmserver.Token) (*http.Response, llmse
 	return nil, llmserver.Report{}, context.Cause(req.Context())
 }
 
-// A replica that passes its health checks and responds to no request loses its clients' patience, and then its place.
+// A replica that passes its health checks and responds to no request loses its clients' maxSkips, and then its place.
 func TestRouterEjectsAReplicaThatHangsWhileItsSiblingsRespond(t *testing.T) {
 	onEachClass(t, func(t *testing.T, build Builder) {
 		synctest.Test(t, func(t *testing.T) {

@@ -43,8 +43,8 @@ func TestAStormLeavesNothingBehind(t *testing.T) {
 		clients.Wait()
 		clear()
 		f.wantIdle(t)
-		if r.QueueLength() != 0 || r.line.head != nil || r.line.length != 0 {
-			t.Errorf("%d wait, %d are in line", r.QueueLength(), r.line.length)
+		if r.QueueLength() != 0 || r.queue.head != nil || r.QueueLength() != 0 {
+			t.Errorf("%d wait, %d are in line", r.QueueLength(), r.QueueLength())
 		}
 		if routed.Load() == 0 || routed.Load() != completed.Load() {
 			t.Errorf("%d routed, %d completed", routed.Load(), completed.Load())

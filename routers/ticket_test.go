@@ -44,7 +44,7 @@ func TestWhatIsLearnedWhileARequestWaitsCounts(t *testing.T) {
 	onA, onB := prompt(t, r, long(1, 20)), prompt(t, r, long(2, 20))
 	firstTurn := ticket(t, r, long(3, 20))
 	var crowd []*Ticket
-	for i := range window {
+	for i := range scanWindow {
 		crowd = append(crowd, ticket(t, r, long(10+i, 20)))
 	}
 	secondTurn := ticket(t, r, long(3, 25)) // of a conversation that is nowhere yet

@@ -114,12 +114,12 @@ func TestSlotAtTheEndOfTheQueueTimeoutIsUsed(t *testing.T) {
 	close(over)
 	for range 64 { // which of the two await sees first is a matter of chance
 		holder := mustChoose(t, r, "")
-		w, err := r.choice(new(Payload), nil).enqueue()
+		w, err := r.newSelector(new(Payload), nil).enqueue()
 		if err != nil {
 			t.Fatal(err)
 		}
 		serve(t, holder)
-		h := r.await(t.Context(), w, over)
+		h := r.awaitHandover(t.Context(), w, over)
 		if h.slot == nil || h.err != nil {
 			t.Fatalf("the request got %v instead of its slot", h.err)
 		}
@@ -136,7 +136,7 @@ func TestSlotOfAClientThatHasGoneIsPassedOn(t *testing.T) {
 	gone, cancel := context.WithCancelCause(t.Context())
 	cancel(context.Canceled)
 	enqueue := func(id string) *waiter {
-		w, err := r.choice(&Payload{RequestID: id}, nil).enqueue()
+		w, err := r.newSelector(&Payload{RequestID: id}, nil).enqueue()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -146,8 +146,8 @@ func TestSlotOfAClientThatHasGoneIsPassedOn(t *testing.T) {
 		holder := mustChoose(t, r, "")
 		first, second := enqueue("first"), enqueue("second")
 		serve(t, holder)
-		if h := r.await(gone, first, nil); h.slot != nil {
-			r.release(h.slot)
+		if h := r.awaitHandover(gone, first, nil); h.slot != nil {
+			r.releaseSlot(h.slot)
 		} else {
 			passed++
 		}

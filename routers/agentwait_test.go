@@ -140,7 +140,7 @@ func TestASeekThatIsRefusedRests(t *testing.T) {
 				}
 				in.backends[0].refusal.Store(nil)
 				runs[0].Finish()
-				time.Sleep(2 * seekPause)
+				time.Sleep(2 * agentWaitPause)
 				wantServed(t, all, 0)
 				serve(t, all[0].sel)
 			})
@@ -241,8 +241,8 @@ func TestClosingEndsWhatSeeksAndWhoWaits(t *testing.T) {
 		wantWaiting(t, table, 1)
 		began := time.Now()
 		in.Close()
-		if took := time.Since(began); took != time.Second || len(in.seeking) != 0 {
-			t.Errorf("it took %v, and %d still seek; want it to wait for the last", took, len(in.seeking))
+		if took := time.Since(began); took != time.Second || len(in.agentWaits) != 0 {
+			t.Errorf("it took %v, and %d still seek; want it to wait for the last", took, len(in.agentWaits))
 		}
 		synctest.Wait()
 		for _, q := range all {
