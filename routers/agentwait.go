@@ -20,6 +20,10 @@ const (
 // agent fairly. The slot goes to the waiter that ranks the replica best when it arrives, which need not
 // be one of those that were waiting when it was asked for.
 //
+// TryReserve reserves the local unit first, so that this ingress never holds more than the limit that
+// the agent reports, with the pending reservation counted. When the wait fails, Confirm has freed the
+// unit and cancelled the token, in case the agent granted it and the reply was lost.
+//
 // Router.mu is held. Only the call to the agent is on a goroutine of its own, which ends when the call
 // does: after agentWaitTimeout, when the queue is empty, or when the replica leaves the membership.
 // Router.Close waits for it. The entry in agentWaits is what keeps the number at one.

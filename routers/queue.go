@@ -147,7 +147,8 @@ func (q *waitQueue) push(w *waiter) {
 	q.length.Add(1)
 }
 
-// unlink removes w from the list.
+// unlink removes w from the list. The length is decremented last, so that it never reports an empty
+// queue while a waiter is in it.
 func (q *waitQueue) unlink(w *waiter) {
 	if w.prev != nil {
 		w.prev.next = w.next
@@ -165,7 +166,8 @@ func (q *waitQueue) unlink(w *waiter) {
 	}
 }
 
-// withdraw removes w and reports whether it was still waiting. If not, its end is in w.done.
+// withdraw removes w and reports whether it was still waiting. If not, its end is in w.done, and the
+// caller must receive it.
 func (q *waitQueue) withdraw(w *waiter) bool {
 	if w.finished {
 		return false
@@ -174,7 +176,8 @@ func (q *waitQueue) withdraw(w *waiter) bool {
 	return true
 }
 
-// finish ends the wait of w.
+// finish ends the wait of w. The send does not block, and the waiting goroutine wakes up on its own: it
+// may run before the mutex is released, but does not read w until it has received the handover.
 func (q *waitQueue) finish(w *waiter, h handover) {
 	w.finished = true
 	w.done <- h
@@ -215,7 +218,8 @@ func (q *waitQueue) nextFor(g *generation, i int) *waiter {
 }
 
 // deliver gives the slot on g's replica at index i to w, which nextFor has returned, and counts the
-// older waiters that it skips.
+// older waiters that it skips: those that could have used the slot, and those whose ranking is
+// outdated, which may have been able to.
 func (q *waitQueue) deliver(g *generation, i int, w *waiter, slot *llmserver.Slot) {
 	for older := w.prev; older != nil; older = older.prev {
 		if older.rankedBy != g || older.tiers[i] != 0 {

@@ -96,7 +96,8 @@ func (r *Router) republish() {
 
 // Close fails all waiting and later requests with ErrClosed and waits until the waits at agents have
 // ended. Selections in use are not touched; their slots can be released as before. A second call does
-// nothing.
+// nothing. The closed generation is stored before the queue is emptied, both under mu, so a request
+// that queues concurrently is in the queue before that, or finds the router closed.
 func (r *Router) Close() {
 	r.mu.Lock()
 	g := *r.current.Load()

@@ -10,7 +10,9 @@ import (
 	"berth/llmserver"
 )
 
-// selector is one call of Choose or Try in progress. It belongs to the request's goroutine.
+// selector is one call of Choose or Try in progress. It belongs to the request's goroutine and takes no
+// lock except in enqueue. It holds at most one slot at any time: the next replica is tried only after
+// the slot on the one before was refused and is done.
 type selector struct {
 	router  *Router
 	payload *Payload
@@ -67,9 +69,13 @@ func (s *selector) useGeneration(g *generation) {
 	}
 }
 
-// selectNow reserves the first slot in ranking order, without waiting. llmserver.ErrFull means that
-// there are replicas to wait for, or that other requests wait already: a free slot is theirs first,
-// and enqueue finds what they cannot use.
+// selectNow reserves the first slot in ranking order, without waiting for one. llmserver.ErrFull means
+// that there are replicas to wait for, or that other requests wait already: a free slot is theirs
+// first, and enqueue finds what they cannot use.
+//
+// The length is read without the mutex, so a request that queues at this moment may be overtaken by
+// this one. It is not forgotten: it tries for a slot itself once it is in the queue, and the slot that
+// this request takes is handed over when it is released.
 func (s *selector) selectNow(ctx context.Context) (*Selection, error) {
 	if s.router.queue.length.Load() > 0 {
 		return nil, llmserver.ErrFull
@@ -92,6 +98,11 @@ func (s *selector) selectNow(ctx context.Context) (*Selection, error) {
 }
 
 // tryTier tries the replicas of a tier, the least loaded first. False ends the pass.
+//
+// Checking for room and reserving are two steps, of which only the second, a compare-and-swap of the
+// gate, decides: between the two another request may take the slot. The loop then looks again. It ends,
+// since every further turn means that another request has taken a slot, which makes the replica full,
+// or that this replica is excluded or refused and is not looked at again.
 func (s *selector) tryTier(tier Tier) bool {
 	s.tier++
 	for {
@@ -122,7 +133,9 @@ func (s *selector) tryTier(tier Tier) bool {
 }
 
 // leastLoaded returns the replica of the tier with the least load among those with room that were not
-// tried yet, and whether some have no room. The load is only a hint: the reservation decides.
+// tried yet, and whether some have no room. Reserved slots count as load, so that simultaneous arrivals
+// see each other. Excluded replicas are neither chosen nor waited for; those that refused by the word
+// of their agents are only waited for.
 func (s *selector) leastLoaded(tier Tier) (best *llmserver.Replica, full bool) {
 	least := 0.0
 	for _, r := range tier.Replicas {
@@ -175,8 +188,9 @@ func (s *selector) confirmOrReject(ctx context.Context, sel *Selection) (*Select
 	return nil, nil
 }
 
-// notify calls the policy, if it learns, and the Decided hook. The slot is released if one of them
-// panics: the caller has no selection yet that it could release.
+// notify calls the policy, if it learns, and the Decided hook, with no lock held. The slot is released
+// if one of them panics: the caller has no selection yet that it could release. Release then reports an
+// outcome without dispatch, and settles what the policy has learned.
 func (s *selector) notify(sel *Selection) {
 	learner, learns := s.router.Policy().(Learner) // perhaps newer than the policy that ranked
 	decided := s.router.hooks.Decided

@@ -8,14 +8,17 @@ import (
 )
 
 // Ticket is a position in the wait queue, held by a caller that must not block because it runs in
-// virtual time. It belongs to one goroutine.
+// virtual time. It belongs to one goroutine. There is no way to give it back: the caller polls until
+// there is a result, or closes the router.
 type Ticket struct {
 	selector *selector
 	waiter   *waiter
 }
 
 // Try is Choose without blocking: it returns a selection, or a ticket for the request's position in
-// the queue, or an error. Limits.QueueTimeout does not apply; the caller decides how long to wait.
+// the queue, or an error. Limits.QueueTimeout does not apply, since the queue has no clock. Policy,
+// reservation and queue are those of Choose; only the goroutine that would block is missing, so
+// decisions in virtual time are those of a router that serves requests.
 func (r *Router) Try(ctx context.Context, p *Payload, exclude ...*llmserver.Replica) (*Selection, *Ticket, error) {
 	s := r.newSelector(p, exclude)
 	sel, err := s.selectNow(ctx)
@@ -33,6 +36,10 @@ func (r *Router) Try(ctx context.Context, p *Payload, exclude ...*llmserver.Repl
 // Poll returns the result of the wait: a selection, an error, or neither while the request waits. It
 // does not block for a slot. A slot is handed over within the call that frees it (Release, Update,
 // Refresh, Try), so the result changes only in such calls. After a result the ticket is spent.
+//
+// The handover is received from a channel of capacity 1, into which the queue has put it under the
+// mutex, so a Poll after such a call sees it. A slot that its replica rejects makes the request queue
+// again, at its old position.
 func (t *Ticket) Poll(ctx context.Context) (*Selection, error) {
 	for {
 		select {

@@ -5,9 +5,10 @@ import (
 	"time"
 )
 
-// waitForSlot queues until a slot was handed over and confirmed, or the wait has ended. It blocks. A
-// slot that its replica rejects sends the request back to the queue, at its old position and with the
-// rest of its time.
+// waitForSlot queues until a slot was handed over and confirmed, or the wait has ended. It blocks
+// without the mutex. A slot that its replica rejects sends the request back to the queue, at its old
+// position and with the rest of its time: Payload.Waited adds up all waits of a request, those of
+// earlier attempts included.
 func (s *selector) waitForSlot(ctx context.Context) (*Selection, error) {
 	began := time.Now()
 	// A context and not a timer: its end stays visible however often the request queues again.
@@ -84,7 +85,9 @@ func (s *selector) enqueue() (*waiter, error) {
 
 // awaitHandover blocks until w is finished, the timeout ends or the client disconnects. A slot that
 // arrives at the same moment as the timeout is used; after a disconnect it is passed on. In both cases
-// withdraw decides under the mutex which came first, so a slot is never left in w.done.
+// withdraw decides under the mutex which came first. If it fails, the handover is in w.done already,
+// since finish sends before it releases the mutex, so receiving it does not block, and no slot stays
+// there.
 func (r *Router) awaitHandover(ctx context.Context, w *waiter, timeout <-chan struct{}) handover {
 	select {
 	case h := <-w.done:
