@@ -10,7 +10,7 @@ import (
 )
 
 // plain are replicas on a backend whose reservations cost nothing.
-func plain(n, limit int) (replicas []*llmserver.Replica) {
+func plainReplicas(n, limit int) (replicas []*llmserver.Replica) {
 	for i := range n {
 		replicas = append(replicas, llmserver.NewReplica(llmserver.Endpoint{ID: strconv.Itoa(i), Limit: limit}, new(llmserver.HTTP)))
 	}
@@ -26,7 +26,7 @@ func BenchmarkChooseAndRelease(b *testing.B) {
 		for _, n := range []int{1, 100, 4000} {
 			b.Run(fmt.Sprint(c.class, "/", n), func(b *testing.B) {
 				b.ReportAllocs()
-				r := New(plain(n, 16), build, roomy, Hooks{})
+				r := New(plainReplicas(n, 16), build, roomy, Hooks{})
 				p := new(Payload)
 				for b.Loop() {
 					sel, err := r.Choose(b.Context(), p)
@@ -46,7 +46,7 @@ func BenchmarkHandOver(b *testing.B) {
 	for _, inLine := range []int{1, 64, 10_000} {
 		b.Run(strconv.Itoa(inLine), func(b *testing.B) {
 			b.ReportAllocs()
-			r := New(plain(1, 1), newRoundRobin, roomy, Hooks{})
+			r := New(plainReplicas(1, 1), newRoundRobin, roomy, Hooks{})
 			sel := mustChoose(b, r, "")
 			c := &selector{router: r}
 			join := func() *waiter {
@@ -86,7 +86,7 @@ func BenchmarkRefresh(b *testing.B) {
 		}
 		for _, size := range []struct{ replicas, waiting int }{{1000, 1000}, {4000, 5000}} {
 			b.Run(fmt.Sprint(c.class, "/", size.replicas, "x", size.waiting), func(b *testing.B) {
-				refreshUnderLoad(b, New(plain(size.replicas, 1), build, roomy, Hooks{}), size.waiting)
+				refreshUnderLoad(b, New(plainReplicas(size.replicas, 1), build, roomy, Hooks{}), size.waiting)
 			})
 		}
 	}

@@ -25,7 +25,7 @@ func wantRate(t *testing.T, d *drainRate, want float64) {
 	}
 }
 
-func TestASteadyRateIsKnownAfterTwoSeconds(t *testing.T) {
+func TestDrainRateIsKnownAfterTwoSeconds(t *testing.T) {
 	now, freed := time.Unix(1000, 0), uint64(500)
 	var d drainRate
 	d.observe(now, true, freed)
@@ -39,7 +39,7 @@ func TestASteadyRateIsKnownAfterTwoSeconds(t *testing.T) {
 	wantRate(t, &d, 7)
 }
 
-func TestLooksThatComeOftenerThanEachSecondChangeNothing(t *testing.T) {
+func TestDrainRateIgnoresHowOftenItIsObserved(t *testing.T) {
 	now, freed := time.Unix(1000, 0), uint64(0)
 	var d drainRate
 	for range 50 {
@@ -50,7 +50,7 @@ func TestLooksThatComeOftenerThanEachSecondChangeNothing(t *testing.T) {
 }
 
 // A stall is slow service; time without anybody in line is not.
-func TestAStallCountsAndIdleTimeDoesNot(t *testing.T) {
+func TestDrainRateCountsStallsAndNotIdleTime(t *testing.T) {
 	now, freed := time.Unix(1000, 0), uint64(0)
 	var d drainRate
 	d.observe(now, true, freed)
@@ -77,7 +77,7 @@ func TestAStallCountsAndIdleTimeDoesNot(t *testing.T) {
 }
 
 // What was freed up to the moment when the line emptied belongs to the rate.
-func TestTheLastWholeSecondBeforeTheLineEmptiesCounts(t *testing.T) {
+func TestDrainRateCountsTheIntervalBeforeTheQueueEmpties(t *testing.T) {
 	var d drainRate
 	now := time.Unix(1000, 0)
 	d.observe(now, true, 0)
@@ -85,7 +85,7 @@ func TestTheLastWholeSecondBeforeTheLineEmptiesCounts(t *testing.T) {
 	wantRate(t, &d, 5)
 }
 
-func TestRetryAfterIsTheTimeThatTheLineTakes(t *testing.T) {
+func TestRouterRetryAfterIsTheDrainTimeOfTheQueue(t *testing.T) {
 	tests := map[string]struct {
 		rate   float64
 		weight float64
@@ -110,7 +110,7 @@ func TestRetryAfterIsTheTimeThatTheLineTakes(t *testing.T) {
 }
 
 // The whole of it, at a router: one slot of a second each, and idle time in between.
-func TestTheDrainRateIsMeasuredWhileRequestsWait(t *testing.T) {
+func TestRouterMeasuresTheDrainRateWhileRequestsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1)
 		r := New(f.replicas, newByText, roomy, Hooks{})
@@ -120,9 +120,9 @@ func TestTheDrainRateIsMeasuredWhileRequestsWait(t *testing.T) {
 		crowd := func(n int) {
 			holder := mustChoose(t, r, "")
 			for range n {
-				q := begin(t, r, "")
+				q := startChoose(t, r, "")
 				synctest.Wait()
-				last := begin(t, r, "") // so that the line does not empty
+				last := startChoose(t, r, "") // so that the line does not empty
 				synctest.Wait()
 				time.Sleep(time.Second)
 				serve(t, holder)
@@ -141,12 +141,12 @@ func TestTheDrainRateIsMeasuredWhileRequestsWait(t *testing.T) {
 		time.Sleep(time.Hour)
 		crowd(5)
 		holder := mustChoose(t, r, "")
-		all := inLine(t, r, "", "", "")
+		all := queueUp(t, r, "", "", "")
 		if got := r.RetryAfter(); got < 3500*time.Millisecond || got > 4500*time.Millisecond {
 			t.Errorf("with three in line at one a second: %v", got)
 		}
 		serve(t, holder)
-		endAll(t, all)
+		releaseAll(t, all)
 		f.wantIdle(t)
 	})
 }

@@ -16,16 +16,16 @@ type modelWaiter struct {
 	place, passed int
 }
 
-// modelLine is the line as its laws say it: a slice in order of arrival.
-type modelLine []*modelWaiter
+// modelQueue is the line as its laws say it: a slice in order of arrival.
+type modelQueue []*modelWaiter
 
-func (m modelLine) index(w *waiter) int {
+func (m modelQueue) index(w *waiter) int {
 	return slices.IndexFunc(m, func(x *modelWaiter) bool { return x.waiter == w })
 }
 
 // next is law 10, word by word.
-func (m modelLine) next(i int) *modelWaiter {
-	var can modelLine
+func (m modelQueue) next(i int) *modelWaiter {
+	var can modelQueue
 	for _, w := range m {
 		if w.tiers[i] != 0 {
 			can = append(can, w)
@@ -46,11 +46,11 @@ func (m modelLine) next(i int) *modelWaiter {
 	return best
 }
 
-func TestTheLineGivesSlotsAsANaiveModelDoes(t *testing.T) {
+func TestRouterQueueAgreesWithANaiveModel(t *testing.T) {
 	const members = 3
 	rapid.Check(t, func(t *rapid.T) {
 		var l waitQueue
-		var model modelLine
+		var model modelQueue
 		var left []*modelWaiter // may line up again
 		arrivals := 0
 		insert := func(w *modelWaiter) {
@@ -142,7 +142,7 @@ func TestTheLineGivesSlotsAsANaiveModelDoes(t *testing.T) {
 }
 
 // lineOf makes a line of n waiters who rank one replica in the given tier.
-func lineOf(n int, tier uint16) *waitQueue {
+func queueOf(n int, tier uint16) *waitQueue {
 	l := new(waitQueue)
 	for range n {
 		l.push(&waiter{payload: new(Payload), tiers: []uint16{tier}, done: make(chan handover, 1)})
@@ -150,9 +150,9 @@ func lineOf(n int, tier uint16) *waitQueue {
 	return l
 }
 
-func TestOnlyTheOldestWhoRankAReplicaAreCompared(t *testing.T) {
+func TestRouterQueueComparesOnlyTheOldestWaiters(t *testing.T) {
 	for place, wins := range map[int]bool{63: true, 64: true, 65: false} {
-		l := lineOf(place-1, 2)
+		l := queueOf(place-1, 2)
 		eager := &waiter{payload: new(Payload), tiers: []uint16{1}, done: make(chan handover, 1)}
 		l.push(eager)
 		if got := l.nextFor(nil, 0); (got == eager) != wins || !wins && got != l.head {
@@ -169,8 +169,8 @@ func TestOnlyTheOldestWhoRankAReplicaAreCompared(t *testing.T) {
 	}
 }
 
-func TestAWaiterPassedOver64TimesIsNext(t *testing.T) {
-	l := lineOf(1, 2)
+func TestRouterQueueSkipsAWaiter64TimesAtMost(t *testing.T) {
+	l := queueOf(1, 2)
 	oldest := l.head
 	for n := range 65 {
 		eager := &waiter{payload: new(Payload), tiers: []uint16{1}, done: make(chan handover, 1)}
@@ -185,7 +185,7 @@ func TestAWaiterPassedOver64TimesIsNext(t *testing.T) {
 
 // outdatedLine returns a line of n waiters who rank replica a, and a last one who ranks replica b, all by an
 // earlier generation than the one returned, whose policy counts how often it is asked.
-func outdatedLine(t *testing.T, n int) (*waitQueue, *generation, *atomic.Int32) {
+func outdatedQueue(t *testing.T, n int) (*waitQueue, *generation, *atomic.Int32) {
 	f, asked := newFleet(t, 1, 1), new(atomic.Int32)
 	g := &generation{members: f.replicas, index: map[*llmserver.Replica]int{f.replicas[0]: 0, f.replicas[1]: 1}}
 	g.policy = &byText{members: f.replicas, ranks: asked}
@@ -202,8 +202,8 @@ func outdatedLine(t *testing.T, n int) (*waitQueue, *generation, *atomic.Int32) 
 	return l, g, asked
 }
 
-func TestLineRanksFewWaitersAnewForOneSlot(t *testing.T) {
-	l, g, asked := outdatedLine(t, 1000)
+func TestRouterQueueReranksFewWaitersPerSlot(t *testing.T) {
+	l, g, asked := outdatedQueue(t, 1000)
 	if w := l.nextFor(g, 0); w != l.head {
 		t.Error("the slot does not go to the oldest")
 	}
@@ -217,15 +217,15 @@ func TestLineRanksFewWaitersAnewForOneSlot(t *testing.T) {
 	}
 }
 
-func TestLineFindsTheOneTakerBehindOutdatedWaiters(t *testing.T) {
-	l, g, _ := outdatedLine(t, 1000)
+func TestRouterQueueFindsATakerBehindOutdatedWaiters(t *testing.T) {
+	l, g, _ := outdatedQueue(t, 1000)
 	if w := l.nextFor(g, 1); w != l.tail {
 		t.Error("the only one who can use the slot does not get it")
 	}
 }
 
-func TestLineRanksAWaiterWhoseTurnIsOverdue(t *testing.T) {
-	l, g, _ := outdatedLine(t, 50)
+func TestRouterQueueReranksAnOverdueWaiter(t *testing.T) {
+	l, g, _ := outdatedQueue(t, 50)
 	overdue := l.head
 	for range 40 {
 		overdue = overdue.next
@@ -240,7 +240,7 @@ func TestLineRanksAWaiterWhoseTurnIsOverdue(t *testing.T) {
 }
 
 // A waiter that is ranked anew is ranked by nothing of the ranking before, however many replicas that had.
-func TestWaiterRankedAnewForgetsTheRankingBefore(t *testing.T) {
+func TestRouterQueueWaiterForgetsItsPreviousRanking(t *testing.T) {
 	for n := range 2*sparseRanks + 2 {
 		f := newFleet(t, slices.Repeat([]int{1}, 3*sparseRanks)...)
 		g := &generation{members: f.replicas, index: make(map[*llmserver.Replica]int)}
