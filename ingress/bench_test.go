@@ -100,7 +100,7 @@ func BenchmarkPlaceAPrompt(b *testing.B) {
 		replicas = append(replicas, replicasCalled(fmt.Sprint(i))...)
 	}
 	policy := build(replicas, nil)
-	learner, size := policy.(routers.Learner), policy.(routers.Prefixed).BlockSize()
+	learner, size := policy.(routers.Learner), policy.(routers.BlockSizer).BlockSize()
 	body := []byte(`{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("a long prompt. ", 100_000/15) + `"}]}`)
 	rank := func() []uint64 {
 		blocks := hashPromptOf(b, body, "m", size)

@@ -124,14 +124,17 @@ func collectPlacing(m *model, gauge func(*prometheus.Desc, float64, ...string), 
 	for i, n := range m.router.Ranks() {
 		counter(descRanks, n, m.config.ID, [...]string{"1", "2", "3", "4+"}[i])
 	}
-	policy := m.router.Policy()
-	if p, ok := policy.(routers.Prefixed); ok {
-		bytes, evictions := p.Index()
-		gauge(descIndexBytes, float64(bytes), m.config.ID)
-		counter(descEvictions, evictions, m.config.ID)
-	}
-	if p, ok := policy.(routers.Ringed); ok {
-		counter(descRebuilds, p.Rebuilds(), m.config.ID)
+	if p, ok := m.router.Policy().(routers.Introspector); ok {
+		p.Stats(func(name string, v float64) {
+			switch name {
+			case routers.StatIndexBytes:
+				gauge(descIndexBytes, v, m.config.ID)
+			case routers.StatIndexEvictions:
+				counter(descEvictions, uint64(v), m.config.ID)
+			case routers.StatRingRebuilds:
+				counter(descRebuilds, uint64(v), m.config.ID)
+			}
+		})
 	}
 }
 

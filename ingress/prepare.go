@@ -112,7 +112,7 @@ func (x *proxyRequest) replaceModel(f openai.Fields, name string) {
 // hashPrompt sets the block hashes of the prompt if the model's policy or the decision log needs
 // them.
 func (x *proxyRequest) hashPrompt(f openai.Fields, h *openai.PromptHasher) {
-	prefixed, byPrefix := x.model.router.Policy().(routers.Prefixed)
+	prefixed, byPrefix := x.model.router.Policy().(routers.BlockSizer)
 	if !byPrefix && x.decisionLog.veil.Load() == nil {
 		return
 	}

@@ -16,16 +16,16 @@ type modelWaiter struct {
 	place, passed int
 }
 
-// modelLine is the line as its laws say it: a slice in order of arrival.
-type modelLine []*modelWaiter
+// modelQueue is the line as its laws say it: a slice in order of arrival.
+type modelQueue []*modelWaiter
 
-func (m modelLine) index(w *waiter) int {
+func (m modelQueue) index(w *waiter) int {
 	return slices.IndexFunc(m, func(x *modelWaiter) bool { return x.waiter == w })
 }
 
 // next is law 10, word by word.
-func (m modelLine) next(i int) *modelWaiter {
-	var can modelLine
+func (m modelQueue) next(i int) *modelWaiter {
+	var can modelQueue
 	for _, w := range m {
 		if w.tiers[i] != 0 {
 			can = append(can, w)
@@ -46,15 +46,15 @@ func (m modelLine) next(i int) *modelWaiter {
 	return best
 }
 
-func TestTheLineGivesSlotsAsANaiveModelDoes(t *testing.T) {
+func TestRouterQueueAgreesWithANaiveModel(t *testing.T) {
 	const members = 3
 	rapid.Check(t, func(t *rapid.T) {
-		var l line
-		var model modelLine
+		var l waitQueue
+		var model modelQueue
 		var left []*modelWaiter // may line up again
 		arrivals := 0
 		insert := func(w *modelWaiter) {
-			l.join(w.waiter)
+			l.push(w.waiter)
 			at, _ := slices.BinarySearchFunc(model, w.place, func(x *modelWaiter, place int) int { return x.place - place })
 			model = slices.Insert(model, at, w)
 		}
@@ -68,16 +68,16 @@ func TestTheLineGivesSlotsAsANaiveModelDoes(t *testing.T) {
 		tiers := rapid.SliceOfN(rapid.Uint16Range(0, 3), members, members)
 		t.Repeat(map[string]func(*rapid.T){
 			"": func(t *rapid.T) {
-				if l.length != len(model) {
-					t.Fatalf("the line's length is %d; want %d", l.length, len(model))
+				if int(l.length.Load()) != len(model) {
+					t.Fatalf("the line's length is %d; want %d", l.length.Load(), len(model))
 				}
 				w, last := l.head, (*waiter)(nil)
 				for i, x := range model {
 					if w != x.waiter || w.prev != last {
 						t.Fatalf("the line differs at %d of %d", i, len(model))
 					}
-					if w.passed != x.passed {
-						t.Fatalf("the waiter at %d was passed over %d times; want %d", i, w.passed, x.passed)
+					if w.skips != x.passed {
+						t.Fatalf("the waiter at %d was passed over %d times; want %d", i, w.skips, x.passed)
 					}
 					w, last = w.next, w
 				}
@@ -106,7 +106,7 @@ func TestTheLineGivesSlotsAsANaiveModelDoes(t *testing.T) {
 					t.Skip("nobody waits")
 				}
 				i := rapid.IntRange(0, len(model)-1).Draw(t, "who")
-				if !l.leave(model[i].waiter) {
+				if !l.withdraw(model[i].waiter) {
 					t.Fatal("a waiter could not leave")
 				}
 				left, model = append(left, model[i]), slices.Delete(model, i, i+1)
@@ -114,7 +114,7 @@ func TestTheLineGivesSlotsAsANaiveModelDoes(t *testing.T) {
 			"give": func(t *rapid.T) {
 				i := rapid.IntRange(0, members-1).Draw(t, "replica")
 				for range rapid.IntRange(1, 70).Draw(t, "slots") {
-					got, want := l.next(nil, i), model.next(i)
+					got, want := l.nextFor(nil, i), model.next(i)
 					if want == nil {
 						if got != nil {
 							t.Fatal("a waiter who cannot use the slot would get it")
@@ -124,7 +124,7 @@ func TestTheLineGivesSlotsAsANaiveModelDoes(t *testing.T) {
 					if got != want.waiter {
 						t.Fatalf("the slot goes to the %dth in line; want the %dth", model.index(got), model.index(want.waiter))
 					}
-					l.give(nil, i, got, nil)
+					l.deliver(nil, i, got, nil)
 					at := model.index(got)
 					for _, older := range model[:at] {
 						if older.tiers[i] != 0 {
@@ -132,7 +132,7 @@ func TestTheLineGivesSlotsAsANaiveModelDoes(t *testing.T) {
 						}
 					}
 					left, model = append(left, want), slices.Delete(model, at, at+1)
-					if l.leave(got) {
+					if l.withdraw(got) {
 						t.Fatal("a waiter left after it was handed a slot")
 					}
 				}
@@ -142,114 +142,114 @@ func TestTheLineGivesSlotsAsANaiveModelDoes(t *testing.T) {
 }
 
 // lineOf makes a line of n waiters who rank one replica in the given tier.
-func lineOf(n int, tier uint16) *line {
-	l := new(line)
+func queueOf(n int, tier uint16) *waitQueue {
+	l := new(waitQueue)
 	for range n {
-		l.join(&waiter{payload: new(Payload), tiers: []uint16{tier}, done: make(chan handover, 1)})
+		l.push(&waiter{payload: new(Payload), tiers: []uint16{tier}, done: make(chan handover, 1)})
 	}
 	return l
 }
 
-func TestOnlyTheOldestWhoRankAReplicaAreCompared(t *testing.T) {
+func TestRouterQueueComparesOnlyTheOldestWaiters(t *testing.T) {
 	for place, wins := range map[int]bool{63: true, 64: true, 65: false} {
-		l := lineOf(place-1, 2)
+		l := queueOf(place-1, 2)
 		eager := &waiter{payload: new(Payload), tiers: []uint16{1}, done: make(chan handover, 1)}
-		l.join(eager)
-		if got := l.next(nil, 0); (got == eager) != wins || !wins && got != l.head {
+		l.push(eager)
+		if got := l.nextFor(nil, 0); (got == eager) != wins || !wins && got != l.head {
 			t.Errorf("the %dth who ranks it best is next: %t; want %t", place, got == eager, wins)
 		}
 		for range 100 { // who cannot use it does not count
 			w := &waiter{payload: new(Payload), tiers: []uint16{0}, done: make(chan handover, 1)}
-			w.payload.place = 1
-			l.join(w)
+			w.payload.arrival = 1
+			l.push(w)
 		}
-		if got := l.next(nil, 0); (got == eager) != wins {
+		if got := l.nextFor(nil, 0); (got == eager) != wins {
 			t.Errorf("behind others who do not rank it the %dth is next: %t; want %t", place, got == eager, wins)
 		}
 	}
 }
 
-func TestAWaiterPassedOver64TimesIsNext(t *testing.T) {
-	l := lineOf(1, 2)
+func TestRouterQueueSkipsAWaiter64TimesAtMost(t *testing.T) {
+	l := queueOf(1, 2)
 	oldest := l.head
 	for n := range 65 {
 		eager := &waiter{payload: new(Payload), tiers: []uint16{1}, done: make(chan handover, 1)}
-		l.join(eager)
-		got := l.next(nil, 0)
+		l.push(eager)
+		got := l.nextFor(nil, 0)
 		if want := map[bool]*waiter{false: eager, true: oldest}[n == 64]; got != want {
 			t.Fatalf("slot %d went to the oldest: %t", n, got == oldest)
 		}
-		l.give(nil, 0, got, nil)
+		l.deliver(nil, 0, got, nil)
 	}
 }
 
 // outdatedLine returns a line of n waiters who rank replica a, and a last one who ranks replica b, all by an
 // earlier generation than the one returned, whose policy counts how often it is asked.
-func outdatedLine(t *testing.T, n int) (*line, *generation, *atomic.Int32) {
+func outdatedQueue(t *testing.T, n int) (*waitQueue, *generation, *atomic.Int32) {
 	f, asked := newFleet(t, 1, 1), new(atomic.Int32)
 	g := &generation{members: f.replicas, index: map[*llmserver.Replica]int{f.replicas[0]: 0, f.replicas[1]: 1}}
 	g.policy = &byText{members: f.replicas, ranks: asked}
-	l, earlier := new(line), *g
+	l, earlier := new(waitQueue), *g
 	for i := range n + 1 {
 		w := &waiter{payload: &Payload{Text: []byte("a")}, done: make(chan handover, 1)}
 		if i == n {
 			w.payload.Text = []byte("b")
 		}
-		w.rank(&earlier, earlier.rank(w.payload))
-		l.join(w)
+		w.setRanking(&earlier, earlier.rank(w.payload))
+		l.push(w)
 	}
 	asked.Store(0)
 	return l, g, asked
 }
 
-func TestLineRanksFewWaitersAnewForOneSlot(t *testing.T) {
-	l, g, asked := outdatedLine(t, 1000)
-	if w := l.next(g, 0); w != l.head {
+func TestRouterQueueReranksFewWaitersPerSlot(t *testing.T) {
+	l, g, asked := outdatedQueue(t, 1000)
+	if w := l.nextFor(g, 0); w != l.head {
 		t.Error("the slot does not go to the oldest")
 	}
-	if n := asked.Load(); n != nearRanks {
-		t.Errorf("%d waiters were ranked anew; want %d", n, nearRanks)
+	if n := asked.Load(); n != maxReranks {
+		t.Errorf("%d waiters were ranked anew; want %d", n, maxReranks)
 	}
-	l.give(g, 0, l.head, nil)
-	l.next(g, 0)
-	if n := asked.Load(); n != 2*nearRanks {
-		t.Errorf("%d waiters were ranked anew for two slots; want %d", n, 2*nearRanks)
+	l.deliver(g, 0, l.head, nil)
+	l.nextFor(g, 0)
+	if n := asked.Load(); n != 2*maxReranks {
+		t.Errorf("%d waiters were ranked anew for two slots; want %d", n, 2*maxReranks)
 	}
 }
 
-func TestLineFindsTheOneTakerBehindOutdatedWaiters(t *testing.T) {
-	l, g, _ := outdatedLine(t, 1000)
-	if w := l.next(g, 1); w != l.tail {
+func TestRouterQueueFindsATakerBehindOutdatedWaiters(t *testing.T) {
+	l, g, _ := outdatedQueue(t, 1000)
+	if w := l.nextFor(g, 1); w != l.tail {
 		t.Error("the only one who can use the slot does not get it")
 	}
 }
 
-func TestLineRanksAWaiterWhoseTurnIsOverdue(t *testing.T) {
-	l, g, _ := outdatedLine(t, 50)
+func TestRouterQueueReranksAnOverdueWaiter(t *testing.T) {
+	l, g, _ := outdatedQueue(t, 50)
 	overdue := l.head
 	for range 40 {
 		overdue = overdue.next
 	}
-	overdue.passed = patience - 1
+	overdue.skips = maxSkips - 1
 	clear(overdue.tiers) // by the earlier generation, in which the replica was down
-	l.next(g, 0)
-	l.give(g, 0, l.tail, nil) // passes over all who are older, ranked by g or not
-	if w := l.next(g, 0); w != overdue {
-		t.Error("the slot does not go to the one whose patience is at its end")
+	l.nextFor(g, 0)
+	l.deliver(g, 0, l.tail, nil) // passes over all who are older, ranked by g or not
+	if w := l.nextFor(g, 0); w != overdue {
+		t.Error("the slot does not go to the one whose maxSkips is at its end")
 	}
 }
 
 // A waiter that is ranked anew is ranked by nothing of the ranking before, however many replicas that had.
-func TestWaiterRankedAnewForgetsTheRankingBefore(t *testing.T) {
-	for n := range 2*fewRanked + 2 {
-		f := newFleet(t, slices.Repeat([]int{1}, 3*fewRanked)...)
+func TestRouterQueueWaiterForgetsItsPreviousRanking(t *testing.T) {
+	for n := range 2*sparseRanks + 2 {
+		f := newFleet(t, slices.Repeat([]int{1}, 3*sparseRanks)...)
 		g := &generation{members: f.replicas, index: make(map[*llmserver.Replica]int)}
 		for i, m := range f.replicas {
 			g.index[m] = i
 		}
 		w := new(waiter)
-		w.rank(g, slices.Values([]Tier{{Replicas: f.replicas[1 : n+1]}}))
-		w.rank(g, slices.Values([]Tier{{Replicas: f.replicas[:1]}}))
+		w.setRanking(g, slices.Values([]Tier{{Replicas: f.replicas[1 : n+1]}}))
+		w.setRanking(g, slices.Values([]Tier{{Replicas: f.replicas[:1]}}))
 		if i := slices.IndexFunc(w.tiers[1:], func(tier uint16) bool { return tier != 0 }); w.tiers[0] != 1 || i >= 0 {
 			t.Errorf("after a ranking of %d replicas and one of another, the tiers are %v", n, w.tiers)
 		}

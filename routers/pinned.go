@@ -6,7 +6,7 @@ import (
 	"berth/llmserver"
 )
 
-// rank is the policy's ranking for p, or the one replica that p is bound to.
+// rank returns the policy's ranking for p, or the one replica to which p is pinned.
 func (g *generation) rank(p *Payload) iter.Seq[Tier] {
 	if p.PinnedTo == nil {
 		return g.policy.Rank(p)
@@ -18,7 +18,7 @@ func (g *generation) rank(p *Payload) iter.Seq[Tier] {
 	}
 }
 
-// eligible are the members that may serve p.
+// eligible returns the members that may serve p. The result must not be changed.
 func (g *generation) eligible(p *Payload) []*llmserver.Replica {
 	if p.PinnedTo == nil {
 		return g.members

@@ -13,7 +13,7 @@ import (
 )
 
 // beginBound calls Choose for a request that is bound to one replica.
-func beginBound(t *testing.T, r *Router, only *llmserver.Replica) *request {
+func startPinned(t *testing.T, r *Router, only *llmserver.Replica) *request {
 	q := &request{payload: Payload{PinnedTo: only}, done: make(chan struct{}), cancel: func(error) {}}
 	began := time.Now()
 	go func() {
@@ -24,7 +24,7 @@ func beginBound(t *testing.T, r *Router, only *llmserver.Replica) *request {
 	return q
 }
 
-func TestABoundRequestGoesToItsReplicaWhateverThePolicySays(t *testing.T) {
+func TestRouterPinnedRequestGoesToItsReplica(t *testing.T) {
 	onEveryPolicy(t, func(t *testing.T, fleet *fleet, build Builder, _ int) {
 		r := New(fleet.replicas, build, roomy, Hooks{})
 		for _, only := range fleet.replicas {
@@ -42,7 +42,7 @@ func TestABoundRequestGoesToItsReplicaWhateverThePolicySays(t *testing.T) {
 	})
 }
 
-func TestABoundRequestDoesNotMoveThePolicy(t *testing.T) {
+func TestRouterPinnedRequestDoesNotAskThePolicy(t *testing.T) {
 	f := newFleet(t, 4, 4)
 	var ranks atomic.Int32
 	r := New(f.replicas, func(members []*llmserver.Replica, _ Policy) Policy { return &byText{members, &ranks} }, roomy, Hooks{})
@@ -57,20 +57,20 @@ func TestABoundRequestDoesNotMoveThePolicy(t *testing.T) {
 }
 
 // It waits for its replica while another is free, and leaves that to others, before it in line and behind.
-func TestABoundRequestWaitsForItsReplicaAlone(t *testing.T) {
+func TestRouterPinnedRequestWaitsForItsReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1, 1)
 		r := New(f.replicas, newByText, roomy, Hooks{})
 		holder := mustChoose(t, r, "a")
-		bound := beginBound(t, r, f.replicas[0])
+		bound := startPinned(t, r, f.replicas[0])
 		synctest.Wait()
-		if bound.ended() || r.QueueLength() != 1 {
+		if bound.returned() || r.QueueLength() != 1 {
 			t.Fatalf("it is not in line: %v", bound.err)
 		}
 		for range 3 {
-			other := begin(t, r, "ab")
+			other := startChoose(t, r, "ab")
 			synctest.Wait()
-			if !other.ended() || other.sel.Replica() != f.replicas[1] {
+			if !other.returned() || other.sel.Replica() != f.replicas[1] {
 				t.Fatal("another request is held up by one that cannot use the free slot")
 			}
 			serve(t, other.sel)
@@ -86,7 +86,7 @@ func TestABoundRequestWaitsForItsReplicaAlone(t *testing.T) {
 	})
 }
 
-func TestABoundRequestIsToldWhenItsReplicaIsNotToBeHad(t *testing.T) {
+func TestRouterPinnedRequestFailsWithoutItsReplica(t *testing.T) {
 	f := newFleet(t, 1, 1)
 	r := New(f.replicas, newByText, roomy, Hooks{})
 	refused := func(only *llmserver.Replica, said string, exclude ...*llmserver.Replica) {
@@ -102,16 +102,16 @@ func TestABoundRequestIsToldWhenItsReplicaIsNotToBeHad(t *testing.T) {
 	refused(newFleet(t, 1).replicas[0], "none of 0")
 }
 
-func TestABoundWaitEndsWhenItsReplicaLeaves(t *testing.T) {
+func TestRouterPinnedWaitEndsWhenTheReplicaLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1, 1)
 		r := New(f.replicas, newByText, roomy, Hooks{})
 		holder := mustChoose(t, r, "a")
-		bound := beginBound(t, r, f.replicas[0])
+		bound := startPinned(t, r, f.replicas[0])
 		synctest.Wait()
 		r.Update(slices.Clone(f.replicas), newByText, roomy)
 		synctest.Wait()
-		if bound.ended() {
+		if bound.returned() {
 			t.Fatalf("a change that keeps its replica ended it: %v", bound.err)
 		}
 		r.Update(f.replicas[1:], newByText, roomy)
@@ -125,12 +125,12 @@ func TestABoundWaitEndsWhenItsReplicaLeaves(t *testing.T) {
 }
 
 // A replica that drains takes nothing new: a request that is bound to it waits no longer, though the others have room.
-func TestABoundWaitEndsWhenItsReplicaDrains(t *testing.T) {
+func TestRouterPinnedWaitEndsWhenTheReplicaDrains(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1, 1)
-		r := watching(f, newByText, roomy)
+		r := newWatchingRouter(f, newByText, roomy)
 		holder := mustChoose(t, r, "a")
-		bound := beginBound(t, r, f.replicas[0])
+		bound := startPinned(t, r, f.replicas[0])
 		synctest.Wait()
 		f.replicas[0].Drain()
 		<-bound.done
@@ -141,7 +141,7 @@ func TestABoundWaitEndsWhenItsReplicaDrains(t *testing.T) {
 	})
 }
 
-func TestABoundRequestHasLostNobody(t *testing.T) {
+func TestRouterPinnedRequestHasNoPreferredReplica(t *testing.T) {
 	onEveryPolicy(t, func(t *testing.T, fleet *fleet, build Builder, _ int) {
 		r := New(fleet.replicas, build, roomy, Hooks{Decided: func(d Decision) {
 			if _, preferred, lost := d.Explain(nil, 10); preferred != nil || lost != "" || d.Rank != 1 {

@@ -12,40 +12,40 @@ import (
 	"berth/llmserver/agent"
 )
 
-func TestManyWhoWaitHoldOnePlaceInAnAgentsLine(t *testing.T) {
+func TestRouterAgentWaitIsOnePerIngress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := agent.NewTable(2)
 		in := newIngress(t, roomy, table)
 		defer in.close(t)
 		runs := fill(t, table)
-		all := lineUp(t, in.Router, "", "", "", "")
-		wantWaiting(t, table, 1)
+		all := queueUpAtAgents(t, in.Router, "", "", "", "")
+		wantAgentWaits(t, table, 1)
 		runs[0].Finish()
 		wantServed(t, all, 0)
-		wantWaiting(t, table, 1)
+		wantAgentWaits(t, table, 1)
 		runs[1].Finish()
 		wantServed(t, all, 0, 1)
 		serve(t, all[0].sel)
 		serve(t, all[1].sel)
 		wantServed(t, all, 0, 1, 2, 3)
-		wantWaiting(t, table, 0)
+		wantAgentWaits(t, table, 0)
 		serve(t, all[2].sel)
 		serve(t, all[3].sel)
 	})
 }
 
-func TestAPlaceIsGivenUpWhenNobodyWaitsAnyMore(t *testing.T) {
+func TestRouterAgentWaitEndsWithTheLastWaiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := agent.NewTable(1)
 		in := newIngress(t, roomy, table)
 		defer in.close(t)
 		runs := fill(t, table)
-		all := lineUp(t, in.Router, "", "")
-		wantWaiting(t, table, 1)
+		all := queueUpAtAgents(t, in.Router, "", "")
+		wantAgentWaits(t, table, 1)
 		all[0].cancel(context.Canceled)
-		wantWaiting(t, table, 1)
+		wantAgentWaits(t, table, 1)
 		all[1].cancel(context.Canceled)
-		wantWaiting(t, table, 0)
+		wantAgentWaits(t, table, 0)
 		runs[0].Finish()
 		if r := table.Read(); r.Ongoing != 0 || r.Totals.Reserved != 0 {
 			t.Errorf("nobody waits, and the agent has %+v", r)
@@ -57,20 +57,20 @@ func TestAPlaceIsGivenUpWhenNobodyWaitsAnyMore(t *testing.T) {
 }
 
 // Whoever lines up while a place is being given up is not forgotten.
-func TestWhoComesAsAPlaceIsGivenUpGetsAPlace(t *testing.T) {
+func TestRouterAgentWaitRestartsForARequestThatComesAsItEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := agent.NewTable(1)
 		in := newIngress(t, roomy, table)
 		defer in.close(t)
 		in.backends[0].dying = time.Second
 		runs := fill(t, table)
-		first := lineUp(t, in.Router, "")[0]
-		wantWaiting(t, table, 1)
+		first := queueUpAtAgents(t, in.Router, "")[0]
+		wantAgentWaits(t, table, 1)
 		first.cancel(context.Canceled)
-		wantWaiting(t, table, 0)
-		all := lineUp(t, in.Router, "")
+		wantAgentWaits(t, table, 0)
+		all := queueUpAtAgents(t, in.Router, "")
 		time.Sleep(time.Second)
-		wantWaiting(t, table, 1)
+		wantAgentWaits(t, table, 1)
 		runs[0].Finish()
 		wantServed(t, all, 0)
 		serve(t, all[0].sel)
@@ -78,17 +78,17 @@ func TestWhoComesAsAPlaceIsGivenUpGetsAPlace(t *testing.T) {
 }
 
 // Those who wait may by then want other agents alone.
-func TestASoughtSlotThatNobodyWantsIsGivenBack(t *testing.T) {
+func TestRouterAgentWaitReturnsASurplusSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := agent.NewTable(1), agent.NewTable(1)
 		in := newIngress(t, roomy, a, b)
 		defer in.close(t)
 		onA, onB := fill(t, a), fill(t, b)
-		all := lineUp(t, in.Router, "a", "b")
+		all := queueUpAtAgents(t, in.Router, "a", "b")
 		all[0].cancel(context.Canceled)
-		settle()
+		waitSettled()
 		onA[0].Finish()
-		wantWaiting(t, a, 0)
+		wantAgentWaits(t, a, 0)
 		if r := a.Read(); r.Ongoing != 0 || in.replicas[0].Usage().Ongoing() != 0 {
 			t.Errorf("nobody wants that agent; there it is %+v, here %+v", r, in.replicas[0].Usage())
 		}
@@ -98,15 +98,15 @@ func TestASoughtSlotThatNobodyWantsIsGivenBack(t *testing.T) {
 	})
 }
 
-func TestASoughtSlotGoesToWhoWantsItMostAtThatMoment(t *testing.T) {
+func TestRouterAgentWaitDeliversToTheBestWaiterOfTheMoment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := agent.NewTable(1), agent.NewTable(1)
 		in := newIngress(t, roomy, a, b)
 		defer in.close(t)
 		onA, onB := fill(t, a), fill(t, b)
-		all := lineUp(t, in.Router, "ab", "ba", "ba")
-		wantWaiting(t, a, 1)
-		wantWaiting(t, b, 1)
+		all := queueUpAtAgents(t, in.Router, "ab", "ba", "ba")
+		wantAgentWaits(t, a, 1)
+		wantAgentWaits(t, b, 1)
 		onB[0].Finish()
 		wantServed(t, all, 1)
 		onA[0].Finish()
@@ -122,7 +122,7 @@ func TestASoughtSlotGoesToWhoWantsItMostAtThatMoment(t *testing.T) {
 }
 
 // An agent that refuses at once what should wait must not be asked in a tight loop.
-func TestASeekThatIsRefusedRests(t *testing.T) {
+func TestRouterAgentWaitPausesAfterARefusal(t *testing.T) {
 	for name, err := range map[string]error{"full": llmserver.ErrFull, "unknown token": llmserver.ErrToken} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -131,7 +131,7 @@ func TestASeekThatIsRefusedRests(t *testing.T) {
 				defer in.close(t)
 				runs := fill(t, table)
 				in.backends[0].refusal.Store(&llmserver.ErrFull)
-				all := lineUp(t, in.Router, "")
+				all := queueUpAtAgents(t, in.Router, "")
 				in.backends[0].refusal.Store(&err)
 				before := in.backends[0].asked.Load()
 				time.Sleep(10 * time.Second)
@@ -140,7 +140,7 @@ func TestASeekThatIsRefusedRests(t *testing.T) {
 				}
 				in.backends[0].refusal.Store(nil)
 				runs[0].Finish()
-				time.Sleep(2 * seekPause)
+				time.Sleep(2 * agentWaitPause)
 				wantServed(t, all, 0)
 				serve(t, all[0].sel)
 			})
@@ -148,21 +148,21 @@ func TestASeekThatIsRefusedRests(t *testing.T) {
 	}
 }
 
-func TestASeekAtAnAgentThatHasGoneDownLeavesTheLineToTheOthers(t *testing.T) {
+func TestRouterAgentWaitOfADeadAgentLeavesTheQueueToOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := agent.NewTable(1), agent.NewTable(1)
 		in := newIngress(t, roomy, a, b)
 		defer in.close(t)
 		onA, onB := fill(t, a), fill(t, b)
-		all := lineUp(t, in.Router, "ab", "ab", "a")
-		wantWaiting(t, a, 1)
+		all := queueUpAtAgents(t, in.Router, "ab", "ab", "a")
+		wantAgentWaits(t, a, 1)
 		in.backends[0].fault.Store(&llmserver.ErrBroken)
 		onA[0].Finish() // granted, but nobody hears of it
-		settle()
+		waitSettled()
 		if r := a.Read(); r.Ongoing != 0 || r.Released != 1 {
 			t.Errorf("a reply was lost, and %+v", r)
 		}
-		if all[2].ended() {
+		if all[2].returned() {
 			t.Errorf("who could use that agent alone waits no longer: %v", all[2].err)
 		}
 		asked := in.backends[0].asked.Load()
@@ -183,16 +183,16 @@ func TestASeekAtAnAgentThatHasGoneDownLeavesTheLineToTheOthers(t *testing.T) {
 	})
 }
 
-func TestASeekAtAnAgentThatDrainsEnds(t *testing.T) {
+func TestRouterAgentWaitEndsWhenTheAgentDrains(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := agent.NewTable(1), agent.NewTable(1)
 		in := newIngress(t, roomy, a, b)
 		defer in.close(t)
 		onA, onB := fill(t, a), fill(t, b)
-		all := lineUp(t, in.Router, "", "")
-		wantWaiting(t, a, 1)
+		all := queueUpAtAgents(t, in.Router, "", "")
+		wantAgentWaits(t, a, 1)
 		a.Drain()
-		wantWaiting(t, a, 0)
+		wantAgentWaits(t, a, 0)
 		asked := in.backends[0].asked.Load()
 		onA[0].Finish()
 		<-a.Drained()
@@ -208,21 +208,21 @@ func TestASeekAtAnAgentThatDrainsEnds(t *testing.T) {
 	})
 }
 
-func TestAPlaceAtAnAgentThatHasLeftIsGivenUp(t *testing.T) {
+func TestRouterAgentWaitEndsWhenTheReplicaLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := agent.NewTable(1), agent.NewTable(1)
 		in := newIngress(t, roomy, a, b)
 		defer in.close(t)
 		onA, onB := fill(t, a), fill(t, b)
-		all := lineUp(t, in.Router, "", "")
-		wantWaiting(t, a, 1)
+		all := queueUpAtAgents(t, in.Router, "", "")
+		wantAgentWaits(t, a, 1)
 		in.Update(in.replicas[1:], newByText, roomy)
-		wantWaiting(t, a, 0)
-		wantWaiting(t, b, 1)
+		wantAgentWaits(t, a, 0)
+		wantAgentWaits(t, b, 1)
 		onB[0].Finish()
 		wantServed(t, all, 0)
 		in.Update(in.replicas, newByText, roomy) // and one that comes is asked
-		wantWaiting(t, a, 1)
+		wantAgentWaits(t, a, 1)
 		onA[0].Finish()
 		wantServed(t, all, 0, 1)
 		serve(t, all[0].sel)
@@ -230,19 +230,19 @@ func TestAPlaceAtAnAgentThatHasLeftIsGivenUp(t *testing.T) {
 	})
 }
 
-func TestClosingEndsWhatSeeksAndWhoWaits(t *testing.T) {
+func TestRouterAgentWaitEndsWithClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := agent.NewTable(1)
 		in := newIngress(t, roomy, table)
 		defer in.close(t)
 		in.backends[0].dying = time.Second
 		fill(t, table)
-		all := lineUp(t, in.Router, "", "")
-		wantWaiting(t, table, 1)
+		all := queueUpAtAgents(t, in.Router, "", "")
+		wantAgentWaits(t, table, 1)
 		began := time.Now()
 		in.Close()
-		if took := time.Since(began); took != time.Second || len(in.seeking) != 0 {
-			t.Errorf("it took %v, and %d still seek; want it to wait for the last", took, len(in.seeking))
+		if took := time.Since(began); took != time.Second || len(in.agentWaits) != 0 {
+			t.Errorf("it took %v, and %d still seek; want it to wait for the last", took, len(in.agentWaits))
 		}
 		synctest.Wait()
 		for _, q := range all {
@@ -253,22 +253,22 @@ func TestClosingEndsWhatSeeksAndWhoWaits(t *testing.T) {
 	})
 }
 
-func TestAWaitForAnAgentEndsAtItsDeadline(t *testing.T) {
+func TestRouterAgentWaitEndsAtTheQueueTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := agent.NewTable(1)
 		in := newIngress(t, Limits{MaxQueued: -1, QueueTimeout: 100 * time.Second}, table)
 		defer in.close(t)
 		fill(t, table)
-		q := begin(t, in.Router, "")
+		q := startChoose(t, in.Router, "")
 		<-q.done
 		if q.err != ErrQueueTimeout || q.took < 100*time.Second || q.took > 101*time.Second {
 			t.Errorf("%v after %v", q.err, q.took)
 		}
-		wantWaiting(t, table, 0)
+		wantAgentWaits(t, table, 0)
 	})
 }
 
-func TestHowAPlaceInAnAgentsLineEndsIsTold(t *testing.T) {
+func TestRouterAgentWaitReportsItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := agent.NewTable(1)
 		in := newIngress(t, roomy, table)
@@ -279,14 +279,14 @@ func TestHowAPlaceInAnAgentsLineEndsIsTold(t *testing.T) {
 		}})
 		in.replicas[0].OnChange(in.Refresh)
 		runs := fill(t, table)
-		all := lineUp(t, in.Router, "a")
+		all := queueUpAtAgents(t, in.Router, "a")
 		runs[0].Finish()
 		wantServed(t, all, 0)
 		dispatch(t, all[0])
 		all[0].sel.Release()
 		runs = fill(t, table)
-		lineUp(t, in.Router, "a")[0].cancel(nil)
-		settle()
+		queueUpAtAgents(t, in.Router, "a")[0].cancel(nil)
+		waitSettled()
 		if want := []string{"a true <nil>", "a false context canceled"}; !slices.Equal(told, want) {
 			t.Errorf("told %q; want %q", told, want)
 		}
