@@ -68,7 +68,7 @@ A replica that is removed or restarted finishes its requests; the new process st
 	flags.StringVar(&f.trace, "trace", "", "file with the recorded traffic")
 	flags.StringVar(&f.model, "model", "", "model to replay, if a decision log has several")
 	flags.IntVar(&f.textBlock, "text-block-bytes", replay.TextBlock, "size of a prefix cache block in bytes, for traces with text")
-	flags.IntVar(&f.options.Coarse, "policy-block", 1, "number of trace blocks per block that policies see")
+	flags.IntVar(&f.options.PolicyBlock, "policy-block", 1, "number of trace blocks per block that policies see")
 	flags.StringSliceVar(&f.policies, "policy", []string{"all"}, "names of the policies to compare")
 	flags.IntVar(&f.options.Replicas, "replicas", 8, "number of replicas")
 	flags.IntVar(&f.options.MaxOngoing, "max-ongoing-requests", 64, "slots per replica")
@@ -99,7 +99,7 @@ func (f *replayFlags) validate() error {
 		return errors.New("--speed must be above 0")
 	case f.textBlock < 4:
 		return errors.New("--text-block-bytes must be at least 4")
-	case o.Coarse < 1:
+	case o.PolicyBlock < 1:
 		return errors.New("--policy-block must be at least 1")
 	case f.seeds < 1 || f.seeds%2 == 0:
 		return errors.New("--seeds must be an odd number")
@@ -129,7 +129,7 @@ func (f *replayFlags) run(ctx context.Context, out, progress io.Writer) error {
 	if err := f.validate(); err != nil {
 		return err
 	}
-	policies, err := replay.Find(f.policies...)
+	policies, err := replay.FindPolicies(f.policies...)
 	if err != nil {
 		return err
 	}
@@ -140,17 +140,17 @@ func (f *replayFlags) run(ctx context.Context, out, progress io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if trace, err = trace.Of(f.model); err != nil {
+	if trace, err = trace.ForModel(f.model); err != nil {
 		return err
 	}
 	bySeed := make([][]*replay.Result, len(policies))
 	for seed := range uint64(f.seeds) {
 		o := f.options
 		o.Seed += seed
-		arranged := trace.Arrange(o.Seed, f.sessionGap).Limit(f.limit)
+		arranged := trace.ScheduleSessions(o.Seed, f.sessionGap).Limit(f.limit)
 		for i, policy := range policies {
-			o.Progress = func(over, all int) {
-				fmt.Fprintf(progress, "\r\x1b[K%s, seed %d: %d %%", policy.Name, o.Seed, 100*over/all)
+			o.Progress = func(finished, all int) {
+				fmt.Fprintf(progress, "\r\x1b[K%s, seed %d: %d %%", policy.Name, o.Seed, 100*finished/all)
 			}
 			result, err := replay.Run(ctx, arranged, policy, o)
 			fmt.Fprint(progress, "\r\x1b[K")

@@ -69,14 +69,14 @@ func TestReplayIsDeterministic(t *testing.T) {
 
 func TestReplayRejectsInvalidFlags(t *testing.T) {
 	for args, want := range map[string]string{
-		"--policy nobody":          `there is no policy "nobody"`,
+		"--policy nobody":          `no policy "nobody"`,
 		"--replicas 0":             "--replicas must be",
 		"--speed 0":                "--speed must be",
 		"--seeds 2":                "--seeds must be",
 		"--format xml":             "--format must be",
 		"--remove b":               "--remove must be of the form b@900s",
-		"--restart z@1s":           `there is no replica "z" to restart`,
-		"--model other":            `there is no model "other"`,
+		"--restart z@1s":           `no replica "z" to restart`,
+		"--model other":            `no model "other"`,
 		"--policy-block 0":         "--policy-block must be",
 		"--text-block-bytes 1":     "--text-block-bytes must be",
 		"--trace /nowhere":         "no such file",
