@@ -97,7 +97,7 @@ type Model struct {
 	ConnectTimeout     time.Duration
 	SendTimeout        time.Duration // how long a replica may read nothing of a request; > 0
 	FirstByteTimeout   time.Duration // of a stream, from its dispatch; 0: none
-	GapTimeout         time.Duration // between bytes of a stream; 0: none
+	IdleTimeout        time.Duration // between bytes of a stream; 0: none
 
 	// UnstreamedFirstByteTimeout is that of a request that is not streamed; 0: none.
 	UnstreamedFirstByteTimeout time.Duration

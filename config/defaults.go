@@ -58,7 +58,7 @@ func defaultModel() Model {
 		ConnectTimeout:     5 * time.Second,
 		SendTimeout:        2 * time.Minute,
 		FirstByteTimeout:   10 * time.Minute,
-		GapTimeout:         5 * time.Minute,
+		IdleTimeout:        5 * time.Minute,
 
 		UnstreamedFirstByteTimeout: 30 * time.Minute,
 

@@ -97,7 +97,7 @@ func TestTheExampleShowsEveryKey(t *testing.T) {
 		"llm_configs.model_loading_config": r.modelLoading(new(Model)),
 		"llm_configs.deployment_config":    r.deployment(&simulated),
 		"llm_configs.deployment_config.request_router_config": r.requestRouter(new(Router)),
-		"llm_configs.timeouts":                                r.timeouts(new(Model)),
+		"llm_configs.timeouts":                                r.timeoutConfig(new(Model)),
 		"llm_configs.replicas":                                r.replica(new(Replica)),
 		"llm_configs.simulated":                               r.simulated(new(Simulated)),
 	} {

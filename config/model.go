@@ -43,7 +43,6 @@ func (r *reader) model(n *node) {
 		r.list(r.replicaOf(&m))(replicas)
 	}
 	r.checkAuthority(&m, n)
-	r.checkTimeouts(&m, n.get("timeouts"))
 	r.config.Models = append(r.config.Models, m)
 }
 
@@ -57,11 +56,25 @@ func (r *reader) checkAuthority(m *Model, n *node) {
 	}
 }
 
-// checkTimeouts reports a bound that another one always comes before.
+// timeouts reads the timeouts of a model and checks them against each other.
+func (r *reader) timeouts(m *Model) func(*node) {
+	return func(n *node) {
+		n = r.currentKeys(n, renamedTimeouts)
+		r.object(r.timeoutConfig(m))(n)
+		r.checkTimeouts(m, n)
+	}
+}
+
+// checkTimeouts reports timeouts that can never fire because total_s fires first.
 func (r *reader) checkTimeouts(m *Model, timeouts *node) {
-	for key, d := range map[string]time.Duration{"first_byte_s": m.FirstByteTimeout, "gap_s": m.GapTimeout, "unstreamed_first_byte_s": m.UnstreamedFirstByteTimeout} {
+	for key, d := range map[string]time.Duration{
+		"first_byte_s":            m.FirstByteTimeout,
+		"idle_s":                  m.IdleTimeout,
+		"unstreamed_first_byte_s": m.UnstreamedFirstByteTimeout,
+	} {
 		if n := timeouts.get(key); n != nil && m.TotalTimeout > 0 && d >= m.TotalTimeout {
-			r.fail(n.at, "%s has no effect: total_s ends every request after %v s; make it shorter or remove it", key, m.TotalTimeout.Seconds())
+			r.fail(n.at, "%s has no effect: total_s ends every request after %v s; make it shorter or remove it",
+				key, m.TotalTimeout.Seconds())
 		}
 	}
 }

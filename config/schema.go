@@ -82,7 +82,7 @@ func (r *reader) modelConfig(m *Model) fields {
 		"served_model_name":    r.label(&m.ServedName),
 		"aliases":              r.list(r.aliasOf(m)),
 		"deployment_config":    r.object(r.deployment(m), rayDeployment...),
-		"timeouts":             r.object(r.timeouts(m)),
+		"timeouts":             r.timeouts(m),
 		"stream_keepalive_s":   r.timeout(&m.StreamKeepAlive),
 		"max_attempts":         whole(r, &m.MaxAttempts, 1, 100),
 		"slot_authority":       r.oneOf(&m.SlotAuthority, IngressCounts, ReplicaCounts),
@@ -122,12 +122,12 @@ func (r *reader) requestRouter(router *Router) fields {
 	}
 }
 
-func (r *reader) timeouts(m *Model) fields {
+func (r *reader) timeoutConfig(m *Model) fields {
 	return fields{
 		"connect_s":               r.seconds(&m.ConnectTimeout, moment),
 		"send_s":                  r.seconds(&m.SendTimeout, moment),
 		"first_byte_s":            r.timeout(&m.FirstByteTimeout),
-		"gap_s":                   r.timeout(&m.GapTimeout),
+		"idle_s":                  r.timeout(&m.IdleTimeout),
 		"unstreamed_first_byte_s": r.timeout(&m.UnstreamedFirstByteTimeout),
 		"total_s":                 r.timeout(&m.TotalTimeout),
 	}

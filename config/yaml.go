@@ -115,7 +115,7 @@ func (w *writer) model(m Model) {
 	w.key(3, "connect_s", m.ConnectTimeout.Seconds())
 	w.key(3, "send_s", m.SendTimeout.Seconds())
 	w.key(3, "first_byte_s", m.FirstByteTimeout.Seconds())
-	w.key(3, "gap_s", m.GapTimeout.Seconds())
+	w.key(3, "idle_s", m.IdleTimeout.Seconds())
 	w.key(3, "unstreamed_first_byte_s", m.UnstreamedFirstByteTimeout.Seconds())
 	w.key(3, "total_s", m.TotalTimeout.Seconds())
 	w.key(2, "stream_keepalive_s", m.StreamKeepAlive.Seconds())

@@ -81,7 +81,7 @@ func TestAttemptEndsBeforeTheNextOne(t *testing.T) {
 		return attempts{b, &mu, &contexts}, err
 	}
 	m := modelOn("m", upstream(t, ok), upstream(t, ok))
-	m.FirstByteTimeout, m.GapTimeout = time.Hour, time.Hour
+	m.FirstByteTimeout, m.IdleTimeout = time.Hour, time.Hour
 	f.mustApply(m)
 	if r := f.post("/v1/completions", streamed("m")); r.body != "ok" {
 		t.Errorf("got %d %s", r.StatusCode, r.body)
