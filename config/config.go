@@ -13,7 +13,9 @@ type Config struct {
 	Auth    Auth
 	Session Session
 
-	ExtraPaths []string // of POST requests that are forwarded in addition to the known ones; /* at the end matches all paths below
+	// ExtraPaths are paths of POST requests that are forwarded in addition to the known ones. /* at the
+	// end matches all paths below.
+	ExtraPaths []string
 
 	DecisionHeaders bool // responses have headers that describe the choice of the replica
 	DecisionLog     DecisionLog
@@ -41,8 +43,8 @@ type DecisionLog struct {
 // HTTP configures the listener for clients.
 type HTTP struct {
 	Address          string // host:port to listen on
-	MaxBodyBytes     int64  // limit of one request body
-	MaxBufferedBytes int64  // limit of all request bodies in memory; at least MaxBodyBytes, or 0: derived from the memory
+	MaxBodyBytes     int64  // of one request body
+	MaxBufferedBytes int64  // of all request bodies in memory; >= MaxBodyBytes, or 0: derived
 	MaxConnections   int    // of clients; 0: derived from the limit of descriptors
 	BodyTimeout      time.Duration
 	SendTimeout      time.Duration // of a write without progress; > 0
@@ -104,12 +106,12 @@ type Model struct {
 	// UnstreamedFirstByteTimeout is the FirstByteTimeout of requests that are not streamed; 0: none.
 	UnstreamedFirstByteTimeout time.Duration
 
-	TotalTimeout    time.Duration // of any request, from its header, including the wait in the queue; 0: none
-	StreamKeepAlive time.Duration // idle time of an event stream after which a comment is written; 0: never
+	TotalTimeout    time.Duration // of any request, with its wait in the queue; 0: none
+	StreamKeepAlive time.Duration // idle time of an event stream before a comment; 0: never
 	MaxAttempts     int           // per request
 
 	SlotAuthority string // [IngressCounts] or [ReplicaCounts]
-	SlotSecretEnv string // environment variable with the secret of the replicas' agents; empty: none
+	SlotSecretEnv string // environment variable with the agents' secret; empty: none
 
 	Replicas  []Replica  // empty exactly if Simulated is set
 	Simulated *Simulated // nil: real replicas

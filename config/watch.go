@@ -14,7 +14,7 @@ type Watcher struct {
 	Path    string
 	Checks  Checks
 	Every   time.Duration    // interval between two reads of the files; > 0
-	Signals <-chan os.Signal // each reloads, whether the files have changed or not; nil: none; must not be closed
+	Signals <-chan os.Signal // each reloads, changed or not; nil: none; never closed
 	Running *Config          // the configuration in effect; nil: none
 
 	// Reload is called with the result of each load, as [Load] returns it, by the goroutine of Run.

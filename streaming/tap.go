@@ -16,7 +16,7 @@ type Tap struct {
 	Done   bool // "data: [DONE]" was relayed
 	Failed bool // an error event of the upstream was relayed
 
-	FirstContent time.Time      // when the first event with content had been written; zero if there was none
+	FirstContent time.Time      // when the first event with content was written; or zero
 	Gaps         InterTokenGaps // between the events with content
 
 	counts      usageCounts
