@@ -18,10 +18,10 @@ func (r *reader) currentKeys(n *node, renamed map[string]string) *node {
 		case !ok:
 			current.nodes = append(current.nodes, child)
 		case n.get(name) != nil:
-			r.fail(child.key, "%s is the former name of %s, and both are set; remove %s", child.name, name, child.name)
+			r.problemf(child.key, "%s is the former name of %s, and both are set; remove %s", child.name, name, child.name)
 		default:
-			r.warn(child.key, "%s is now called %s; rename it, since the next release rejects the former name", child.name, name)
-			current.nodes = append(current.nodes, child.called(name, child.key))
+			r.warnf(child.key, "%s is now called %s; rename it, since the next release rejects the former name", child.name, name)
+			current.nodes = append(current.nodes, child.withName(name, child.key))
 		}
 	}
 	return &current

@@ -103,7 +103,8 @@ func TestRelayBlamesClientOnceItsContextEnded(t *testing.T) {
 	}
 }
 
-// A retainingWriter fails every write and retains its bytes, as the frame writer of an HTTP/2 connection may.
+// A retainingWriter fails every write and retains its bytes, as the frame writer of an HTTP/2
+// connection may.
 type retainingWriter struct {
 	*recorder
 	kept []byte

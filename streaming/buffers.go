@@ -2,8 +2,8 @@ package streaming
 
 import "sync"
 
-// Most events fit a small buffer, of which each open stream holds one. A stream moves to a large one
-// when an event does not fit.
+// Most events fit a small buffer, of which each open stream holds one. A stream moves to a large
+// one when an event does not fit.
 const (
 	smallBuffer = 4 << 10
 	largeBuffer = 64 << 10
@@ -15,8 +15,8 @@ var (
 )
 
 // getBuffer returns a buffer of smallBuffer or largeBuffer bytes, at least size if size is at most
-// largeBuffer. The caller returns it by putBuffer, but not after a failed Write: the frame writer of
-// an HTTP/2 connection may still be reading from it then.
+// largeBuffer. The caller returns it by putBuffer, but not after a failed Write: the frame writer
+// of an HTTP/2 connection may still be reading from it then.
 func getBuffer(size int) []byte {
 	if size <= smallBuffer {
 		return smallBuffers.Get().(*[smallBuffer]byte)[:]

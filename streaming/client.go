@@ -73,7 +73,8 @@ func (c *clientWriter) write(p []byte, flush bool) (int, error) {
 	return n, nil
 }
 
-// writeError wraps the error of a write in ErrClientGone and records whether the watchdog caused it.
+// writeError wraps the error of a write in ErrClientGone and records whether the watchdog caused
+// it.
 func (c *clientWriter) writeError(err error) error {
 	if c.watchdog.stop() {
 		c.Stalled = true

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// A piecewiseBody is read in pieces of one size, with io.EOF along with the last piece or in a read of its own.
+// A piecewiseBody is read in pieces of one size, with io.EOF along with the last piece or in a read
+// of its own.
 type piecewiseBody struct {
 	rest  string
 	size  int
@@ -27,8 +28,8 @@ func (c *piecewiseBody) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// countLastWriteCalls relays body and returns how often BeforeLastWrite was called. It fails the test
-// if the body had not ended by then.
+// countLastWriteCalls relays body and returns how often BeforeLastWrite was called. It fails the
+// test if the body had not ended by then.
 func countLastWriteCalls(t *testing.T, contentType string, body *piecewiseBody, length int64) (calls int) {
 	t.Helper()
 	w, text := httptest.NewRecorder(), body.rest

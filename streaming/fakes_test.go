@@ -131,7 +131,8 @@ func (n *network) dial(context.Context, string, string) (net.Conn, error) {
 	return ours, nil
 }
 
-// serve starts a server and returns a client and the network between them, for HTTP/1.1 or for h2c only.
+// serve starts a server and returns a client and the network between them, for HTTP/1.1 or for h2c
+// only.
 func serve(t *testing.T, h2 bool, handler http.HandlerFunc) (*http.Client, *network) {
 	t.Helper()
 	n := &network{conns: make(chan net.Conn), down: make(chan struct{})}

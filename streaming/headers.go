@@ -8,20 +8,20 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// CopyRequestHeader copies the end-to-end fields of the client's request header src to dst. It leaves
-// out hop-by-hop fields, framing (Content-Length belongs to the outgoing request), Expect, and the
-// fields of the slot protocol, which only berth may set. If the client sent no User-Agent, none is
-// sent upstream.
+// CopyRequestHeader copies the end-to-end fields of the client's request header src to dst. It
+// leaves out hop-by-hop fields, framing (Content-Length belongs to the outgoing request), Expect,
+// and the fields of the slot protocol, which only berth may set. If the client sent no User-Agent,
+// none is sent upstream.
 //
-// A field replaces the field of the same name in dst. Values are shared with src: the caller may add
-// to dst or replace in it, but must not write to its slices.
+// A field replaces the field of the same name in dst. Values are shared with src: the caller may
+// add to dst or replace in it, but must not write to its slices.
 func CopyRequestHeader(dst, src http.Header) {
 	copyEndToEnd(dst, src, isOwnRequestField)
 	suppressDefault(dst, "User-Agent")
 }
 
-// TrimRequestHeader removes from h the fields that CopyRequestHeader would not copy. It is the cheaper
-// way for a caller that owns the client's header and needs no other field of it.
+// TrimRequestHeader removes from h the fields that CopyRequestHeader would not copy. It is the
+// cheaper way for a caller that owns the client's header and needs no other field of it.
 func TrimRequestHeader(h http.Header) {
 	for _, name := range connectionOptions(h) {
 		delete(h, name)
@@ -45,8 +45,8 @@ func isOwnRequestField(name string) bool {
 
 // CopyResponseHeader copies the end-to-end fields of the upstream response header src to dst. It
 // leaves out hop-by-hop fields and those of the slot protocol. Other fields of dst stay. An event
-// stream also gets the fields that keep proxies from buffering and caching it, unless the upstream set
-// them. No Content-Type is guessed for a response without one. Values are shared as in
+// stream also gets the fields that keep proxies from buffering and caching it, unless the upstream
+// set them. No Content-Type is guessed for a response without one. Values are shared as in
 // [CopyRequestHeader].
 func CopyResponseHeader(dst, src http.Header) {
 	copyEndToEnd(dst, src, isSlotProtocol)
@@ -57,8 +57,8 @@ func CopyResponseHeader(dst, src http.Header) {
 	}
 }
 
-// announceTrailer names in dst the trailer fields that the upstream announced. It also keeps net/http
-// from giving a short response a Content-Length, with which it could have no trailer.
+// announceTrailer names in dst the trailer fields that the upstream announced. It also keeps
+// net/http from giving a short response a Content-Length, with which it could have no trailer.
 func announceTrailer(dst, trailer http.Header) {
 	for name := range trailer {
 		if inTrailer(name) {
@@ -67,9 +67,9 @@ func announceTrailer(dst, trailer http.Header) {
 	}
 }
 
-// copyTrailer sets trailer fields in dst, announced or not. It is called after the body. An announced
-// field that did not arrive is left out: net/http would never end an HTTP/2 stream whose trailer has
-// only fields without values.
+// copyTrailer sets trailer fields in dst, announced or not. It is called after the body. An
+// announced field that did not arrive is left out: net/http would never end an HTTP/2 stream whose
+// trailer has only fields without values.
 func copyTrailer(dst, trailer http.Header) {
 	for name, values := range trailer {
 		if len(values) > 0 && inTrailer(name) {
@@ -78,8 +78,9 @@ func copyTrailer(dst, trailer http.Header) {
 	}
 }
 
-// inTrailer reports whether a trailer field may be relayed. Fields of framing, routing, authentication
-// and content are forbidden in trailers (RFC 9110, section 6.5.1) and make some clients fail.
+// inTrailer reports whether a trailer field may be relayed. Fields of framing, routing,
+// authentication and content are forbidden in trailers (RFC 9110, section 6.5.1) and make some
+// clients fail.
 func inTrailer(name string) bool {
 	return httpguts.ValidTrailerHeader(name) && !isHopByHop(name) && !isSlotProtocol(name)
 }
@@ -95,8 +96,8 @@ func copyEndToEnd(dst, src http.Header, private func(name string) bool) {
 	}
 }
 
-// isHopByHop reports whether a field concerns one connection only (RFC 9110, section 7.6.1) or is one
-// of proxy authentication. Names are in canonical form. Proxy-Status is end-to-end (RFC 9209).
+// isHopByHop reports whether a field concerns one connection only (RFC 9110, section 7.6.1) or is
+// one of proxy authentication. Names are in canonical form. Proxy-Status is end-to-end (RFC 9209).
 func isHopByHop(name string) bool {
 	switch name {
 	case "Connection", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
@@ -106,8 +107,8 @@ func isHopByHop(name string) bool {
 	return false
 }
 
-// isSlotProtocol reports whether a response field belongs to the slot protocol, which never reaches a
-// client.
+// isSlotProtocol reports whether a response field belongs to the slot protocol, which never reaches
+// a client.
 func isSlotProtocol(name string) bool {
 	switch name {
 	case "X-Reserved-Slot-Token", "X-Num-Ongoing-Requests", "X-Slot-Instance", "X-Slot-Seq", "X-Slot-Refused", "X-Slot-Own":
@@ -126,8 +127,8 @@ func connectionOptions(h http.Header) (names []string) {
 	return names
 }
 
-// suppressDefault keeps net/http from adding its default for a field that h lacks: net/http adds none
-// for a name that is present without values.
+// suppressDefault keeps net/http from adding its default for a field that h lacks: net/http adds
+// none for a name that is present without values.
 func suppressDefault(h http.Header, name string) {
 	if _, ok := h[name]; !ok {
 		h[name] = nil

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// keepAliveComment is a comment, which readers of event streams ignore, and an empty line, which ends
-// no event since there is none.
+// keepAliveComment is a comment, which readers of event streams ignore, and an empty line, which
+// ends no event since there is none.
 const keepAliveComment = ": keep-alive\n\n"
 
 // A keepAlive writes comments into an event stream while it is idle and on an event boundary. A nil

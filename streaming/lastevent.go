@@ -6,8 +6,8 @@ import (
 )
 
 // A lastEventDetector finds the terminal event of Anthropic's Messages and OpenAI's Responses, the
-// counterpart of [DONE] in the other APIs. It reads the stream in pieces of any size. A terminal event
-// counts once it is complete, which is when the empty line behind it has arrived.
+// counterpart of [DONE] in the other APIs. It reads the stream in pieces of any size. A terminal
+// event counts once it is complete, which is when the empty line behind it has arrived.
 type lastEventDetector struct {
 	line     []byte // the start of the current line
 	afterCR  bool   // the last byte was a CR
@@ -18,8 +18,8 @@ type lastEventDetector struct {
 // linePrefix is the number of bytes of a line that are matched.
 const linePrefix = 64
 
-// terminalLine matches a line of a terminal event: the event's name, or the type in its data, which is
-// the first key in what OpenAI and Anthropic send.
+// terminalLine matches a line of a terminal event: the event's name, or the type in its data, which
+// is the first key in what OpenAI and Anthropic send.
 var terminalLine = regexp.MustCompile(`^(event: ?|data: ?\{ ?"type": ?")(message_stop|error|response\.(completed|failed|incomplete|cancelled))("|$)`)
 
 // observe reads p, the next bytes of the stream, and reports whether a terminal event has been

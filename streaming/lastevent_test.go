@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// untilClose holds streams that are delimited by the end of their connection, and whether they are complete.
+// untilClose holds streams that are delimited by the end of their connection, and whether they are
+// complete.
 var untilClose = map[string]bool{
 	"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n":                                         true,
 	"event: message_stop\r\ndata: {\"type\":\"message_stop\"}\r\n\r\n":                                   true,

@@ -41,7 +41,8 @@ var recordings = sync.OnceValues(func() (map[string]string, error) {
 	}
 })
 
-// streams returns event streams by name: the recorded ones, one of unusual events, and each with other line ends.
+// streams returns event streams by name: the recorded ones, one of unusual events, and each with
+// other line ends.
 func streams(t testing.TB) map[string]string {
 	t.Helper()
 	recorded, err := recordings()

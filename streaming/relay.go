@@ -20,8 +20,8 @@ var (
 // broken is the error event of a stream whose upstream broke.
 var broken = &AbortError{"upstream_broken", "The model server broke off before the answer was complete."}
 
-// An AbortError is the error of a body whose reading was aborted on purpose. Code and Message are sent
-// to the client in an error event; they must not need escapes in JSON.
+// An AbortError is the error of a body whose reading was aborted on purpose. Code and Message are
+// sent to the client in an error event; they must not need escapes in JSON.
 type AbortError struct{ Code, Message string }
 
 func (c *AbortError) Error() string { return c.Message }
@@ -29,24 +29,24 @@ func (c *AbortError) Error() string { return c.Message }
 // A Relay copies upstream responses to clients. It holds only options, so it may be used by several
 // goroutines at once, unless BeforeLastWrite is set.
 type Relay struct {
-	// WriteTimeout is the time after which a write that makes no progress fails because the client does
-	// not read. It may take a quarter longer. 0 means no timeout.
+	// WriteTimeout is the time after which a write that makes no progress fails because the client
+	// does not read. It may take a quarter longer. 0 means no timeout.
 	WriteTimeout time.Duration
 
-	// KeepAlive, if above 0, is the idle time of an event stream after which a comment is written, again
-	// and again, while the client is on an event boundary. The first comment may precede the first event;
-	// it commits the upstream's status. Comments are written by a goroutine of their own, which holds a
-	// lock that Copy's writes take too.
+	// KeepAlive, if above 0, is the idle time of an event stream after which a comment is written,
+	// again and again, while the client is on an event boundary. The first comment may precede the
+	// first event; it commits the upstream's status. Comments are written by a goroutine of their own,
+	// which holds a lock that Copy's writes take too.
 	KeepAlive time.Duration
 
-	// BeforeLastWrite, unless nil, is called once for a response that ends well: after the upstream has
-	// ended its body, and before the write that completes the response. [DONE] is not the end, because an
-	// upstream may still be at work after it. It is called by the goroutine of Copy, which it blocks, with
-	// no lock held. Such a Relay serves one response.
+	// BeforeLastWrite, unless nil, is called once for a response that ends well: after the upstream
+	// has ended its body, and before the write that completes the response. [DONE] is not the end,
+	// because an upstream may still be at work after it. It is called by the goroutine of Copy, which
+	// it blocks, with no lock held. Such a Relay serves one response.
 	BeforeLastWrite func()
 
-	// OmitErrorEvent leaves out the error event, for a client that relays the response itself and sees it
-	// end early.
+	// OmitErrorEvent leaves out the error event, for a client that relays the response itself and sees
+	// it end early.
 	OmitErrorEvent bool
 
 	// Anthropic gives the error event the form of Anthropic's API.
@@ -63,31 +63,32 @@ type Result struct {
 
 // Copy relays resp to w until it ends and returns nil if it ended well. tap may be nil.
 //
-// Copy blocks until the response has ended, the client has gone or the upstream has failed. It runs in
-// the goroutine of the caller, a handler, and is the only user of w, resp.Body and tap until it
-// returns. The write watchdog and the keep-alive run in timer goroutines; both are stopped before Copy
-// returns, and neither touches w afterwards. The caller closes resp.Body, which stops the upstream.
+// Copy blocks until the response has ended, the client has gone or the upstream has failed. It runs
+// in the goroutine of the caller, a handler, and is the only user of w, resp.Body and tap until it
+// returns. The write watchdog and the keep-alive run in timer goroutines; both are stopped before
+// Copy returns, and neither touches w afterwards. The caller closes resp.Body, which stops the
+// upstream.
 //
-// ctx is that of the client's request and ends when the client disconnects. Copy does not watch it: a
-// read of resp.Body must fail when ctx ends, so the upstream request must have been made with it. An
-// error that occurs when ctx has ended is the client's, whatever the body returned.
+// ctx is that of the client's request and ends when the client disconnects. Copy does not watch it:
+// a read of resp.Body must fail when ctx ends, so the upstream request must have been made with it.
+// An error that occurs when ctx has ended is the client's, whatever the body returned.
 //
-// An error wraps ErrClientGone or ErrUpstreamBroken and the cause. If the response has been started,
-// the caller must panic with http.ErrAbortHandler, or the truncated response looks complete. Copy
-// itself never panics.
+// An error wraps ErrClientGone or ErrUpstreamBroken and the cause. If the response has been
+// started, the caller must panic with http.ErrAbortHandler, or the truncated response looks
+// complete. Copy itself never panics.
 //
-// Status and header are written with the first bytes of the body, however long those take. Until then
-// a broken upstream can still be reported with an honest status, unless KeepAlive has committed the
-// upstream's; and an early header gains a client nothing, since its header timeout is no shorter than
-// its body timeout.
+// Status and header are written with the first bytes of the body, however long those take. Until
+// then a broken upstream can still be reported with an honest status, unless KeepAlive has
+// committed the upstream's; and an early header gains a client nothing, since its header timeout is
+// no shorter than its body timeout.
 //
-// For an event stream of unknown length, each read becomes one write and one flush, cut after the last
-// whole event. An unfinished event waits for its end, without a time limit; it is written in pieces
-// only if it is longer than 64 KiB. If the upstream breaks on an event boundary, or within an event of
-// which nothing has been written, the stream is closed by an error event, with the text of an
-// AbortError if the body returned one. Other responses of unknown length are written and flushed as
-// they are read. A response of known length is never flushed, and starts when it is complete or 64 KiB
-// have been read.
+// For an event stream of unknown length, each read becomes one write and one flush, cut after the
+// last whole event. An unfinished event waits for its end, without a time limit; it is written in
+// pieces only if it is longer than 64 KiB. If the upstream breaks on an event boundary, or within
+// an event of which nothing has been written, the stream is closed by an error event, with the text
+// of an AbortError if the body returned one. Other responses of unknown length are written and
+// flushed as they are read. A response of known length is never flushed, and starts when it is
+// complete or 64 KiB have been read.
 func (r *Relay) Copy(ctx context.Context, w http.ResponseWriter, resp *http.Response, tap *Tap) (Result, error) {
 	if resp.StatusCode < http.StatusOK {
 		return Result{}, fmt.Errorf("%w: status %d is not final", ErrUpstreamBroken, resp.StatusCode)

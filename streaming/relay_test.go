@@ -61,8 +61,8 @@ func TestRelayPassesBytesUnchangedAtEverySplitPoint(t *testing.T) {
 // freeText matches the text in which events of the same form differ.
 var freeText = regexp.MustCompile(`[\pL\pN ]+`)
 
-// windows yields every pair of consecutive events. No state outlasts an event, so splitting all pairs everywhere covers the
-// stream. Of pairs of the same form, only the first is yielded.
+// windows yields every pair of consecutive events. No state outlasts an event, so splitting all
+// pairs everywhere covers the stream. Of pairs of the same form, only the first is yielded.
 func windows(stream string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		ends := append([]int{0}, naiveEnds(stream)...)

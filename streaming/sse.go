@@ -10,8 +10,8 @@ import (
 // line that ends here is empty is decided by the byte before its LF, CR or CRLF. Line ends may be
 // mixed and split over pieces.
 //
-// A CR that ends an empty line ends the event at once. If its LF follows, the event ends again behind
-// that, so that no event waits for a byte that may never arrive.
+// A CR that ends an empty line ends the event at once. If its LF follows, the event ends again
+// behind that, so that no event waits for a byte that may never arrive.
 type eventEnds [2]byte
 
 // newEventEnds returns the state before the first byte of a stream, where an empty line may follow.

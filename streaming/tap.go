@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// A Tap observes a response while it passes. It reads bytes after they were written and never changes
-// or delays them; it accepts any bytes. The zero value is ready for one response. It belongs to Copy
-// until Copy has returned; then the caller may read it.
+// A Tap observes a response while it passes. It reads bytes after they were written and never
+// changes or delays them; it accepts any bytes. The zero value is ready for one response. It
+// belongs to Copy until Copy has returned; then the caller may read it.
 //
 // Events, failures and times are those of event streams; usage is read from these and from JSON
 // bodies. Of a compressed response nothing is observed.
@@ -16,7 +16,7 @@ type Tap struct {
 	Done   bool // "data: [DONE]" was relayed
 	Failed bool // an error event of the upstream was relayed
 
-	FirstContent time.Time      // when the first event with content had been written; zero if there was none
+	FirstContent time.Time      // when the first event with content was written; or zero
 	Gaps         InterTokenGaps // between the events with content
 
 	counts      usageCounts
@@ -33,8 +33,8 @@ type Tap struct {
 // Usage returns the usage that the upstream has reported so far.
 func (t *Tap) Usage() Usage { return t.counts.usage() }
 
-// ContentEvents returns the number of events with content, which is the best estimate of the tokens if
-// the upstream reports no usage.
+// ContentEvents returns the number of events with content, which is the best estimate of the tokens
+// if the upstream reports no usage.
 func (t *Tap) ContentEvents() (n int) {
 	if t.FirstContent.IsZero() {
 		return 0
@@ -45,15 +45,16 @@ func (t *Tap) ContentEvents() (n int) {
 	return n + 1
 }
 
-// GapBounds are the inclusive upper bounds of the buckets of InterTokenGaps; the last bucket has none.
+// GapBounds are the inclusive upper bounds of the buckets of InterTokenGaps; the last bucket has
+// none.
 var GapBounds = [...]time.Duration{
 	time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond, 10 * time.Millisecond, 15 * time.Millisecond,
 	20 * time.Millisecond, 30 * time.Millisecond, 40 * time.Millisecond, 60 * time.Millisecond, 80 * time.Millisecond,
 	120 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, time.Second, 3 * time.Second, 10 * time.Second,
 }
 
-// InterTokenGaps is a histogram of the times between consecutive events with content. The gap between
-// events that are relayed in one write is zero.
+// InterTokenGaps is a histogram of the times between consecutive events with content. The gap
+// between events that are relayed in one write is zero.
 type InterTokenGaps struct {
 	Counts [len(GapBounds) + 1]uint32
 	Sum    time.Duration
@@ -68,8 +69,8 @@ func (g *InterTokenGaps) add(d time.Duration) {
 	g.Sum += d
 }
 
-// tailSize is the number of bytes at the end of a JSON body, or of a long line, in which usage is found
-// if it arrives in pieces.
+// tailSize is the number of bytes at the end of a JSON body, or of a long line, in which usage is
+// found if it arrives in pieces.
 const tailSize = 4 << 10
 
 // observe reads p, the next bytes of a response of a media type. Those of an event stream are whole

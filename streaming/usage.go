@@ -10,7 +10,8 @@ type Usage struct {
 }
 
 // usageCounts holds the numbers of usage objects under the names of each API. A response may have
-// several objects, cumulative or with different numbers each, so the highest of each number is kept.
+// several objects, cumulative or with different numbers each, so the highest of each number is
+// kept.
 type usageCounts struct {
 	prompt, completion, total int64 // chat, completions, embeddings, rerank; of the total the prompt is a part
 	input, output             int64 // responses and messages
@@ -18,7 +19,8 @@ type usageCounts struct {
 	cacheRead, cacheWritten   int64 // messages: beside the input
 }
 
-// usage combines the numbers. Numbers that a server reports under the names of two APIs are not added.
+// usage combines the numbers. Numbers that a server reports under the names of two APIs are not
+// added.
 func (n *usageCounts) usage() Usage {
 	u := Usage{PromptTokens: n.prompt, CompletionTokens: max(n.completion, n.output), CachedTokens: max(n.cached, n.cacheRead)}
 	if u.PromptTokens == 0 {
@@ -30,7 +32,8 @@ func (n *usageCounts) usage() Usage {
 	return u
 }
 
-// field returns the number of a key in a usage object, at any depth, or nil if the key is none of them.
+// field returns the number of a key in a usage object, at any depth, or nil if the key is none of
+// them.
 func (n *usageCounts) field(name []byte) *int64 {
 	switch string(name) {
 	case "prompt_tokens":
@@ -53,9 +56,10 @@ func (n *usageCounts) field(name []byte) *int64 {
 	return nil
 }
 
-// scan reads the usage objects in JSON text, at any depth, without parsing the rest: a quote inside a
-// JSON string is always escaped, so the bytes "usage" with both quotes, followed by a colon, can only
-// be a key. One fast search rules out text without counts, which is almost every event of a stream.
+// scan reads the usage objects in JSON text, at any depth, without parsing the rest: a quote inside
+// a JSON string is always escaped, so the bytes "usage" with both quotes, followed by a colon, can
+// only be a key. One fast search rules out text without counts, which is almost every event of a
+// stream.
 func (n *usageCounts) scan(p []byte) {
 	if !bytes.Contains(p, []byte(`_tokens"`)) {
 		return
@@ -108,8 +112,8 @@ func stringAt(p []byte) []byte {
 	return p
 }
 
-// valueOf returns the bytes behind the colon that p starts with. It reports false if there is no colon
-// or nothing behind it.
+// valueOf returns the bytes behind the colon that p starts with. It reports false if there is no
+// colon or nothing behind it.
 func valueOf(p []byte) ([]byte, bool) {
 	value, ok := bytes.CutPrefix(trimSpace(p), []byte(":"))
 	value = trimSpace(value)

@@ -13,11 +13,12 @@ import (
 // additions.
 //
 // A write deadline set in advance would not do: net/http resets an HTTP/2 stream when its deadline
-// passes, even if nothing is being written because the upstream is silent. A deadline per write would
-// change a timer twice per event.
+// passes, even if nothing is being written because the upstream is silent. A deadline per write
+// would change a timer twice per event.
 //
 // start and the counting of writes belong to the goroutine that writes; checkProgress runs in the
-// timer's goroutine. mu orders checkProgress with stop, so that no deadline is set after stop returned.
+// timer's goroutine. mu orders checkProgress with stop, so that no deadline is set after stop
+// returned.
 type writeWatchdog struct {
 	rc      *http.ResponseController
 	timeout time.Duration // 0: no watchdog

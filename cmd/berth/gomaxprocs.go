@@ -21,10 +21,10 @@ const (
 	procsTargetUsage = 0.4                    // usage per P that a lowered GOMAXPROCS may lead to
 )
 
-// tuneGOMAXPROCS lowers GOMAXPROCS to what the load needs, until ctx ends. It starts at Go's default,
-// which is the CPU limit of the container, and returns to it as soon as fewer are not enough: a burst
-// on a large machine waits for one sample, not for one per doubling. GOMAXPROCS in the environment
-// disables it, and so does BERTH_WIRE=net/http.
+// tuneGOMAXPROCS lowers GOMAXPROCS to what the load needs, until ctx ends. It starts at Go's
+// default, which is the CPU limit of the container, and returns to it as soon as fewer are not
+// enough: a burst on a large machine waits for one sample, not for one per doubling. GOMAXPROCS in
+// the environment disables it, and so does BERTH_WIRE=net/http.
 //
 // It blocks; its goroutine is the only one that may change GOMAXPROCS.
 func tuneGOMAXPROCS(ctx context.Context) {
@@ -65,8 +65,8 @@ type demand struct {
 }
 
 // addSample adds a sample of the CPUs in use, late or not, and returns the wanted GOMAXPROCS, which
-// is n now: math.MaxInt at once if n are too few, fewer than n only after procsCalm samples for which
-// fewer were enough.
+// is n now: math.MaxInt at once if n are too few, fewer than n only after procsCalm samples for
+// which fewer were enough.
 func (d *demand) addSample(n int, used float64, late bool) int {
 	if late || used > procsMaxUsage*float64(n) {
 		*d = demand{}

@@ -127,8 +127,8 @@ func (f agentFlags) listen() (net.Listener, error) {
 	return l, err
 }
 
-// serve serves until the first signal on stop, then drains: it rejects new requests and returns when
-// all others have finished or the drain timeout has expired. A second signal ends the process.
+// serve serves until the first signal on stop, then drains: it rejects new requests and returns
+// when all others have finished or the drain timeout has expired. A second signal ends the process.
 func (f agentFlags) serve(server *agent.Server, listener net.Listener, stop <-chan os.Signal, log *slog.Logger) error {
 	tuneGC()
 	running, end := context.WithCancel(context.Background())

@@ -46,7 +46,8 @@ func TestAgentNeedsASecretBeyondLoopback(t *testing.T) {
 	}
 }
 
-// A runningAgent is berth llmserver in front of an engine that never responds, with one request in flight.
+// A runningAgent is berth llmserver in front of an engine that never responds, with one request in
+// flight.
 type runningAgent struct {
 	url    string
 	engine *simulated.Server

@@ -62,8 +62,8 @@ func serve(path, address string, out io.Writer, log *slog.Logger) error {
 }
 
 // runServer serves until the first signal on stop, then drains, and returns once everything that it
-// started has ended. If path is not empty, the configuration file is watched until the drain is over,
-// so that logs can be rotated and keys revoked during a drain.
+// started has ended. If path is not empty, the configuration file is watched until the drain is
+// over, so that logs can be rotated and keys revoked during a drain.
 func runServer(server *ingress.Server, path string, c *config.Config, stop, reload <-chan os.Signal, log *slog.Logger) error {
 	ctx, drain := context.WithCancel(context.Background())
 	watching, stopWatching := context.WithCancel(context.Background())
@@ -97,7 +97,8 @@ func logWarnings(log *slog.Logger, warnings []config.Problem) {
 	}
 }
 
-// subscribeSignals returns the signals that end the process and those that reload the configuration.
+// subscribeSignals returns the signals that end the process and those that reload the
+// configuration.
 func subscribeSignals() (stop, reload chan os.Signal) {
 	stop, reload = make(chan os.Signal, 2), make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGINT, syscall.SIGTERM)
@@ -135,9 +136,9 @@ func watchConfig(ctx context.Context, path string, running *config.Config, reloa
 	w.Run(ctx)
 }
 
-// applyReload applies the result of a reload to server and logs it. If err is not nil or c cannot be
-// applied, the server keeps the configuration that it has. running is the configuration at start,
-// which decides the keys that need a restart.
+// applyReload applies the result of a reload to server and logs it. If err is not nil or c cannot
+// be applied, the server keeps the configuration that it has. running is the configuration at
+// start, which decides the keys that need a restart.
 func applyReload(server *ingress.Server, running, c *config.Config, warnings []config.Problem, err error, log *slog.Logger) {
 	logWarnings(log, warnings)
 	if err == nil {

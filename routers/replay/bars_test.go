@@ -18,12 +18,12 @@ import (
 // whole reports whether the bars are tested with whole traces and five seeds, which takes minutes:
 // BERTH_BARS=all go test -run Bars -v -timeout 0 ./routers/replay
 //
-// It is evaluated by a test and not at the start of the package, so that go test records the dependency
-// on the environment.
+// It is evaluated by a test and not at the start of the package, so that go test records the
+// dependency on the environment.
 var whole = sync.OnceValue(func() bool { return os.Getenv("BERTH_BARS") == "all" })
 
-// traces returns the directory of recorded traces, which are too large for the repository. docs/traces.md
-// names their origin.
+// traces returns the directory of recorded traces, which are too large for the repository.
+// docs/traces.md names their origin.
 var traces = sync.OnceValue(func() string { return cmp.Or(os.Getenv("BERTH_TRACES"), "../../../shared/traces") })
 
 const (
@@ -60,8 +60,9 @@ func recorded(t testing.TB, name string) *Trace {
 // results holds the results of policies by name.
 type results map[string]*Result
 
-// replayed replays the trace of a name, at the speed that gives o.Replicas their usual load, with the named
-// policies or all. It returns the medians of five seeds of the whole trace, or one seed of its start.
+// replayed replays the trace of a name, at the speed that gives o.Replicas their usual load, with
+// the named policies or all. It returns the medians of five seeds of the whole trace, or one seed
+// of its start.
 func replayed(t *testing.T, name string, limit int, o Options, policies ...string) results {
 	t.Helper()
 	trace, seeds := recorded(t, name), uint64(1)

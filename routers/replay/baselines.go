@@ -12,8 +12,8 @@ import (
 	"berth/routers"
 )
 
-// The rules of other routers with their defaults, for comparison. They remember every block that was
-// ever sent to a replica and ignore that engines evict blocks.
+// The rules of other routers with their defaults, for comparison. They remember every block that
+// was ever sent to a replica and ignore that engines evict blocks.
 
 // state is the input of a rule for one replica.
 type state struct {
@@ -140,9 +140,9 @@ func longestMatch(states []state, _ int) []float64 {
 	return scores
 }
 
-// tree is the rule of SGLang's router and vllm-router with their defaults: the longest match if more
-// than 0.3 of the prompt match, else the lowest load. The lowest load also wins if loads differ by more
-// than 64 and by a factor of more than 1.5.
+// tree is the rule of SGLang's router and vllm-router with their defaults: the longest match if
+// more than 0.3 of the prompt match, else the lowest load. The lowest load also wins if loads
+// differ by more than 64 and by a factor of more than 1.5.
 func tree(states []state, blocks int) []float64 {
 	least, most, longest := math.MaxInt, 0, 0
 	for _, s := range states {
@@ -161,8 +161,8 @@ func tree(states []state, blocks int) []float64 {
 	return scores
 }
 
-// scoredBlocks is the rule of llm-d's scheduler: 3 times the match rate, plus 2 times the distance of
-// the load from the highest load, relative to the range of loads.
+// scoredBlocks is the rule of llm-d's scheduler: 3 times the match rate, plus 2 times the distance
+// of the load from the highest load, relative to the range of loads.
 func scoredBlocks(states []state, blocks int) []float64 {
 	least, most := math.MaxInt, 0
 	for _, s := range states {

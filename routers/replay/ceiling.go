@@ -1,8 +1,8 @@
 package replay
 
-// Ceiling returns the share of all prompt tokens that unlimited caches behind a perfect router would
-// hit: those of leading blocks that an earlier request had, except for the block with the last token
-// of a prompt, which is always computed. It is computed once.
+// Ceiling returns the share of all prompt tokens that unlimited caches behind a perfect router
+// would hit: those of leading blocks that an earlier request had, except for the block with the
+// last token of a prompt, which is always computed. It is computed once.
 func (t *Trace) Ceiling() float64 {
 	t.measure.Do(func() {
 		known := prefixTree{nodes: make(map[edgeKey]int), edges: make([]edge, 1)}
@@ -17,8 +17,8 @@ func (t *Trace) Ceiling() float64 {
 	return t.ceiling
 }
 
-// A prefixTree is a set of prompts and their prefixes: a radix tree whose edges are runs of ids. The
-// cost of an insertion depends on the number of edges, not on the length of the prompt.
+// A prefixTree is a set of prompts and their prefixes: a radix tree whose edges are runs of ids.
+// The cost of an insertion depends on the number of edges, not on the length of the prompt.
 type prefixTree struct {
 	nodes map[edgeKey]int // the node that an edge leads to
 	edges []edge          // by node, the edge that leads to it; node 0 is the root

@@ -14,7 +14,8 @@ import (
 // columns are the indexes of the arrival time, the prompt tokens and the output tokens in a row.
 type columns [3]int
 
-// titles are the names of each column in known recordings, such as Azure's and BurstGPT's, in lower case.
+// titles are the names of each column in known recordings, such as Azure's and BurstGPT's, in lower
+// case.
 var titles = [3][]string{
 	{"timestamp", "time", "arrival_time", "arrived_at"},
 	{"contexttokens", "request tokens", "input_length", "input_tokens", "prompt_tokens", "num_prefill_tokens"},
@@ -24,8 +25,8 @@ var titles = [3][]string{
 // layouts are the formats of times other than a number of seconds.
 var layouts = []string{"2006-01-02 15:04:05.9999999", "2006-01-02 15:04:05.9999999Z07:00", time.RFC3339Nano}
 
-// readCSV reads arrivals: time, prompt tokens and output tokens, in the columns that the header names,
-// or in this order if there is no header.
+// readCSV reads arrivals: time, prompt tokens and output tokens, in the columns that the header
+// names, or in this order if there is no header.
 func (t *Trace) readCSV(in io.Reader) error {
 	rows := csv.NewReader(in)
 	rows.ReuseRecord = true

@@ -40,8 +40,8 @@ type completed struct {
 	at    time.Duration
 }
 
-// addDecision adds the request of a decision that succeeded; the cost of others is unknown. A request
-// of a session follows the session's last completed one, if that ended before it arrived.
+// addDecision adds the request of a decision that succeeded; the cost of others is unknown. A
+// request of a session follows the session's last completed one, if that ended before it arrived.
 func (x *logReader) addDecision(t *Trace, d *decision) error {
 	switch {
 	case *d.Version != 1:

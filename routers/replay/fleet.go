@@ -121,8 +121,8 @@ func (f *fleet) applyEvent(e Event) error {
 	return nil
 }
 
-// members returns the replicas of the current endpoints. The caller calls retire once the router uses
-// them.
+// members returns the replicas of the current endpoints. The caller calls retire once the router
+// uses them.
 func (f *fleet) members() (replicas []*llmserver.Replica, retire func()) {
 	replicas, retire, err := f.pool.Set(f.endpoints)
 	if err != nil {

@@ -287,7 +287,8 @@ func tokenRequest(l *record) Request {
 // estimateTokens estimates the tokens of text.
 func estimateTokens(bytes int) int { return (bytes + bytesPerToken - 1) / bytesPerToken }
 
-// seconds returns s as a duration. Times out of range are clamped to a value that is still out of range.
+// seconds returns s as a duration. Times out of range are clamped to a value that is still out of
+// range.
 func seconds(s float64) time.Duration {
 	const most = maxTime + 365*24*time.Hour
 	return time.Duration(max(-most.Seconds(), min(s, most.Seconds())) * float64(time.Second))

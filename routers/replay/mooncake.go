@@ -79,9 +79,9 @@ func (m *mooncakeLine) scanIDs(text []byte) (rest []byte, ok bool) {
 	}
 }
 
-// countAscending returns how many numbers after the first one are as long as it, and one more in the
-// last digit than the number before. length is that of the first number with its spaces and comma. Most
-// ids are of this kind, and one comparison is all that they need.
+// countAscending returns how many numbers after the first one are as long as it, and one more in
+// the last digit than the number before. length is that of the first number with its spaces and
+// comma. Most ids are of this kind, and one comparison is all that they need.
 func countAscending(text []byte, length int) (n int) {
 	if length > 8 || len(text) < 8 {
 		return 0
@@ -104,8 +104,8 @@ func skipToken(text []byte, expected string) (rest []byte, ok bool) {
 	return bytes.CutPrefix(bytes.TrimLeft(text, " "), []byte(expected))
 }
 
-// scanNumber returns the integer behind leading spaces. It reports false if there is none, or none that a
-// float64 holds exactly.
+// scanNumber returns the integer behind leading spaces. It reports false if there is none, or none
+// that a float64 holds exactly.
 func scanNumber(text []byte) (n uint64, rest []byte, ok bool) {
 	from := 0
 	for from < len(text) && text[from] == ' ' {

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// A plot has three parts: hit rate over balance, the distribution of the time to the first token, and
-// a legend with its mean.
+// A plot has three parts: hit rate over balance, the distribution of the time to the first token,
+// and a legend with its mean.
 const (
 	plotWidth, plotHeight = 1180, 440
 	panelTop, panelHeight = 84, 290
@@ -153,8 +153,8 @@ func (p *svg) balancePanel(results []*Result) {
 // box is the area of a drawn element.
 type box struct{ left, top, right, bottom float64 }
 
-// placeLabel returns the nearest place for a label beside a point that overlaps no taken box and stays
-// in the left panel.
+// placeLabel returns the nearest place for a label beside a point that overlaps no taken box and
+// stays in the left panel.
 func placeLabel(x, y, size, width float64, taken []box) (name box) {
 	const line = 16
 	for away := 0.0; away < panelHeight; away += line / 2 {

@@ -25,8 +25,8 @@ type Options struct {
 	// PolicyBlock, if above 1, is the number of trace blocks per block that policies see. Engines see
 	// each trace block.
 	PolicyBlock int
-	// Progress, unless nil, is called from time to time with the number of finished and of all requests.
-	// It is called by the goroutine of Run.
+	// Progress, unless nil, is called from time to time with the number of finished and of all
+	// requests. It is called by the goroutine of Run.
 	Progress func(finished, all int)
 }
 
@@ -108,8 +108,8 @@ func Run(ctx context.Context, t *Trace, policy Policy, o Options) (*Result, erro
 	return p.tally.result(policy.Name, p), nil
 }
 
-// schedule adds the events known beforehand: arrivals of requests that follow no other, and changes of
-// membership.
+// schedule adds the events known beforehand: arrivals of requests that follow no other, and changes
+// of membership.
 func (p *simulation) schedule() {
 	events := make([]event, 0, len(p.trace.Requests)+len(p.options.Events))
 	for i := range p.trace.Requests {

@@ -25,8 +25,8 @@ func fleetOf(n int) Options {
 	return Options{Replicas: n, MaxOngoing: 64, Cost: engineCost, Speed: 1, Seed: 1}
 }
 
-// promptsAt returns a trace of prompts without output: at each time one of full 16-token blocks with
-// these ids.
+// promptsAt returns a trace of prompts without output: at each time one of full 16-token blocks
+// with these ids.
 func promptsAt(times []time.Duration, ids ...[]uint64) *Trace {
 	t := &Trace{BlockTokens: 16}
 	for i, at := range times {
@@ -84,7 +84,8 @@ func TestReplayFiguresMatchTheEngine(t *testing.T) {
 	trace := promptsAt([]time.Duration{0, 2 * time.Second}, ids(1, 500), ids(1, 500))
 	got := mustRun(t, trace, "RoundRobinRouter", fleetOf(1))
 	got.ttft = nil
-	// The last token of a prompt is always computed, with its block: 16 tokens take 2 ms, 8000 a second.
+	// The last token of a prompt is always computed, with its block: 16 tokens take 2 ms, 8000 a
+	// second.
 	want := Result{
 		Policy: "RoundRobinRouter", Requests: 2, HitRate: 499.0 / 1000, Ceiling: 499.0 / 1000, MaxOverMean: 1,
 		TTFTMean: 501, TTFT50: 2, TTFT90: 1000, TTFT99: 1000,
@@ -108,7 +109,8 @@ func TestReplayRequestJoinsTheNextStep(t *testing.T) {
 	trace := promptsAt([]time.Duration{0, time.Second}, ids(1, 1), ids(1000, 1))
 	trace.Requests[0].Output, trace.Requests[1].Output = 1000, 1
 	got := mustRun(t, trace, "RoundRobinRouter", fleetOf(1))
-	// Steps of 6.35 ms end at 8.35 ms and so on, the next after a second at 1.0053 s; it computes 16 prompt tokens and two output tokens.
+	// Steps of 6.35 ms end at 8.35 ms and so on, the next after a second at 1.0053 s; it computes 16
+	// prompt tokens and two output tokens.
 	if first, want := time.Duration(got.TTFT99*1e6), 5300*time.Microsecond+8700*time.Microsecond; first != want {
 		t.Errorf("the first token comes after %v; want %v", first, want)
 	}
@@ -207,7 +209,8 @@ func TestReplayPolicyBlock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The engine knows each block, the last but where it ends a prompt: 11 of 12 in the second, 8 of 11 in the third.
+	// The engine knows each block, the last but where it ends a prompt: 11 of 12 in the second, 8 of
+	// 11 in the third.
 	if want := (11.0 + 8.0) / 34; !slices.Equal(seen, []int{2, 3, 2}) || got.HitRate != want {
 		t.Errorf("the policy sees %d blocks; the hit rate is %.3f, want %.3f", seen, got.HitRate, want)
 	}

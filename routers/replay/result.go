@@ -19,8 +19,8 @@ type Result struct {
 	Requests      int     `json:"requests"`      // served
 	HitRate       float64 `json:"hit_rate"`      // share of prompt tokens found in caches
 	Ceiling       float64 `json:"ceiling"`       // the hit rate of one unlimited cache
-	MaxOverMean   float64 `json:"max_over_mean"` // prompt tokens computed by the busiest replica, relative to the mean
-	CV            float64 `json:"cv"`            // coefficient of variation of the prompt tokens computed per replica
+	MaxOverMean   float64 `json:"max_over_mean"` // prompt tokens computed: busiest replica over mean
+	CV            float64 `json:"cv"`            // the same: coefficient of variation
 	TTFTMean      float64 `json:"ttft_mean_ms"`  // from arrival to the first token
 	TTFT50        float64 `json:"ttft_p50_ms"`
 	TTFT90        float64 `json:"ttft_p90_ms"`

@@ -120,8 +120,8 @@ func oneHotSession(seed uint64, sessions int) *Trace {
 	return trace
 }
 
-// playBounded replays a trace by consistent hash and counts how often a replica had more than 1.25 times
-// the mean load plus one.
+// playBounded replays a trace by consistent hash and counts how often a replica had more than 1.25
+// times the mean load plus one.
 func playBounded(t *testing.T, trace *Trace, factor float64) (over int, result *Result) {
 	o := fleetOf(8)
 	o.MaxOngoing = 1000

@@ -21,8 +21,8 @@ type Trace struct {
 	ceiling float64
 }
 
-// A Request is one recorded request. It arrives at the time At, but not before Gap after the end of the
-// request that it follows, since a client needs the response for its next turn.
+// A Request is one recorded request. It arrives at the time At, but not before Gap after the end of
+// the request that it follows, since a client needs the response for its next turn.
 type Request struct {
 	At      time.Duration
 	Session string // empty: none
@@ -53,8 +53,8 @@ func appendID(runs []run, id uint64) []run {
 	return append(runs, run{id, 1})
 }
 
-// chain returns the chained hashes of the prompt's full blocks. It reuses the given memory if that is
-// large enough.
+// chain returns the chained hashes of the prompt's full blocks. It reuses the given memory if that
+// is large enough.
 func (r *Request) chain(blockTokens int, memory []uint64) []uint64 {
 	whole := r.Prompt / blockTokens
 	chain := slices.Grow(memory[:0], whole)
@@ -107,8 +107,8 @@ func (t *Trace) Limit(n int) *Trace {
 	return &Trace{BlockTokens: t.BlockTokens, Requests: t.Requests[:n], Sessions: t.Sessions}
 }
 
-// ForModel returns the requests of one model, since replicas serve one. The name may be empty if the
-// trace has only one model.
+// ForModel returns the requests of one model, since replicas serve one. The name may be empty if
+// the trace has only one model.
 func (t *Trace) ForModel(model string) (*Trace, error) {
 	var models []string
 	for i := range t.Requests {
@@ -137,8 +137,8 @@ func (t *Trace) ForModel(model string) (*Trace, error) {
 	return of, nil
 }
 
-// sorted returns requests in order of time, with their Follows adjusted. No request is recorded before
-// the one it follows.
+// sorted returns requests in order of time, with their Follows adjusted. No request is recorded
+// before the one it follows.
 func sorted(requests []Request) []Request {
 	if slices.IsSortedFunc(requests, func(a, b Request) int { return cmp.Compare(a.At, b.At) }) {
 		return requests
