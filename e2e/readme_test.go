@@ -11,41 +11,64 @@ import (
 	"testing"
 )
 
-// block is a shell block of the README, the role that the comment before it gives it, and what follows the role.
-var block = regexp.MustCompile("(?ms)(?:^<!-- e2e:(\\w+)(?:: ([^\n]+))? -->\\s*)?^```sh\n(.*?)^```")
+// shellBlock matches a shell block of a document. Its groups are the role that the comment before it gives, the reason after the
+// role, and the commands.
+var shellBlock = regexp.MustCompile("(?ms)(?:^<!-- e2e:(\\w+)(?:: ([^\n]+))? -->\\s*)?^```sh\n(.*?)^```")
 
-// readme returns the shell blocks by their role.
-func readme(t *testing.T) map[string][]string {
+// documents returns the paths of all Markdown files that are written for readers of the repository.
+func documents(t *testing.T) []string {
 	t.Helper()
-	text, err := os.ReadFile("../README.md")
+	var found []string
+	for _, pattern := range []string{"../*.md", "../docs/*.md"} {
+		paths, err := filepath.Glob(pattern)
+		if err != nil || len(paths) == 0 {
+			t.Fatalf("%s: %v, %v", pattern, paths, err)
+		}
+		found = append(found, paths...)
+	}
+	return found
+}
+
+// readDocument returns the text of a document.
+func readDocument(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return string(text)
+}
+
+// readme returns the shell blocks of all documents by role.
+func readme(t *testing.T) map[string][]string {
+	t.Helper()
 	blocks := map[string][]string{}
-	for _, b := range block.FindAllStringSubmatch(string(text), -1) {
-		blocks[b[1]] = append(blocks[b[1]], b[3])
+	for _, path := range documents(t) {
+		for _, b := range shellBlock.FindAllStringSubmatch(readDocument(t, path), -1) {
+			blocks[b[1]] = append(blocks[b[1]], b[3])
+		}
 	}
 	return blocks
 }
 
-// Each shell block is run by one of these tests, or says why it is not.
+// Each shell block of each document is run by one of these tests, or says why it is not.
 func TestReadmeShellBlocksAreRunOrSayWhyNot(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := block.FindAllStringSubmatch(string(text), -1)
-	if fences := strings.Count(string(text), "```sh\n"); len(found) == 0 || len(found) != fences {
-		t.Errorf("the README has %d shell blocks, of which %d are understood", fences, len(found))
-	}
-	for _, b := range found {
-		role, reason := b[1], b[2]
-		switch {
-		case slices.Contains([]string{"run", "curl", "test", "aiperf"}, role) && reason == "":
-		case role == "not" && len(strings.Fields(reason)) > 3:
-		default:
-			t.Errorf("this block has the role %q and the reason %q; put <!-- e2e:ROLE --> before it with a role that a test runs, or <!-- e2e:not: WHY -->\n%s", role, reason, b[3])
+	for _, path := range documents(t) {
+		text := readDocument(t, path)
+		found := shellBlock.FindAllStringSubmatch(text, -1)
+		if fences := strings.Count(text, "```sh\n"); len(found) != fences {
+			t.Errorf("%s has %d shell blocks, of which %d are understood", path, fences, len(found))
+		}
+		for _, b := range found {
+			role, reason := b[1], b[2]
+			switch {
+			case slices.Contains([]string{"run", "curl", "test", "aiperf"}, role) && reason == "":
+			case role == "make" && reason == "": // TestMakefileTargetsOfDocumentsExist
+			case role == "not" && len(strings.Fields(reason)) > 3:
+			default:
+				t.Errorf("%s: this block has the role %q and the reason %q; put <!-- e2e:ROLE --> before it with a role that a test runs, or <!-- e2e:not: WHY -->\n%s", path, role, reason, b[3])
+			}
 		}
 	}
 }
@@ -54,7 +77,10 @@ func TestReadmeShellBlocksAreRunOrSayWhyNot(t *testing.T) {
 func TestReadmeCommandsWorkInAFreshCopy(t *testing.T) {
 	commands := readme(t)
 	if len(commands["run"]) != 1 || len(commands["curl"]) == 0 {
-		t.Fatalf("the README marks %d blocks as run and %d as curl, want one and some", len(commands["run"]), len(commands["curl"]))
+		t.Fatalf("the documents mark %d blocks as run and %d as curl, want one and some", len(commands["run"]), len(commands["curl"]))
+	}
+	if text := readDocument(t, "../README.md"); !strings.Contains(text, commands["run"][0]) || !strings.Contains(text, commands["curl"][0]) {
+		t.Error("the README does not have the blocks that are marked as run and curl")
 	}
 	tree := t.TempDir()
 	copyTree(t, "..", tree)
@@ -77,7 +103,7 @@ func TestReadmeTestCommandNamesPackagesThatExist(t *testing.T) {
 	t.Parallel()
 	commands := readme(t)["test"]
 	if len(commands) != 1 {
-		t.Fatalf("the README marks %d blocks as test, want one", len(commands))
+		t.Fatalf("the documents mark %d blocks as test, want one", len(commands))
 	}
 	words := strings.Fields(commands[0])
 	patterns := slices.DeleteFunc(slices.Clone(words), func(w string) bool { return !strings.HasPrefix(w, "./") })

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-func TestAnswersAreComparedByteForByte(t *testing.T) {
+func TestClientComparesResponsesByteForByte(t *testing.T) {
 	for _, altered := range []bool{false, true} {
 		e := new(engine)
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -36,18 +36,18 @@ func TestAnswersAreComparedByteForByte(t *testing.T) {
 	}
 }
 
-func TestTheReportStandsInItsPlace(t *testing.T) {
+func TestReportReplacesTheSectionOfThePage(t *testing.T) {
 	r := &result{work: works[1], rounds: 3, targets: []string{"direct", "berth", "haproxy"}, figures: map[string]figures{
 		"berth": median([]figures{{CPU: 3}, {CPU: 20}, {CPU: 18, Failures: 1}}), "haproxy": {CPU: 12},
 	}}
-	file := filepath.Join(t.TempDir(), "README.md")
-	os.WriteFile(file, []byte("before\n"+begin+"\nold\n"+end+"\nafter\n"), 0o644)
+	file := filepath.Join(t.TempDir(), "page.md")
+	os.WriteFile(file, []byte("before\n"+begin+"\nstale section\n"+end+"\nafter\n"), 0o644)
 	if err := rewrite(file, section([]*result{r}, "x.svg", "0.10")); err != nil {
 		t.Fatal(err)
 	}
 	got, _ := os.ReadFile(file)
 	text := string(got)
-	if !strings.HasPrefix(text, "before\n"+begin) || !strings.HasSuffix(text, end+"\nafter\n") || strings.Contains(text, "old") {
+	if !strings.HasPrefix(text, "before\n"+begin) || !strings.HasSuffix(text, end+"\nafter\n") || strings.Contains(text, "stale section") {
 		t.Errorf("the file became\n%s", text)
 	}
 	if !strings.Contains(text, "| berth | 18.0 | 1.50 |") || !strings.Contains(string(picture([]*result{r})), "berth 18.0 µs/event") {
@@ -61,6 +61,29 @@ func TestTheReportStandsInItsPlace(t *testing.T) {
 			} else {
 				columns = n
 			}
+		}
+	}
+}
+
+func TestRouterTargetsAreLeftOutWhereTheyCannotBeInstalled(t *testing.T) {
+	t.Setenv("PATH", "")
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	all, err := routerTargets("127.0.0.1:1")
+	if err != nil || len(all) != 0 {
+		t.Errorf("got %v, %v; want no target and no error", all, err)
+	}
+}
+
+func TestRouterArgumentsNameWorkerAndPorts(t *testing.T) {
+	for _, r := range routers {
+		got := strings.Join(r.arguments("python", "127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"), " ")
+		for _, want := range []string{"--host 127.0.0.1 --port 1 ", "--prometheus-port 2 ", "--worker-urls http://127.0.0.1:3 "} {
+			if !strings.Contains(got, want) {
+				t.Errorf("%s: %q lacks %q", r.name, got, want)
+			}
+		}
+		if !isRouter(r.name) || isRouter("berth") {
+			t.Errorf("isRouter is wrong about %s or berth", r.name)
 		}
 	}
 }

@@ -36,7 +36,9 @@ type client struct {
 
 func newClient(address string, a ask, prompt int) *client {
 	a.Model = "bench"
-	a.Messages = []message{{"user", strings.Repeat("all work and no play ", prompt/21+1)[:prompt]}}
+	// The prompt repeats what the engine has to do: a router may drop or rename fields that it does not know.
+	todo := fmt.Sprintf(`{"max_tokens":%d,"gap_ms":%d,"first_ms":%d} `, a.MaxTokens, a.GapMS, a.FirstMS)
+	a.Messages = []message{{"user", (todo + strings.Repeat("all work and no play ", prompt/21+1))[:max(prompt, len(todo))]}}
 	body, _ := json.Marshal(a)
 	head := fmt.Sprintf("POST /v1/chat/completions HTTP/1.1\r\nHost: bench\r\nUser-Agent: bench\r\nAccept: */*\r\n"+
 		"Authorization: Bearer none\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", len(body))

@@ -78,6 +78,9 @@ func (e *engine) complete(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+	if len(a.Messages) > 0 {
+		_ = json.NewDecoder(strings.NewReader(a.Messages[0].Content)).Decode(&a) // a prompt without them leaves the fields as they are
+	}
 	e.open.Add(1)
 	defer e.open.Add(-1)
 	if !a.Stream {

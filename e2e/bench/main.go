@@ -11,12 +11,13 @@ import (
 	"time"
 )
 
-// options are what the command line says.
+// options are the command line's.
 type options struct {
-	work, berth, against, readme, picture string
-	rounds                                int
-	took                                  time.Duration
-	minutes                               float64
+	work, berth, against, page, picture string
+	routers                             bool
+	rounds                              int
+	took                                time.Duration
+	minutes                             float64
 }
 
 func main() {
@@ -28,11 +29,12 @@ func main() {
 	for _, w := range works {
 		names = append(names, w.name)
 	}
-	flag.StringVar(&o.work, "work", strings.Join(names, ","), "what to do, and any of leave, crowd and soak")
+	flag.StringVar(&o.work, "work", strings.Join(names, ","), "the kinds of load to measure, and any of the checks leave, crowd and soak")
 	flag.StringVar(&o.berth, "berth", "", "the binary to measure; built from ./cmd/berth if empty")
-	flag.StringVar(&o.against, "against", "", "another binary of berth to measure beside it")
-	flag.StringVar(&o.readme, "readme", "", "a file that has a place for the results")
-	flag.StringVar(&o.picture, "picture", "e2e/bench/result.svg", "where -readme puts the picture")
+	flag.StringVar(&o.against, "against", "", "another binary of berth to measure beside the first")
+	flag.BoolVar(&o.routers, "routers", false, "measure vllm-router and sglang-router too; they are installed from PyPI into the user's cache directory")
+	flag.StringVar(&o.page, "page", "", "a Markdown file with a section for the results, to be rewritten")
+	flag.StringVar(&o.picture, "picture", "docs/cost.svg", "where -page puts the picture")
 	flag.IntVar(&o.rounds, "rounds", 7, "rounds of each target")
 	flag.DurationVar(&o.took, "time", 2*time.Second, "how long a round is measured")
 	flag.Float64Var(&o.minutes, "minutes", 10, "how long a soak takes")
@@ -78,6 +80,13 @@ func run(o options) error {
 	if err != nil {
 		return err
 	}
+	if o.routers {
+		added, err := routerTargets(engine)
+		if err != nil {
+			return err
+		}
+		all = append(all, added...)
+	}
 	var results []*result
 	for name := range strings.SplitSeq(o.work, ",") {
 		r, err := do(name, all, engine, o)
@@ -89,16 +98,20 @@ func run(o options) error {
 			results = append(results, r)
 		}
 	}
-	if o.readme == "" || len(results) == 0 {
+	if o.page == "" || len(results) == 0 {
 		return nil
 	}
 	if err := os.WriteFile(o.picture, picture(results), 0o644); err != nil {
 		return err
 	}
-	return rewrite(o.readme, section(results, o.picture, load))
+	link, err := filepath.Rel(filepath.Dir(o.page), o.picture)
+	if err != nil {
+		return err
+	}
+	return rewrite(o.page, section(results, filepath.ToSlash(link), load))
 }
 
-// do does one work. What must hold is asked of berth alone, and gives no result.
+// do measures one kind of load on all targets, or runs one check on berth alone, which has no result.
 func do(name string, all []*target, engine string, o options) (*result, error) {
 	switch name {
 	case "leave":

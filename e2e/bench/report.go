@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
+	"time"
 )
 
-// table is the result in Markdown. Ratios are to HAProxy where it was measured.
+// table returns the result in Markdown, with ratios to HAProxy if it was measured.
 func (r *result) table() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "**%s**\n\n| | CPU µs/%s |", r.title, r.unit)
@@ -46,14 +48,19 @@ const (
 	end   = "<!-- /bench -->"
 )
 
-// section is what the README says of the results.
+// section returns the results as a section of a Markdown page.
 func section(results []*result, picture, load string) string {
+	routers := slices.ContainsFunc(results[0].targets, isRouter)
+	does := "berth runs as it ships: it parses the body, hashes the prompt for prefix affinity, holds slots, counts tokens and keeps metrics; the access log is off.\n" +
+		"HAProxy and nginx only forward bytes."
+	if routers {
+		does += " vllm-router and sglang-router run with their policy `cache_aware` and their defaults otherwise."
+	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s\n\nCPU time of the proxy's process per unit of work, medians of %d interleaved rounds on %d cores that client, engine\n"+
-		"and proxy share, by `go run ./e2e/bench -readme README.md`, %s. berth runs as it comes: request ids, metrics, slots, the one-pass\n"+
-		"scan of the body, usage counted from the stream and prefix affinity are included, the access log is off. HAProxy and nginx only forward.\n"+
-		"Throughput and times mean something only beside each other: the machine is full. Other work on it was a load of %s before it began.\n\n![CPU time per unit of work](%s)\n",
-		begin, results[0].rounds, runtime.NumCPU(), runtime.Version(), load, picture)
+	fmt.Fprintf(&b, "%s\n\nMeasured on %s by `go run ./e2e/bench%s -page docs/performance.md`: CPU time of the proxy's processes per unit of work, medians of\n"+
+		"%d interleaved rounds on %d cores that client, engine and proxy share, %s. The load average before the run was %s.\n"+
+		"The machine is saturated, so compare throughput and latency only within one table.\n\n%s\n\n![CPU time of the proxy per unit of work](%s)\n",
+		begin, time.Now().Format(time.DateOnly), only(" -routers", routers), results[0].rounds, runtime.NumCPU(), runtime.Version(), load, does, picture)
 	for _, r := range results {
 		fmt.Fprintf(&b, "\n%s", r.table())
 	}
@@ -74,14 +81,18 @@ func rewrite(file, section string) error {
 	return os.WriteFile(file, bytes.Join([][]byte{before, []byte(section), after}, nil), 0o644)
 }
 
-// colours of the bars, by target.
-var colours = map[string]string{"berth": "#2563eb", "against": "#93c5fd", "haproxy": "#9ca3af", "nginx": "#d1d5db"}
+// colours are those of the bars, by target.
+var colours = map[string]string{"berth": "#2563eb", "against": "#93c5fd", "haproxy": "#9ca3af", "nginx": "#d1d5db", "vllm-router": "#f59e0b", "sglang-router": "#fcd34d"}
 
-// picture draws the CPU times, each work on a scale of its own.
+// caption says what the bars are, so that the picture can stand alone.
+const caption = "CPU time of the proxy alone, by kind of load; shorter is cheaper. Each group has a scale of its own. HAProxy and nginx only forward bytes."
+
+// picture draws the CPU times. Each group of bars has a scale of its own.
 func picture(results []*result) []byte {
 	const bar, left, right, width = 18, 330, 90, 800
 	var rows bytes.Buffer
-	y := 12
+	fmt.Fprintf(&rows, `<text x="8" y="18" fill="#555">%s</text>`+"\n", caption)
+	y := 36
 	for _, r := range results {
 		most := 0.0
 		for _, f := range r.figures {

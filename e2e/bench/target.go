@@ -13,11 +13,11 @@ import (
 	"time"
 )
 
-// target is a proxy to be measured, or the engine itself, which has no command.
+// A target is a proxy to be measured, or the engine itself, which has no command.
 type target struct {
 	name    string
 	address string
-	admin   string // berth's listener for operators
+	admin   string // berth's admin listener
 	command []string
 	process *exec.Cmd
 }
@@ -82,8 +82,8 @@ http {
 }
 `
 
-// targets are the engine, berth, another berth if there is one, and those of the others that are installed. Their files go to
-// dir.
+// targets returns the engine, berth, the other berth if there is one, and those of HAProxy and nginx that are installed. Their
+// files go to dir.
 func targets(dir, engine, berth, against string) ([]*target, error) {
 	all := []*target{{name: "direct", address: engine}}
 	add := func(name, config string, command func(file string) []string) error {
@@ -132,7 +132,7 @@ func targets(dir, engine, berth, against string) ([]*target, error) {
 	return all, nil
 }
 
-// freeAddresses finds ports that nobody listens on.
+// freeAddresses returns n loopback addresses with free ports.
 func freeAddresses(n int) (addresses []string, err error) {
 	for range n {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -145,6 +145,9 @@ func freeAddresses(n int) (addresses []string, err error) {
 	return addresses, nil
 }
 
+// startTimeout bounds the time until a target forwards its first request. Routers look at their workers' health first.
+const startTimeout = 20 * time.Second
+
 // start starts the process and waits until it forwards a request.
 func (t *target) start() error {
 	if t.command == nil {
@@ -153,15 +156,15 @@ func (t *target) start() error {
 	t.process = exec.Command(t.command[0], t.command[1:]...)
 	t.process.Stderr = os.Stderr
 	if t.admin != "" {
-		t.process.Stderr = nil // berth tells of probes and connections
+		t.process.Stderr = nil // berth logs probes and connections
 	}
 	if err := t.process.Start(); err != nil {
 		return err
 	}
 	var err error
-	for range 200 {
+	for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); {
 		var resp *http.Response
-		resp, err = http.Post("http://"+t.address+"/v1/chat/completions", "application/json", strings.NewReader(`{"model":"bench","messages":[],"max_tokens":1}`))
+		resp, err = http.Post("http://"+t.address+"/v1/chat/completions", "application/json", strings.NewReader(`{"model":"bench","messages":[{"role":"user","content":"hello"}],"max_tokens":1}`))
 		if err == nil {
 			resp.Body.Close()
 			if resp.StatusCode == http.StatusOK {
@@ -186,7 +189,7 @@ func (t *target) stop() {
 	t.process = nil
 }
 
-// usage of the proxy; zero for the engine, which is not what is measured.
+// usage returns the resources that the proxy has used; zero for the engine, which is not measured.
 func (t *target) usage() (usage, error) {
 	if t.process == nil {
 		return usage{}, nil
@@ -194,7 +197,7 @@ func (t *target) usage() (usage, error) {
 	return measure(t.process.Process.Pid)
 }
 
-// startEngine runs this command once more, as the engine.
+// startEngine runs this command again, as the engine.
 func startEngine() (address string, stop func(), err error) {
 	self, err := os.Executable()
 	if err != nil {

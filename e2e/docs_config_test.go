@@ -1,0 +1,155 @@
+package e2e
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/goccy/go-yaml"
+
+	"berth/config"
+)
+
+const configurationPage = "../docs/configuration.md"
+
+var (
+	// configHeading is a heading of the page that names the mapping whose keys the table below it has.
+	configHeading = regexp.MustCompile("^#+ (?:`([a-z_.\\[\\]]+)`|The file)$")
+	configRow     = regexp.MustCompile("^\\| `([a-z0-9_]+)` \\|([^|]+)\\|([^|]*)\\|([^|]+)\\|$")
+)
+
+// configKey is a row of a table of keys.
+type configKey struct{ kind, def, meaning string }
+
+// documentedKeys returns the keys of docs/configuration.md by path: http.tls.cert_file, llm_configs[].timeouts.connect_s.
+func documentedKeys(t *testing.T) map[string]configKey {
+	t.Helper()
+	keys, prefix, in := map[string]configKey{}, "", false
+	for line := range strings.Lines(readDocument(t, configurationPage)) {
+		line = strings.TrimSpace(line)
+		if strings.HasPrefix(line, "#") {
+			h := configHeading.FindStringSubmatch(line)
+			in = h != nil
+			prefix = ""
+			if in && h[1] != "" {
+				prefix = h[1] + "."
+			}
+			continue
+		}
+		if row := configRow.FindStringSubmatch(line); in && row != nil {
+			name := prefix + row[1]
+			if _, twice := keys[name]; twice {
+				t.Errorf("%s has %s twice", configurationPage, name)
+			}
+			keys[name] = configKey{strings.TrimSpace(row[2]), strings.TrimSpace(row[3]), strings.TrimSpace(row[4])}
+		}
+	}
+	return keys
+}
+
+// flatten adds the keys of a YAML value to leaves, each with its value: nil for a mapping or a list of mappings.
+func flatten(value any, path string, leaves map[string]any) {
+	switch v := value.(type) {
+	case map[string]any:
+		for key, child := range v {
+			name := strings.TrimPrefix(path+"."+key, ".")
+			leaves[name] = nil
+			flatten(child, name, leaves)
+		}
+	case []any:
+		for _, item := range v {
+			if _, is := item.(map[string]any); is {
+				flatten(item, path+"[]", leaves)
+			} else {
+				leaves[path] = value
+			}
+		}
+		if len(v) == 0 {
+			leaves[path] = value
+		}
+	default:
+		leaves[path] = value
+	}
+}
+
+func parseYAML(t *testing.T, text []byte) map[string]any {
+	t.Helper()
+	var value any
+	if err := yaml.Unmarshal(text, &value); err != nil {
+		t.Fatal(err)
+	}
+	leaves := map[string]any{}
+	flatten(value, "", leaves)
+	return leaves
+}
+
+// disabledLine is a line of the example with a key that is commented out.
+var disabledLine = regexp.MustCompile(`(?m)^( *)# ((?: {2})*(?:- )?[a-z][a-z0-9_]*:(?: .*)?)$`)
+
+// The example has every key of the schema, which a test of config holds; the page has every key of the example.
+func TestConfigurationPageHasEveryKey(t *testing.T) {
+	t.Parallel()
+	example, err := os.ReadFile("../config/example.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented, exist := documentedKeys(t), map[string]bool{}
+	for name := range parseYAML(t, disabledLine.ReplaceAll(example, []byte("$1$2"))) {
+		if strings.Contains(name, "applications[].args.llm_configs[]") {
+			continue
+		}
+		if strings.HasSuffix(name, ".gap_s") { // until the key has its new name there too
+			name = strings.TrimSuffix(name, "gap_s") + "idle_s"
+		}
+		exist[name] = true
+		if _, ok := documented[name]; !ok {
+			t.Errorf("%s lacks the key %s: add a row | `key` | type | default | meaning |", configurationPage, name)
+		}
+	}
+	for name, key := range documented {
+		if !exist[name] {
+			t.Errorf("%s has %s, which is no key", configurationPage, name)
+		}
+		if len(key.kind) < 3 || len(key.meaning) < 8 {
+			t.Errorf("%s: the row of %s says too little: %+v", configurationPage, name, key)
+		}
+	}
+}
+
+// leastConfig has nothing that has a default.
+const leastConfig = `llm_configs:
+- {model_loading_config: {model_id: a}, replicas: [{url: "http://10.0.0.1"}]}
+- {model_loading_config: {model_id: b}, simulated: {}}
+`
+
+func TestConfigurationPageHasTheDefaults(t *testing.T) {
+	t.Parallel()
+	c, _, err := config.Parse([]byte(leastConfig), "least.yaml", config.Checks{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented, checked := documentedKeys(t), 0
+	effective := parseYAML(t, c.YAML())
+	for _, name := range slices.Sorted(maps.Keys(effective)) {
+		value := effective[name]
+		key, ok := documented[strings.Replace(name, ".gap_s", ".idle_s", 1)]
+		if value == nil || !ok {
+			continue // a mapping; TestConfigurationPageHasEveryKey finds keys that are missing
+		}
+		written, isCode := strings.CutPrefix(key.def, "`")
+		if !isCode {
+			continue // derived from other keys, or required
+		}
+		checked++
+		if want := strings.Trim(strings.ReplaceAll(fmt.Sprint(value), " ", ", "), `"`); strings.Trim(written, "`") != want {
+			t.Errorf("%s: the default of %s is %s and not %s", configurationPage, name, want, key.def)
+		}
+	}
+	if checked < 28 {
+		t.Errorf("%d defaults were compared, want at least 28", checked)
+	}
+}
