@@ -11,7 +11,7 @@ func BenchmarkGate(b *testing.B) {
 			b.Fatal("it is full")
 		}
 		g.start()
-		g.free(oneRunning)
+		g.release(oneRunning)
 	}
 }
 
@@ -23,7 +23,7 @@ func BenchmarkGateUnderContention(b *testing.B) {
 		for pb.Next() {
 			if g.reserve(0) == nil {
 				g.start()
-				g.free(oneRunning)
+				g.release(oneRunning)
 			}
 		}
 	})

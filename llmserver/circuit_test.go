@@ -18,40 +18,40 @@ import (
 )
 
 // bubble hides the deadline of a test, for which a bubble has no use.
-type bubble struct{ rapid.TB }
+type withoutDeadline struct{ rapid.TB }
 
 // modelCircuit is a circuit as its picture says it.
 type modelCircuit struct {
-	failures int
-	times    int
-	until    time.Duration // by monotonic time; zero while closed
-	opened   time.Duration
-	halfOpen bool
-	spared   bool
+	failures  int
+	ejections int
+	until     time.Duration // by monotonic time; zero while closed
+	opened    time.Duration
+	halfOpen  bool
+	bypassed  bool
 }
 
 func (m *modelCircuit) isOpen() bool { return m.until != 0 }
 
-func (m *modelCircuit) due() bool { return m.isOpen() && monotonic() >= m.until }
+func (m *modelCircuit) expired() bool { return m.isOpen() && monotonic() >= m.until }
 
-func (m *modelCircuit) admits() bool { return !m.isOpen() || m.spared || m.due() }
+func (m *modelCircuit) admits() bool { return !m.isOpen() || m.bypassed || m.expired() }
 
 // enter lets a request in, as a trial if the time is over.
-func (m *modelCircuit) enter() {
-	if m.due() {
+func (m *modelCircuit) admit() {
+	if m.expired() {
 		m.halfOpen, m.until = true, monotonic()+5*time.Second
 	}
 }
 
 // open opens it for 30 s, 60 s, and so on up to 300 s.
 func (m *modelCircuit) open() {
-	m.times++
+	m.ejections++
 	m.failures, m.halfOpen, m.opened = 0, false, monotonic()
-	m.until = m.opened + min(30*time.Second<<(m.times-1), 300*time.Second)
+	m.until = m.opened + min(30*time.Second<<(m.ejections-1), 300*time.Second)
 }
 
 // counts reports whether what came of the slot's request has a say while the circuit is open.
-func (m *modelCircuit) counts(s *Slot) bool { return s.since >= m.opened }
+func (m *modelCircuit) isConclusive(s *Slot) bool { return s.reservedAt >= m.opened }
 
 // circuitMachine plays requests on one replica, and the model beside it.
 type circuitMachine struct {
@@ -60,7 +60,7 @@ type circuitMachine struct {
 	slots []*Slot
 }
 
-func (m *circuitMachine) claim(t *rapid.T) {
+func (m *circuitMachine) reserve(t *rapid.T) {
 	anyway := rapid.Bool().Draw(t, "anyway")
 	s, err := (*Slot)(nil), error(nil)
 	if anyway {
@@ -77,12 +77,12 @@ func (m *circuitMachine) claim(t *rapid.T) {
 	case err != nil:
 		t.Fatalf("Claim = %v", err)
 	}
-	m.model.enter()
+	m.model.admit()
 	m.slots = append(m.slots, s)
 }
 
 // take draws a slot and takes it out.
-func (m *circuitMachine) take(t *rapid.T) *Slot {
+func (m *circuitMachine) drawSlot(t *rapid.T) *Slot {
 	if len(m.slots) == 0 {
 		t.Skip("no slot")
 	}
@@ -93,22 +93,22 @@ func (m *circuitMachine) take(t *rapid.T) *Slot {
 }
 
 func (m *circuitMachine) good(t *rapid.T) {
-	s := m.take(t)
+	s := m.drawSlot(t)
 	resp := &http.Response{StatusCode: rapid.SampledFrom([]int{200, 204, 302}).Draw(t, "status"), Body: io.NopCloser(strings.NewReader("x"))}
-	m.r.listen(s, resp)
+	m.r.observeBody(s, resp)
 	io.ReadAll(resp.Body)
-	if !m.model.isOpen() || m.model.counts(s) {
+	if !m.model.isOpen() || m.model.isConclusive(s) {
 		m.model = modelCircuit{}
 	}
 	s.Release()
 }
 
 func (m *circuitMachine) bad(t *rapid.T) {
-	s := m.take(t)
+	s := m.drawSlot(t)
 	s.ReportFailure(rapid.SampledFrom([]error{ErrBroken, ErrTimeout, ErrNotHTTP, ErrGateway}).Draw(t, "error"))
 	switch {
 	case m.model.isOpen():
-		if m.model.halfOpen && m.model.counts(s) {
+		if m.model.halfOpen && m.model.isConclusive(s) {
 			m.model.open()
 		}
 	default:
@@ -120,8 +120,8 @@ func (m *circuitMachine) bad(t *rapid.T) {
 }
 
 // silent ends a request in a way that says nothing of the replica.
-func (m *circuitMachine) silent(t *rapid.T) {
-	s := m.take(t)
+func (m *circuitMachine) inconclusive(t *rapid.T) {
+	s := m.drawSlot(t)
 	switch rapid.IntRange(0, 3).Draw(t, "end") {
 	case 0:
 		s.ReportFailure(fmt.Errorf("%w: %w", ErrBroken, ErrStale))
@@ -129,21 +129,21 @@ func (m *circuitMachine) silent(t *rapid.T) {
 		s.ReportFailure(context.Canceled)
 	case 2:
 		resp := &http.Response{StatusCode: rapid.SampledFrom([]int{400, 404, 429, 500, 501}).Draw(t, "status"), Body: io.NopCloser(strings.NewReader("x"))}
-		m.r.listen(s, resp)
+		m.r.observeBody(s, resp)
 		io.ReadAll(resp.Body)
 	}
 	s.Release()
 }
 
 // pass hands a slot over, as a request in line gets it.
-func (m *circuitMachine) pass(t *rapid.T) {
-	s := m.take(t)
+func (m *circuitMachine) handOver(t *rapid.T) {
+	s := m.drawSlot(t)
 	heir := s.HandOver("heir")
 	if (heir != nil) != m.model.admits() {
 		t.Fatalf("handed over: %t; want %t", heir != nil, m.model.admits())
 	}
 	if heir != nil {
-		m.model.enter()
+		m.model.admit()
 		m.slots = append(m.slots, heir)
 	}
 }
@@ -159,18 +159,18 @@ func (m *circuitMachine) check(t *rapid.T) {
 
 func TestACircuitDoesAsItsPictureSays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		rapid.Check(bubble{t}, func(t *rapid.T) {
+		rapid.Check(withoutDeadline{t}, func(t *rapid.T) {
 			r, _ := newTestReplica(1000)
 			m := &circuitMachine{r: r}
 			t.Repeat(map[string]func(*rapid.T){
 				"":      m.check,
-				"claim": m.claim, "claim again": m.claim,
+				"claim": m.reserve, "claim again": m.reserve,
 				"good": m.good, "bad": m.bad, "bad again": m.bad, "bad once more": m.bad,
-				"silent": m.silent, "pass": m.pass,
+				"silent": m.inconclusive, "pass": m.handOver,
 				"spare": func(t *rapid.T) {
 					spared := rapid.Bool().Draw(t, "spared")
 					r.AllowEjected(spared)
-					m.model.spared = spared && m.model.isOpen()
+					m.model.bypassed = spared && m.model.isOpen()
 				},
 				"sleep": func(t *rapid.T) {
 					time.Sleep(time.Duration(rapid.SampledFrom([]int{1, 4, 5, 29, 30, 60, 299, 300}).Draw(t, "seconds")) * time.Second)
@@ -185,14 +185,14 @@ func TestACircuitDoesAsItsPictureSays(t *testing.T) {
 }
 
 // fail has a replica fail n requests that were under way at once.
-func fail(t *testing.T, r *Replica, fake *fakeBackend, err error, n int) {
+func failRequests(t *testing.T, r *Replica, fake *fakeBackend, err error, n int) {
 	t.Helper()
 	var under []*Slot
 	for range n {
-		under = append(under, claim(t, r))
+		under = append(under, mustReserve(t, r))
 	}
 	for _, s := range under {
-		askIn(t, s, fake, err)
+		sendInSlot(t, s, fake, err)
 	}
 }
 
@@ -211,12 +211,12 @@ func TestOnlyTheReplicasOwnFailuresEjectIt(t *testing.T) {
 		"a forgotten token":         {ErrToken, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			watched(t, nil, func(r *Replica, fake *fakeBackend, changes *atomic.Int32) {
-				fail(t, r, fake, row.err, tolerated-1)
+			withProbedReplica(t, nil, func(r *Replica, fake *fakeBackend, changes *atomic.Int32) {
+				failRequests(t, r, fake, row.err, maxFailures-1)
 				if !r.Available() {
-					t.Errorf("it is ejected after %d", tolerated-1)
+					t.Errorf("it is ejected after %d", maxFailures-1)
 				}
-				fail(t, r, fake, row.err, 1)
+				failRequests(t, r, fake, row.err, 1)
 				if r.Available() == row.ejected {
 					t.Errorf("available: %t", r.Available())
 				}
@@ -237,19 +237,19 @@ func TestAReplicaThatAnswersNothingButItsProbesIsEjectedInTheEnd(t *testing.T) {
 		}
 		return nil
 	}
-	watched(t, probe, func(r *Replica, fake *fakeBackend, _ *atomic.Int32) {
-		for n := range tolerated {
+	withProbedReplica(t, probe, func(r *Replica, fake *fakeBackend, _ *atomic.Int32) {
+		for n := range maxFailures {
 			if _, open := r.Ejected(); open {
 				t.Errorf("it is ejected after it was down %d times", n)
 				return
 			}
 			dying.Store(true)
-			fail(t, r, fake, ErrNoConnection, 20)
+			failRequests(t, r, fake, ErrNoConnection, 20)
 			if r.State() != "down" {
 				t.Errorf("it is %s", r.State())
 			}
 			dying.Store(false)
-			time.Sleep(patient.ProbeEvery + 1) // by which the next probe has come, however many failed before it
+			time.Sleep(probedEndpoint.ProbeEvery + 1) // by which the next probe has come, however many failed before it
 			synctest.Wait()
 		}
 		if r.State() != "ejected" || !r.Up() {
@@ -261,8 +261,8 @@ func TestAReplicaThatAnswersNothingButItsProbesIsEjectedInTheEnd(t *testing.T) {
 func TestATrialIsGivenToOneOfMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, fake := newTestReplica(1000)
-		fail(t, r, fake, ErrBroken, tolerated)
-		time.Sleep(firstEjection - time.Millisecond)
+		failRequests(t, r, fake, ErrBroken, maxFailures)
+		time.Sleep(baseEjectionTime - time.Millisecond)
 		if _, err := r.TryReserve("too early", 0); err != ErrEjected || r.State() != "ejected" {
 			t.Fatalf("Claim = %v, and it is %s", err, r.State())
 		}
@@ -296,13 +296,13 @@ func TestTheTrialsFirstByteClosesTheCircuitAndStartsSlowly(t *testing.T) {
 		r, fake := newTestReplica(1000)
 		var told atomic.Int32
 		r.OnChange(func() { told.Add(1) })
-		fail(t, r, fake, ErrBroken, tolerated)
-		time.Sleep(firstEjection)
+		failRequests(t, r, fake, ErrBroken, maxFailures)
+		time.Sleep(baseEjectionTime)
 		synctest.Wait()
 		if told.Load() != 2 {
 			t.Errorf("who waits was told %d times; want of the ejection and of its end", told.Load())
 		}
-		s := claim(t, r)
+		s := mustReserve(t, r)
 		s.Start()
 		resp, err := r.Do(&http.Request{}, s)
 		if err != nil {
@@ -325,7 +325,7 @@ func TestTheTrialsFirstByteClosesTheCircuitAndStartsSlowly(t *testing.T) {
 			t.Errorf("half way its burden is %v", b)
 		}
 		time.Sleep(slowStart / 2)
-		if b := r.WeightedLoad(); b != 1 || r.back.Load() != 0 {
+		if b := r.WeightedLoad(); b != 1 || r.recoveredAt.Load() != 0 {
 			t.Errorf("in the end its burden is %v", b)
 		}
 	})
@@ -334,9 +334,9 @@ func TestTheTrialsFirstByteClosesTheCircuitAndStartsSlowly(t *testing.T) {
 // Nobody owns a trial, so nothing that becomes of its request can keep the circuit half-open.
 func TestCircuitLetsTheNextOneInWhereATrialBringsNoVerdict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, fake := newTestReplica(2 * tolerated)
-		fail(t, r, fake, ErrBroken, tolerated)
-		time.Sleep(firstEjection)
+		r, fake := newTestReplica(2 * maxFailures)
+		failRequests(t, r, fake, ErrBroken, maxFailures)
+		time.Sleep(baseEjectionTime)
 		synctest.Wait()
 		var told atomic.Int32
 		r.OnChange(func() { told.Add(1) })
@@ -344,14 +344,14 @@ func TestCircuitLetsTheNextOneInWhereATrialBringsNoVerdict(t *testing.T) {
 		for name, end := range map[string]func(s *Slot){
 			"its client goes":      func(s *Slot) { s.ReportFailure(context.Canceled); s.Release() },
 			"it is never sent":     func(s *Slot) { s.Release() },
-			"its response is long": func(s *Slot) { r.listen(s, &http.Response{StatusCode: 200}); under = append(under, s) },
+			"its response is long": func(s *Slot) { r.observeBody(s, &http.Response{StatusCode: 200}); under = append(under, s) },
 			"its response is empty": func(s *Slot) {
 				resp := &http.Response{StatusCode: 200, Body: http.NoBody}
-				r.listen(s, resp)
+				r.observeBody(s, resp)
 				io.ReadAll(resp.Body)
 				s.Release()
 			},
-			"the request was at fault":  func(s *Slot) { r.listen(s, &http.Response{StatusCode: 400}); s.Release() },
+			"the request was at fault":  func(s *Slot) { r.observeBody(s, &http.Response{StatusCode: 400}); s.Release() },
 			"the backend would not":     func(s *Slot) { fake.faults = func(string) error { return ErrFull }; s.Confirm(t.Context(), 0) },
 			"its connection was an old": func(s *Slot) { s.ReportFailure(fmt.Errorf("%w: %w", ErrBroken, ErrStale)); s.Release() },
 			"another one gets its slot": func(s *Slot) { s.HandOver("heir").Release() },
@@ -365,7 +365,7 @@ func TestCircuitLetsTheNextOneInWhereATrialBringsNoVerdict(t *testing.T) {
 			r.AllowEjected(name == "another one gets its slot")
 			end(s)
 			r.AllowEjected(false)
-			time.Sleep(trialTime - time.Millisecond)
+			time.Sleep(trialTimeout - time.Millisecond)
 			if r.Available() {
 				t.Errorf("where %s: another is let in too soon", name)
 			}
@@ -385,24 +385,24 @@ func TestCircuitLetsTheNextOneInWhereATrialBringsNoVerdict(t *testing.T) {
 // What was sent before the circuit opened says nothing of the time since.
 func TestCircuitHeedsNoRequestFromBeforeItOpened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, fake := newTestReplica(3 * tolerated)
+		r, fake := newTestReplica(3 * maxFailures)
 		respond := func(s *Slot) {
 			resp := &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader("x"))}
-			r.listen(s, resp)
+			r.observeBody(s, resp)
 			resp.Body.Read(make([]byte, 1))
 			s.Release()
 		}
-		good, bad := claim(t, r), claim(t, r)
+		good, bad := mustReserve(t, r), mustReserve(t, r)
 		time.Sleep(time.Second)
-		fail(t, r, fake, ErrBroken, tolerated)
+		failRequests(t, r, fake, ErrBroken, maxFailures)
 		var told atomic.Int32
 		r.OnChange(func() { told.Add(1) })
 		respond(good)
 		if r.Available() || told.Load() != 0 {
 			t.Errorf("a response to an earlier request has closed it, or so it was told %d times", told.Load())
 		}
-		time.Sleep(firstEjection)
-		trial := claim(t, r)
+		time.Sleep(baseEjectionTime)
+		trial := mustReserve(t, r)
 		bad.ReportFailure(ErrBroken)
 		bad.Release()
 		if r.Ejections() != 1 {
@@ -419,9 +419,9 @@ func TestCircuitHeedsNoRequestFromBeforeItOpened(t *testing.T) {
 // A clock that is set back keeps no replica out: time.Now is never compared.
 func TestCircuitTimesAreMonotonic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, fake := newTestReplica(tolerated)
-		fail(t, r, fake, ErrBroken, tolerated)
-		if until := time.Duration(r.circuit.read().until) * time.Millisecond; until > monotonic()+firstEjection {
+		r, fake := newTestReplica(maxFailures)
+		failRequests(t, r, fake, ErrBroken, maxFailures)
+		if until := time.Duration(r.circuit.state().until) * time.Millisecond; until > monotonic()+baseEjectionTime {
 			t.Errorf("it ends at %v; now it is %v", until, monotonic())
 		}
 	})
@@ -429,8 +429,8 @@ func TestCircuitTimesAreMonotonic(t *testing.T) {
 
 func TestAFailedTrialDoublesTheTimeUpToABound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, fake := newTestReplica(tolerated)
-		fail(t, r, fake, ErrBroken, tolerated)
+		r, fake := newTestReplica(maxFailures)
+		failRequests(t, r, fake, ErrBroken, maxFailures)
 		times := append([]int{30, 60, 120, 240}, slices.Repeat([]int{300}, 70)...)
 		for n, want := range times {
 			time.Sleep(time.Duration(want)*time.Second - 1e6)
@@ -438,7 +438,7 @@ func TestAFailedTrialDoublesTheTimeUpToABound(t *testing.T) {
 				t.Errorf("ejection %d is over too soon", n+1)
 			}
 			time.Sleep(1e6)
-			ask(t, r, fake, errors.Join(ErrBroken))
+			sendRequest(t, r, fake, errors.Join(ErrBroken))
 		}
 		if r.Ejections() != uint64(len(times)+1) {
 			t.Errorf("%d ejections", r.Ejections())
@@ -450,11 +450,11 @@ func TestAFailedTrialDoublesTheTimeUpToABound(t *testing.T) {
 func TestCircuitCountsOneEjectionWhereFailuresRace(t *testing.T) {
 	for range 15_000 {
 		var c circuit
-		for range tolerated - 1 {
-			c.fail(0, ErrBroken)
+		for range maxFailures - 1 {
+			c.recordFailure(0, ErrBroken)
 		}
-		twice(func() { c.fail(0, ErrBroken) }, func() { c.fail(0, ErrBroken) })
-		if n := c.ejections.Load(); n != 1 {
+		race(func() { c.recordFailure(0, ErrBroken) }, func() { c.recordFailure(0, ErrBroken) })
+		if n := c.totalEjections.Load(); n != 1 {
 			t.Fatalf("%d ejections", n)
 		}
 	}
@@ -466,23 +466,23 @@ func TestCircuitCountsATrialThatCannotConnect(t *testing.T) {
 	for name, down := range map[string]bool{"down before": true, "up before": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r, fake := newTestReplica(tolerated)
-				fail(t, r, fake, ErrBroken, tolerated)
-				time.Sleep(firstEjection)
+				r, fake := newTestReplica(maxFailures)
+				failRequests(t, r, fake, ErrBroken, maxFailures)
+				time.Sleep(baseEjectionTime)
 				if down {
-					r.set(errors.New("its health check failed"))
+					r.setHealth(errors.New("its health check failed"))
 				}
 				s, err := r.ForceReserve("holder")
 				if err != nil {
 					t.Fatal(err)
 				}
 				fake.reserve(s.Token())
-				askIn(t, s, fake, ErrNoConnection)
+				sendInSlot(t, s, fake, ErrNoConnection)
 				if r.Ejections() != 2 || r.State() != "down" {
 					t.Errorf("%d ejections, and it is %s; want 2, down", r.Ejections(), r.State())
 				}
-				r.set(nil) // a good probe
-				time.Sleep(2*firstEjection - time.Millisecond)
+				r.setHealth(nil) // a good probe
+				time.Sleep(2*baseEjectionTime - time.Millisecond)
 				if r.State() != "ejected" {
 					t.Errorf("it is %s, before twice the first time is over", r.State())
 				}
@@ -496,9 +496,9 @@ func TestCircuitCountsATrialThatCannotConnect(t *testing.T) {
 func TestReplicaThatComesBackAgainStartsSlowlyAgain(t *testing.T) {
 	r, _ := newTestReplica(1)
 	for range 12_000 {
-		r.back.Store(1)
-		twice(func() { r.WeightedLoad() }, r.comeBack)
-		if r.back.Load() == 0 {
+		r.recoveredAt.Store(1)
+		race(func() { r.WeightedLoad() }, r.markRecovered)
+		if r.recoveredAt.Load() == 0 {
 			t.Fatal("its return is forgotten")
 		}
 	}

@@ -16,7 +16,7 @@ import (
 
 // staleness is how soon a request must break on an old connection for that to
 // be the connection's fault: later the replica had it and failed.
-const staleness = time.Second
+const staleWindow = time.Second
 
 // Progress is how far a request came before it failed.
 type Progress struct {
@@ -44,7 +44,7 @@ func (p Progress) Failure(ctx context.Context, err error) error {
 		return fmt.Errorf("%w: %s", ErrNotHTTP, FailureReason(err))
 	case timedOut(err):
 		return ErrTimeout
-	case p.Reused && time.Since(p.At) < staleness:
+	case p.Reused && time.Since(p.At) < staleWindow:
 		return fmt.Errorf("%w: %w", ErrBroken, ErrStale)
 	default:
 		return fmt.Errorf("%w: %s", ErrBroken, FailureReason(err))

@@ -3,8 +3,11 @@ package llmserver
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"net"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -26,8 +29,8 @@ func TestProgressFailureTellsWhatMayBeSentAgain(t *testing.T) {
 		"not connected":                    {Progress{}, 0, reset, []error{ErrNoConnection}, "no connection: read: connection reset by peer"},
 		"not connected in time":            {Progress{}, 0, silent, []error{ErrNoConnection, ErrConnectTimeout}, "no connection: timed out"},
 		"new":                              {Progress{Connected: true}, 0, reset, []error{ErrBroken}, ""},
-		"used before":                      {Progress{Connected: true, Reused: true}, staleness - 1, reset, []error{ErrBroken, ErrStale}, ""},
-		"used before, and it had time":     {Progress{Connected: true, Reused: true}, staleness, reset, []error{ErrBroken}, ""},
+		"used before":                      {Progress{Connected: true, Reused: true}, staleWindow - 1, reset, []error{ErrBroken, ErrStale}, ""},
+		"used before, and it had time":     {Progress{Connected: true, Reused: true}, staleWindow, reset, []error{ErrBroken}, ""},
 		"silent":                           {Progress{Connected: true}, 0, silent, []error{ErrTimeout}, ""},
 		"silent, used before":              {Progress{Connected: true, Reused: true}, 0, silent, []error{ErrTimeout}, ""},
 		"some of the response":             {Progress{Connected: true, Answered: true}, 0, reset, []error{ErrNotHTTP}, ""},
@@ -58,5 +61,14 @@ func TestProgressFailureTellsWhatMayBeSentAgain(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// Clients may read the reason, to whom Go's own words for the end of a stream say nothing.
+func TestReasonNamesNoEOF(t *testing.T) {
+	for _, err := range []error{io.EOF, io.ErrUnexpectedEOF, fmt.Errorf("reading: %w", io.EOF)} {
+		if got := FailureReason(err); strings.Contains(got, "EOF") || got == "" {
+			t.Errorf("Reason(%v) = %q", err, got)
+		}
 	}
 }

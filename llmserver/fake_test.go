@@ -173,7 +173,7 @@ func newTestReplica(limit int) (*Replica, *fakeBackend) {
 }
 
 // claim claims and confirms a slot that must be there.
-func claim(t *testing.T, r *Replica) *Slot {
+func mustReserve(t *testing.T, r *Replica) *Slot {
 	t.Helper()
 	s, err := r.TryReserve("holder", 0)
 	if err != nil {

@@ -44,7 +44,7 @@ type counts struct {
 
 func (c counts) ongoing() int { return c.running + c.reserved }
 
-func unpack(w uint64) counts {
+func unpackCounts(w uint64) counts {
 	return counts{
 		running:  int(w & gateMask),
 		reserved: int(w >> gateBits & gateMask),
@@ -53,20 +53,20 @@ func unpack(w uint64) counts {
 	}
 }
 
-func (g *gate) read() counts { return unpack(g.word.Load()) }
+func (g *gate) counts() counts { return unpackCounts(g.word.Load()) }
 
 // setLimit changes the capacity and nothing else: a lowered one admits
 // nothing until ongoing is below it.
 func (g *gate) setLimit(limit int) {
 	l := uint64(min(max(limit, 0), MaxLimit))
-	g.edge(func(w uint64) (uint64, error) {
+	g.update(func(w uint64) (uint64, error) {
 		return w&^(gateMask<<(2*gateBits)) | l<<(2*gateBits), nil
 	})
 }
 
 // move puts the gate in phase p.
-func (g *gate) move(p phase) {
-	g.edge(func(w uint64) (uint64, error) {
+func (g *gate) setPhase(p phase) {
+	g.update(func(w uint64) (uint64, error) {
 		return w&(1<<(3*gateBits)-1) | uint64(p)<<(3*gateBits), nil
 	})
 }
@@ -74,9 +74,9 @@ func (g *gate) move(p phase) {
 // reserve takes one unit if fewer than the limit are ongoing, and fewer than
 // bound where bound > 0. It answers ErrFull, ErrDraining or ErrGone.
 func (g *gate) reserve(bound int) error {
-	return g.edge(func(w uint64) (uint64, error) {
-		c := unpack(w)
-		if err := c.closed(); err != nil {
+	return g.update(func(w uint64) (uint64, error) {
+		c := unpackCounts(w)
+		if err := c.admissionError(); err != nil {
 			return w, err
 		}
 		if c.ongoing() >= c.limit || bound > 0 && c.ongoing() >= bound {
@@ -89,31 +89,31 @@ func (g *gate) reserve(bound int) error {
 // pass ends one unit, reserved or running, and reserves it anew in the same
 // step, so that it is free at no moment. Refused with ErrFull while more is ongoing than
 // a lowered limit allows, and when the replica is leaving; then nothing has changed.
-func (g *gate) pass(unit uint64) error {
-	return g.edge(func(w uint64) (uint64, error) {
-		c := unpack(w)
-		if err := c.closed(); err != nil {
+func (g *gate) transfer(unit uint64) error {
+	return g.update(func(w uint64) (uint64, error) {
+		c := unpackCounts(w)
+		if err := c.admissionError(); err != nil {
 			return w, err
 		}
 		if c.ongoing() > c.limit {
 			return w, ErrFull
 		}
-		return take(w, unit) + oneReserved, nil
+		return subtract(w, unit) + oneReserved, nil
 	})
 }
 
 // start turns a reserved unit into a running one.
 func (g *gate) start() {
-	g.edge(func(w uint64) (uint64, error) { return take(w, oneReserved) + oneRunning, nil })
+	g.update(func(w uint64) (uint64, error) { return subtract(w, oneReserved) + oneRunning, nil })
 }
 
 // free gives one unit back.
-func (g *gate) free(unit uint64) {
-	g.edge(func(w uint64) (uint64, error) { return take(w, unit), nil })
+func (g *gate) release(unit uint64) {
+	g.update(func(w uint64) (uint64, error) { return subtract(w, unit), nil })
 }
 
 // edge is the one place where the word changes.
-func (g *gate) edge(next func(uint64) (uint64, error)) error {
+func (g *gate) update(next func(uint64) (uint64, error)) error {
 	for {
 		w := g.word.Load()
 		n, err := next(w)
@@ -124,7 +124,7 @@ func (g *gate) edge(next func(uint64) (uint64, error)) error {
 }
 
 // closed says why nothing new may be admitted, if so.
-func (c counts) closed() error {
+func (c counts) admissionError() error {
 	switch c.phase {
 	case serving:
 		return nil
@@ -137,8 +137,8 @@ func (c counts) closed() error {
 
 // take subtracts one unit that must be there: a count that would go below
 // zero is a slot given back twice.
-func take(w, unit uint64) uint64 {
-	c := unpack(w)
+func subtract(w, unit uint64) uint64 {
+	c := unpackCounts(w)
 	if unit == oneRunning && c.running == 0 || unit == oneReserved && c.reserved == 0 {
 		panic(fmt.Sprintf("BUG: a slot given back twice: %d running, %d reserved", c.running, c.reserved))
 	}

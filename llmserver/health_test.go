@@ -13,22 +13,22 @@ import (
 )
 
 // patient is an endpoint that is probed every ten seconds.
-var patient = Endpoint{Model: "m", ID: "a", URL: "http://a", Limit: 100, ProbeEvery: 10 * time.Second, ProbeTimeout: 2 * time.Second}
+var probedEndpoint = Endpoint{Model: "m", ID: "a", URL: "http://a", Limit: 100, ProbeEvery: 10 * time.Second, ProbeTimeout: 2 * time.Second}
 
 // late is a probe that is not answered in time.
-func late(ctx context.Context) error {
+func lateProbe(ctx context.Context) error {
 	<-ctx.Done()
 	return ctx.Err()
 }
 
 // watched runs f in a bubble on a replica that is probed by probe, with a
 // count of what its observer heard.
-func watched(t *testing.T, probe func(ctx context.Context) error, f func(r *Replica, fake *fakeBackend, changes *atomic.Int32)) {
+func withProbedReplica(t *testing.T, probe func(ctx context.Context) error, f func(r *Replica, fake *fakeBackend, changes *atomic.Int32)) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := newFake(100)
 		fake.probe = probe
 		p := &Pool{Dial: func(Endpoint) (Backend, error) { return fake, nil }}
-		r := mustSet(t, p, patient)[0]
+		r := mustSet(t, p, probedEndpoint)[0]
 		changes := new(atomic.Int32)
 		r.OnChange(func() { changes.Add(1) })
 		f(r, fake, changes)
@@ -37,13 +37,13 @@ func watched(t *testing.T, probe func(ctx context.Context) error, f func(r *Repl
 }
 
 // ask sends one request whose sending ends with err.
-func ask(t *testing.T, r *Replica, fake *fakeBackend, err error) {
+func sendRequest(t *testing.T, r *Replica, fake *fakeBackend, err error) {
 	t.Helper()
-	askIn(t, claim(t, r), fake, err)
+	sendInSlot(t, mustReserve(t, r), fake, err)
 }
 
 // askIn sends it into a slot.
-func askIn(t *testing.T, s *Slot, fake *fakeBackend, err error) {
+func sendInSlot(t *testing.T, s *Slot, fake *fakeBackend, err error) {
 	t.Helper()
 	r := s.Replica()
 	defer s.Release()
@@ -69,11 +69,11 @@ func TestARefusedConnectionTakesAReplicaDownAtOnceAndAProbeBringsItBack(t *testi
 		}
 		return nil
 	}
-	watched(t, probe, func(r *Replica, fake *fakeBackend, changes *atomic.Int32) {
+	withProbedReplica(t, probe, func(r *Replica, fake *fakeBackend, changes *atomic.Int32) {
 		synctest.Wait()
 		down.Store(true)
-		ask(t, r, fake, ErrNoConnection)
-		ask(t, r, fake, ErrNoConnection)
+		sendRequest(t, r, fake, ErrNoConnection)
+		sendRequest(t, r, fake, ErrNoConnection)
 		if r.Available() || changes.Load() != 1 || r.DownReason() == "" {
 			t.Fatalf("available %t, %d changes, said %q", r.Available(), changes.Load(), r.DownReason())
 		}
@@ -82,7 +82,7 @@ func TestARefusedConnectionTakesAReplicaDownAtOnceAndAProbeBringsItBack(t *testi
 			t.Errorf("it was not probed at once; it said %q", r.DownReason())
 		}
 		down.Store(false)
-		time.Sleep(2 * firstRetry)
+		time.Sleep(2 * firstProbeRetry)
 		synctest.Wait()
 		if !r.Available() || changes.Load() != 2 || r.DownReason() != "" {
 			t.Errorf("after a good probe: available %t, %d changes, said %q", r.Available(), changes.Load(), r.DownReason())
@@ -91,9 +91,9 @@ func TestARefusedConnectionTakesAReplicaDownAtOnceAndAProbeBringsItBack(t *testi
 }
 
 func TestOnlyAFailureToConnectTakesAReplicaDown(t *testing.T) {
-	watched(t, nil, func(r *Replica, fake *fakeBackend, changes *atomic.Int32) {
+	withProbedReplica(t, nil, func(r *Replica, fake *fakeBackend, changes *atomic.Int32) {
 		for _, err := range []error{ErrBroken, ErrStale, ErrNotHTTP, context.Canceled, context.DeadlineExceeded} {
-			ask(t, r, fake, err)
+			sendRequest(t, r, fake, err)
 		}
 		if !r.Available() || changes.Load() != 0 {
 			t.Errorf("available %t after %d changes", r.Available(), changes.Load())
@@ -107,18 +107,18 @@ func TestADownReplicaIsProbedWithGrowingGaps(t *testing.T) {
 		at = append(at, time.Now())
 		return errors.New("loading")
 	}
-	watched(t, probe, func(r *Replica, _ *fakeBackend, _ *atomic.Int32) {
+	withProbedReplica(t, probe, func(r *Replica, _ *fakeBackend, _ *atomic.Int32) {
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		if r.Available() {
 			t.Fatal("it is available")
 		}
-		want := firstRetry
+		want := firstProbeRetry
 		for i := range len(at) - 1 {
 			if gap := at[i+1].Sub(at[i]); gap < want*4/5 || gap > want {
 				t.Errorf("gap %d is %v; want at most a fifth below %v", i, gap, want)
 			}
-			want = min(2*want, patient.ProbeEvery)
+			want = min(2*want, probedEndpoint.ProbeEvery)
 		}
 		if len(at) < 360 {
 			t.Errorf("%d probes in an hour", len(at))
@@ -135,14 +135,14 @@ func TestProbesAloneSetAReplicaAsideOnlyAfterThreeFailuresInARow(t *testing.T) {
 				probes++
 				return answers[min(probes, len(answers))-1]
 			}
-			watched(t, probe, func(r *Replica, _ *fakeBackend, _ *atomic.Int32) {
+			withProbedReplica(t, probe, func(r *Replica, _ *fakeBackend, _ *atomic.Int32) {
 				setAside := make(chan int, 1)
 				r.OnChange(func() { setAside <- probes })
 				began := time.Now()
 				if n := <-setAside; n != len(answers) || r.Available() {
 					t.Errorf("available %t after %d probes; want false, %d", r.Available(), n, len(answers))
 				}
-				if took := time.Since(began); took > 2*patient.ProbeEvery+9*time.Second {
+				if took := time.Since(began); took > 2*probedEndpoint.ProbeEvery+9*time.Second {
 					t.Errorf("failures are followed up only after %v", took)
 				}
 			})
@@ -154,9 +154,9 @@ func TestReplicaIsDownAfterItsFirstLateProbeIfNothingElseCame(t *testing.T) {
 	probes := 0
 	probe := func(ctx context.Context) error {
 		probes++
-		return late(ctx)
+		return lateProbe(ctx)
 	}
-	watched(t, probe, func(r *Replica, _ *fakeBackend, _ *atomic.Int32) {
+	withProbedReplica(t, probe, func(r *Replica, _ *fakeBackend, _ *atomic.Int32) {
 		setAside := make(chan int, 1)
 		r.OnChange(func() { setAside <- probes })
 		if n := <-setAside; n != 1 || r.Available() {
@@ -171,27 +171,27 @@ func TestReplicaIsDownAfterItsFirstLateProbeIfNothingElseCame(t *testing.T) {
 func TestReplicaThatSendsResponsesIsNotDownForLateProbes(t *testing.T) {
 	for name, sends := range map[string]func(t *testing.T, r *Replica, fake *fakeBackend) func(){
 		"responses": func(t *testing.T, r *Replica, _ *fakeBackend) func() {
-			return func() { respond(t, r) }
+			return func() { sendResponse(t, r) }
 		},
 		"more of a long one": func(t *testing.T, r *Replica, _ *fakeBackend) func() {
-			s := claim(t, r)
+			s := mustReserve(t, r)
 			resp := &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(strings.Repeat("x", 1000)))}
-			r.listen(s, resp)
+			r.observeBody(s, resp)
 			t.Cleanup(s.Release)
 			return func() { resp.Body.Read(make([]byte, 1)) }
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			watched(t, late, func(r *Replica, fake *fakeBackend, changes *atomic.Int32) {
+			withProbedReplica(t, lateProbe, func(r *Replica, fake *fakeBackend, changes *atomic.Int32) {
 				send := sends(t, r, fake)
 				for range 120 {
 					send()
-					time.Sleep(patient.ProbeTimeout / 2)
+					time.Sleep(probedEndpoint.ProbeTimeout / 2)
 				}
 				if !r.Available() || changes.Load() != 0 {
 					t.Fatalf("available %t after %d changes", r.Available(), changes.Load())
 				}
-				time.Sleep(2 * (patient.ProbeEvery + patient.ProbeTimeout)) // now it sends nothing any more
+				time.Sleep(2 * (probedEndpoint.ProbeEvery + probedEndpoint.ProbeTimeout)) // now it sends nothing any more
 				synctest.Wait()
 				if r.Available() {
 					t.Error("it is still available")
@@ -202,7 +202,7 @@ func TestReplicaThatSendsResponsesIsNotDownForLateProbes(t *testing.T) {
 }
 
 func TestDrainingIsTold(t *testing.T) {
-	watched(t, nil, func(r *Replica, _ *fakeBackend, changes *atomic.Int32) {
+	withProbedReplica(t, nil, func(r *Replica, _ *fakeBackend, changes *atomic.Int32) {
 		r.Drain()
 		if r.Available() || changes.Load() != 1 || r.DownReason() != ErrDraining.Error() {
 			t.Errorf("available %t, %d changes, said %q", r.Available(), changes.Load(), r.DownReason())
@@ -216,12 +216,12 @@ func TestARetiredReplicaIsProbedNoMore(t *testing.T) {
 		fake := newFake(1)
 		fake.probe = func(ctx context.Context) error {
 			if probes++; probes == 5 {
-				return late(ctx) // it is under way when the replica leaves
+				return lateProbe(ctx) // it is under way when the replica leaves
 			}
 			return nil
 		}
 		p := &Pool{Dial: func(Endpoint) (Backend, error) { return fake, nil }}
-		e := patient
+		e := probedEndpoint
 		e.ProbeTimeout = time.Hour
 		mustSet(t, p, e)[0].OnChange(func() { t.Error("its leaving was told as a change") })
 		time.Sleep(time.Minute)
@@ -237,7 +237,7 @@ func TestARetiredReplicaIsProbedNoMore(t *testing.T) {
 
 func TestAProbeThatHearsOfADrainSetsTheReplicaAsideAtOnce(t *testing.T) {
 	probe := func(context.Context) error { return ErrDraining }
-	watched(t, probe, func(r *Replica, _ *fakeBackend, _ *atomic.Int32) {
+	withProbedReplica(t, probe, func(r *Replica, _ *fakeBackend, _ *atomic.Int32) {
 		synctest.Wait()
 		if r.Available() || r.State() != "down" {
 			t.Errorf("it is %s after one probe", r.State())

@@ -42,7 +42,7 @@ func (p *Pool) Set(endpoints []Endpoint) (replicas []*Replica, retire func(), er
 		if _, twice := next[e.identity()]; twice {
 			return nil, nil, fmt.Errorf("two replicas have the URL %s", e.URL)
 		}
-		m := p.known(e.identity())
+		m := p.findReusable(e.identity())
 		if m == nil {
 			backend, err := p.Dial(e)
 			if err != nil {
@@ -53,18 +53,18 @@ func (p *Pool) Set(endpoints []Endpoint) (replicas []*Replica, retire func(), er
 		}
 		next[e.identity()], replicas[i] = m, m.Replica
 	}
-	return replicas, p.commit(next, endpoints), nil
+	return replicas, p.apply(next, endpoints), nil
 }
 
 // known finds a replica in the set, or one that has left it and is still busy:
 // an engine that comes back has its old requests yet. One in whose place another process
 // answers is not known.
-func (p *Pool) known(id identity) *member {
-	if m := p.members[id]; m != nil && !m.view.restarted.Load() {
+func (p *Pool) findReusable(id identity) *member {
+	if m := p.members[id]; m != nil && !m.remote.restarted.Load() {
 		return m
 	}
 	for _, m := range p.leaving {
-		if m.Endpoint().identity() == id && m.Usage().Ongoing() > 0 && !m.view.restarted.Load() {
+		if m.Endpoint().identity() == id && m.Usage().Ongoing() > 0 && !m.remote.restarted.Load() {
 			return m
 		}
 	}
@@ -72,7 +72,7 @@ func (p *Pool) known(id identity) *member {
 }
 
 // commit is the part of Set that cannot fail.
-func (p *Pool) commit(next map[identity]*member, endpoints []Endpoint) (retire func()) {
+func (p *Pool) apply(next map[identity]*member, endpoints []Endpoint) (retire func()) {
 	p.leaving = slices.DeleteFunc(p.leaving, func(m *member) bool { return next[m.Endpoint().identity()] == m })
 	p.prune()
 	var gone []*member
@@ -87,7 +87,7 @@ func (p *Pool) commit(next map[identity]*member, endpoints []Endpoint) (retire f
 		m := next[e.identity()]
 		m.describe(e)
 		if m.stop == nil {
-			m.enter(&p.watchers)
+			m.join(&p.watchers)
 		}
 	}
 	return func() {
@@ -95,25 +95,25 @@ func (p *Pool) commit(next map[identity]*member, endpoints []Endpoint) (retire f
 		defer p.mu.Unlock()
 		for _, m := range gone {
 			if p.members[m.Endpoint().identity()] != m { // it may have come back since
-				m.leave()
+				m.withdraw()
 			}
 		}
 	}
 }
 
 // enter opens the replica and begins what the pool does for it.
-func (m *member) enter(watchers *sync.WaitGroup) {
-	m.open()
+func (m *member) join(watchers *sync.WaitGroup) {
+	m.activate()
 	ctx, stop := context.WithCancel(context.Background())
 	m.stop = stop
 	if m.Endpoint().ProbeEvery > 0 {
-		watchers.Go(func() { m.keepProbing(ctx) })
+		watchers.Go(func() { m.probeLoop(ctx) })
 	}
 }
 
 // leave retires the replica and ends all that the pool does for it; a second
 // call does nothing.
-func (m *member) leave() {
+func (m *member) withdraw() {
 	if m.stop == nil {
 		return
 	}
@@ -139,7 +139,7 @@ func (p *Pool) Leaving() []*Replica {
 // prune forgets the replicas that have left and are idle.
 func (p *Pool) prune() {
 	p.leaving = slices.DeleteFunc(p.leaving, func(m *member) bool {
-		return m.Usage().Ongoing() == 0 && m.gate.read().phase == retired
+		return m.Usage().Ongoing() == 0 && m.gate.counts().phase == retired
 	})
 }
 
@@ -151,7 +151,7 @@ func (p *Pool) Close() {
 	p.members, p.leaving = nil, nil
 	p.mu.Unlock()
 	for _, m := range all {
-		m.leave()
+		m.withdraw()
 		m.Wait()
 	}
 	p.watchers.Wait()

@@ -41,7 +41,7 @@ func TestARenamedOrRecappedReplicaKeepsItsPointerAndItsCounts(t *testing.T) {
 	p, fakes := newTestPool()
 	defer p.Close()
 	a := mustSet(t, p, endpoint("a"), endpoint("b"))[0]
-	s := claim(t, a)
+	s := mustReserve(t, a)
 	changed := endpoint("a")
 	changed.ID, changed.Limit, changed.APIKey = "renamed", 7, "key"
 	got := mustSet(t, p, endpoint("b"), changed)
@@ -60,7 +60,7 @@ func TestAnotherProcessIsAnotherReplica(t *testing.T) {
 	first := endpoint("a")
 	first.Instance = "one"
 	old := mustSet(t, p, first)[0]
-	s := claim(t, old)
+	s := mustReserve(t, old)
 	if err := s.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func TestAnotherProcessIsAnotherReplica(t *testing.T) {
 	if reborn == old || reborn.Load() != 0 {
 		t.Fatalf("the new process is %p with load %d; the old one is %p", reborn, reborn.Load(), old)
 	}
-	other := claim(t, reborn)
+	other := mustReserve(t, reborn)
 	if got := p.Leaving(); !slices.Equal(got, []*Replica{old}) {
 		t.Errorf("leaving: %v", got)
 	}
@@ -121,7 +121,7 @@ func TestAReplicaThatIsNoLongerNamedServesUntilItIsRetired(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := claim(t, a)
+	s := mustReserve(t, a)
 	if err := s.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +142,7 @@ func TestABusyReplicaThatComesBackKeepsItsRequests(t *testing.T) {
 	p, _ := newTestPool()
 	defer p.Close()
 	a := mustSet(t, p, endpoint("a"))[0]
-	s := claim(t, a)
+	s := mustReserve(t, a)
 	mustSet(t, p)
 	if got := mustSet(t, p, endpoint("a"))[0]; got != a || !got.Available() || got.Load() != 1 {
 		t.Fatalf("it came back as %p with load %d; want %p, 1", got, got.Load(), a)
@@ -164,7 +164,7 @@ func TestALateRetireSparesWhatHasComeBack(t *testing.T) {
 	p, _ := newTestPool()
 	defer p.Close()
 	a := mustSet(t, p, endpoint("a"))[0]
-	s := claim(t, a)
+	s := mustReserve(t, a)
 	_, early, _ := p.Set(nil)
 	mustSet(t, p, endpoint("a"))
 	early()
@@ -187,7 +187,7 @@ func TestClosingAPoolWaitsForTheCancelsUnderWay(t *testing.T) {
 		p.Events.CancelFailed = func(replica string, err error) { failed = append(failed, replica+": "+err.Error()) }
 		a := mustSet(t, p, endpoint("a"))[0]
 		fakes["a"].deaf = true
-		claim(t, a).Release()
+		mustReserve(t, a).Release()
 		began := time.Now()
 		p.Close()
 		if took := time.Since(began); took != cancelTimeout {
@@ -204,10 +204,10 @@ func TestPoolMakesAnotherReplicaOfOneThatRestartedWhileItWasAway(t *testing.T) {
 	p, _ := newTestPool()
 	defer p.Close()
 	a := mustSet(t, p, endpoint("a"))[0]
-	s := claim(t, a)
-	a.learn(Report{Ongoing: 1, Limit: 2, Instance: "first", Seq: 9})
+	s := mustReserve(t, a)
+	a.applyReport(Report{Ongoing: 1, Limit: 2, Instance: "first", Seq: 9})
 	mustSet(t, p)
-	a.learn(Report{Limit: 2, Instance: "second", Seq: 1})
+	a.applyReport(Report{Limit: 2, Instance: "second", Seq: 1})
 	if got := mustSet(t, p, endpoint("a"))[0]; got == a || got.Load() != 0 || got.Usage().Limit != 2 {
 		t.Errorf("it came back as %p with load %d; want another than %p, without load", got, got.Load(), a)
 	}
@@ -224,7 +224,7 @@ func TestPoolRemembersAnIdleReplicaUntilItIsRetired(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Leaving() // which forgets what is over
-	s := claim(t, a)
+	s := mustReserve(t, a)
 	retire()
 	if got := p.Leaving(); !slices.Equal(got, []*Replica{a}) {
 		t.Errorf("leaving: %v; want the replica that has a request", got)
@@ -253,9 +253,9 @@ func TestPoolProbesAReplicaOnceHoweverOftenItIsSet(t *testing.T) {
 		fake.probe = func(context.Context) error { probes++; return nil }
 		p := &Pool{Dial: func(Endpoint) (Backend, error) { return fake, nil }}
 		for range 5 {
-			mustSet(t, p, patient)
+			mustSet(t, p, probedEndpoint)
 		}
-		time.Sleep(patient.ProbeEvery / 2)
+		time.Sleep(probedEndpoint.ProbeEvery / 2)
 		p.Close()
 		if probes != 1 {
 			t.Errorf("%d probes in the first half of a period; want 1", probes)
@@ -269,7 +269,7 @@ func TestPoolCloseEndsAllProbingAtOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := &Pool{Dial: func(Endpoint) (Backend, error) { return newFake(1), nil }}
-				mustSet(t, p, patient)
+				mustSet(t, p, probedEndpoint)
 				if leave {
 					p.Set(nil)
 				}
@@ -295,7 +295,7 @@ func TestPoolCloseWaitsForTheProbeUnderWay(t *testing.T) {
 			return ctx.Err()
 		}
 		p := &Pool{Dial: func(Endpoint) (Backend, error) { return fake, nil }}
-		mustSet(t, p, patient)
+		mustSet(t, p, probedEndpoint)
 		synctest.Wait()
 		p.Close()
 		if !over {

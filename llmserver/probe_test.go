@@ -34,8 +34,8 @@ func TestProbesInARowAreCountedByWhatTheySay(t *testing.T) {
 				case lost:
 					return ErrExhausted
 				case alive:
-					r.health.received.Add(1)
-					return late(ctx)
+					r.health.bodyReads.Add(1)
+					return lateProbe(ctx)
 				default:
 					return errors.New("its /health answered 500")
 				}
@@ -44,14 +44,14 @@ func TestProbesInARowAreCountedByWhatTheySay(t *testing.T) {
 				fake := newFake(1)
 				fake.probe = probe
 				over = make(chan struct{})
-				e := patient
+				e := probedEndpoint
 				e.ProbeEvery = 0
 				p := &Pool{Dial: func(Endpoint) (Backend, error) { return fake, nil }}
 				r = mustSet(t, p, e)[0]
-				e.ProbeEvery = patient.ProbeEvery
+				e.ProbeEvery = probedEndpoint.ProbeEvery
 				r.describe(e)
 				ctx, stop := context.WithCancel(t.Context())
-				go r.keepProbing(ctx)
+				go r.probeLoop(ctx)
 				<-over
 				if r.Up() == c.down {
 					t.Errorf("up: %t; want %t", r.Up(), !c.down)
@@ -65,19 +65,19 @@ func TestProbesInARowAreCountedByWhatTheySay(t *testing.T) {
 
 // An agent that drains says so in its report; its engine is well all the while.
 func TestProbeOfAnAgentThatDrainsSetsTheReplicaAside(t *testing.T) {
-	r, b, _ := newReporting(1)
-	b.say(Report{Limit: 1, Instance: "i", Seq: 1, Draining: true})
-	if err := r.probe(t.Context()); err != ErrDraining {
+	r, b, _ := newReportingReplica(1)
+	b.setReport(Report{Limit: 1, Instance: "i", Seq: 1, Draining: true})
+	if err := r.probeOnce(t.Context()); err != ErrDraining {
 		t.Errorf("the probe says %v", err)
 	}
 }
 
 // A request that the replica refuses because it drains says the same, and is no failure.
 func TestReplicaThatRefusesARequestForADrainIsSetAside(t *testing.T) {
-	watched(t, late, func(r *Replica, fake *fakeBackend, changes *atomic.Int32) {
-		ask(t, r, fake, ErrDraining)
-		if r.Up() || changes.Load() != 1 || r.DownReason() != ErrDraining.Error() || r.circuit.read().failures != 0 {
-			t.Errorf("up: %t, %d changes, said %q, %d failures", r.Up(), changes.Load(), r.DownReason(), r.circuit.read().failures)
+	withProbedReplica(t, lateProbe, func(r *Replica, fake *fakeBackend, changes *atomic.Int32) {
+		sendRequest(t, r, fake, ErrDraining)
+		if r.Up() || changes.Load() != 1 || r.DownReason() != ErrDraining.Error() || r.circuit.state().failures != 0 {
+			t.Errorf("up: %t, %d changes, said %q, %d failures", r.Up(), changes.Load(), r.DownReason(), r.circuit.state().failures)
 		}
 	})
 }
@@ -85,10 +85,10 @@ func TestReplicaThatRefusesARequestForADrainIsSetAside(t *testing.T) {
 func TestReplicaThatComesUpStartsSlowly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := newTestReplica(1)
-		r.set(errors.New("down"))
+		r.setHealth(errors.New("down"))
 		var burden float64
 		r.OnChange(func() { burden = r.WeightedLoad() })
-		r.set(nil)
+		r.setHealth(nil)
 		if burden != 10 {
 			t.Errorf("its burden is %v when it is known to be up", burden)
 		}

@@ -63,14 +63,14 @@ type Events struct {
 // process on an old address is a new Replica, and what is released late on the
 // old one touches nothing of the new. Name and capacity may change under it.
 type Replica struct {
-	gate     gate
-	backend  Backend
-	endpoint atomic.Pointer[Endpoint]
-	health   health
-	circuit  circuit
-	back     atomic.Int64 // when it came back, by monotonic time; zero once that is long ago
-	view     view
-	events   Events
+	gate        gate
+	backend     Backend
+	endpoint    atomic.Pointer[Endpoint]
+	health      health
+	circuit     circuit
+	recoveredAt atomic.Int64 // when it came back, by monotonic time; zero once that is long ago
+	remote      remoteUsage
+	events      Events
 
 	background sync.WaitGroup // cancels under way
 
@@ -82,7 +82,7 @@ type Replica struct {
 // able to serve until something says otherwise.
 func NewReplica(e Endpoint, backend Backend) *Replica {
 	r := &Replica{backend: backend}
-	r.health.wake = make(chan struct{}, 1)
+	r.health.probeNow = make(chan struct{}, 1)
 	r.describe(e)
 	return r
 }
@@ -91,7 +91,7 @@ func NewReplica(e Endpoint, backend Backend) *Replica {
 func (r *Replica) describe(e Endpoint) {
 	r.endpoint.Store(&e)
 	r.backend.Describe(e)
-	r.recap(e.Limit)
+	r.setConfiguredLimit(e.Limit)
 }
 
 // ID is the replica's name.
@@ -112,16 +112,16 @@ func (r *Replica) CountsSlots() bool { return r.endpoint.Load().CountsSlots }
 
 // Load is how many requests are ongoing, as best known: what is reserved counts
 // as what is running, and what other ingresses have there counts too.
-func (r *Replica) Load() int { return r.gate.read().ongoing() + int(r.view.others.Load()) }
+func (r *Replica) Load() int { return r.gate.counts().ongoing() + int(r.remote.others.Load()) }
 
 // HasRoom tells whether a reservation can be expected to find a free slot.
 func (r *Replica) HasRoom() bool {
-	c := r.gate.read()
+	c := r.gate.counts()
 	if c.phase != serving || c.ongoing() >= c.limit || !r.circuit.admits() {
 		return false
 	}
-	others := int(r.view.others.Load())
-	return others == 0 || c.ongoing()+others < c.limit || !r.view.fresh()
+	others := int(r.remote.others.Load())
+	return others == 0 || c.ongoing()+others < c.limit || !r.remote.isFresh()
 }
 
 // Usage is a reading of the slots that this process holds on a replica.
@@ -132,7 +132,7 @@ func (u Usage) Ongoing() int { return u.Reserved + u.Running }
 
 // Usage reads reserved, running and limit at one moment.
 func (r *Replica) Usage() Usage {
-	c := r.gate.read()
+	c := r.gate.counts()
 	return Usage{Reserved: c.reserved, Running: c.running, Limit: c.limit}
 }
 
@@ -150,30 +150,30 @@ func (r *Replica) TryReserve(holder string, bound int) (*Slot, error) {
 
 // TryReserveInto is Claim for one who has the slot's memory already, still zero. On an error it is as it was.
 func (r *Replica) TryReserveInto(s *Slot, holder string, bound int) error {
-	if !r.enter() {
+	if !r.passCircuit() {
 		return ErrEjected
 	}
-	return r.claim(s, holder, bound)
+	return r.reserve(s, holder, bound)
 }
 
 // ForceReserve is Claim for one who has nobody else to ask: the circuit has no say.
 func (r *Replica) ForceReserve(holder string) (*Slot, error) {
 	s := new(Slot)
-	r.enter() // perhaps as a trial
-	return s, r.claim(s, holder, 0)
+	r.passCircuit() // perhaps as a trial
+	return s, r.reserve(s, holder, 0)
 }
 
-func (r *Replica) claim(s *Slot, holder string, bound int) error {
+func (r *Replica) reserve(s *Slot, holder string, bound int) error {
 	if err := r.gate.reserve(bound); err != nil {
 		return err
 	}
-	r.grant(s, holder)
+	r.initSlot(s, holder)
 	return nil
 }
 
 // grant makes the slot for a unit that the gate counts as reserved already.
-func (r *Replica) grant(s *Slot, holder string) {
-	s.replica, s.token, s.holder, s.since = r, NewUUID(), holder, monotonic()
+func (r *Replica) initSlot(s *Slot, holder string) {
+	s.replica, s.token, s.holder, s.reservedAt = r, NewUUID(), holder, monotonic()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s.next = r.live
@@ -184,7 +184,7 @@ func (r *Replica) grant(s *Slot, holder string) {
 }
 
 // forget takes a slot that is done from the list of live ones.
-func (r *Replica) forget(s *Slot) {
+func (r *Replica) unlinkSlot(s *Slot) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if s.prev != nil {
@@ -212,7 +212,7 @@ func (r *Replica) Slots() []SlotInfo {
 	var all []SlotInfo
 	start := time.Now().Add(-monotonic())
 	for s := r.live; s != nil; s = s.next {
-		all = append(all, SlotInfo{s.holder, s.state.Load() == slotRunning, start.Add(s.since)})
+		all = append(all, SlotInfo{s.holder, s.state.Load() == slotRunning, start.Add(s.reservedAt)})
 	}
 	return all
 }
@@ -220,17 +220,17 @@ func (r *Replica) Slots() []SlotInfo {
 // Do sends a request into a slot that was started. A replica that cannot be
 // connected to is down from then on, until a probe reaches it.
 func (r *Replica) Do(req *http.Request, s *Slot) (*http.Response, error) {
-	s.sent, s.received = monotonic(), r.health.received.Load()
+	s.sentAt, s.readsAtSend = monotonic(), r.health.bodyReads.Load()
 	resp, report, err := r.backend.Do(req, s.token)
-	r.learn(report)
+	r.applyReport(report)
 	if err != nil {
-		r.failed(s, err)
+		r.recordFailure(s, err)
 		if r.CountsSlots() && !errors.Is(err, ErrToken) && !errors.Is(err, ErrFull) && !errors.Is(err, ErrDraining) {
-			r.cancel(s.token) // the agent may have heard nothing of the request, and would hold the reservation for its lease
+			r.cancelToken(s.token) // the agent may have heard nothing of the request, and would hold the reservation for its lease
 		}
 		return nil, fmt.Errorf("replica %s: %w", r.Label(), err)
 	}
-	r.listen(s, resp)
+	r.observeBody(s, resp)
 	return resp, nil
 }
 
@@ -238,10 +238,10 @@ func (r *Replica) Do(req *http.Request, s *Slot) (*http.Response, error) {
 // asks for no work.
 func (r *Replica) Call(req *http.Request) (*http.Response, error) {
 	resp, report, err := r.backend.Do(req, Token{})
-	r.learn(report)
+	r.applyReport(report)
 	if err != nil {
 		if errors.Is(err, ErrExhausted) {
-			r.exhausted(err)
+			r.reportExhausted(err)
 		}
 		return nil, fmt.Errorf("replica %s: %w", r.Label(), err)
 	}
@@ -250,26 +250,26 @@ func (r *Replica) Call(req *http.Request) (*http.Response, error) {
 
 // Drain lets nothing new in; what is reserved may still be dispatched.
 func (r *Replica) Drain() {
-	r.gate.move(draining)
-	r.health.tell()
+	r.gate.setPhase(draining)
+	r.health.notify()
 }
 
 // retire takes the replica out of service; running requests go on.
-func (r *Replica) retire() { r.gate.move(retired) }
+func (r *Replica) retire() { r.gate.setPhase(retired) }
 
 // open puts a replica in service that has come, or come back.
-func (r *Replica) open() { r.gate.move(serving) }
+func (r *Replica) activate() { r.gate.setPhase(serving) }
 
 // cancel tells the backend, in the background, that a token will not be used.
-func (r *Replica) cancel(t Token) {
+func (r *Replica) cancelToken(t Token) {
 	r.background.Go(func() {
 		ctx, stop := context.WithTimeout(context.Background(), cancelTimeout)
 		defer stop()
 		report, err := r.backend.Cancel(ctx, t)
-		r.learn(report)
+		r.applyReport(report)
 		switch {
 		case errors.Is(err, ErrExhausted):
-			r.exhausted(err)
+			r.reportExhausted(err)
 		case err != nil && r.events.CancelFailed != nil:
 			r.events.CancelFailed(r.ID(), err)
 		}

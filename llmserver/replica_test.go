@@ -27,7 +27,7 @@ func TestReplicaDoCancelsTheReservationOfARequestThatFailed(t *testing.T) {
 		{err: ErrNoConnection, plain: true},
 	} {
 		t.Run(fmt.Sprintf("%v, plain: %t", c.err, c.plain), func(t *testing.T) {
-			r, b, _ := newReporting(1)
+			r, b, _ := newReportingReplica(1)
 			if c.plain {
 				e := r.Endpoint()
 				e.CountsSlots = false
@@ -61,12 +61,12 @@ func TestReplicaReportsExhaustionMetByACallOrACancel(t *testing.T) {
 		exhausted, cancelFailed int
 	}{
 		"a call":                     {ErrExhausted, func(r *Replica) { r.Call(&http.Request{}) }, 1, 0},
-		"a cancel":                   {ErrExhausted, func(r *Replica) { r.cancel(NewUUID()) }, 1, 0},
+		"a cancel":                   {ErrExhausted, func(r *Replica) { r.cancelToken(NewUUID()) }, 1, 0},
 		"a call to a dead replica":   {ErrNoConnection, func(r *Replica) { r.Call(&http.Request{}) }, 0, 0},
-		"a cancel at a dead replica": {ErrNoConnection, func(r *Replica) { r.cancel(NewUUID()) }, 0, 1},
+		"a cancel at a dead replica": {ErrNoConnection, func(r *Replica) { r.cancelToken(NewUUID()) }, 0, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r, b, _ := newReporting(1)
+			r, b, _ := newReportingReplica(1)
 			b.faults = func(string) error { return c.err }
 			var exhausted, cancelFailed int
 			r.events = Events{
@@ -103,7 +103,7 @@ func TestReplicaSlotsTellHolderAndAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := newTestReplica(2)
 		began := time.Now()
-		s := claimed(t, r)
+		s := reserveUnconfirmed(t, r)
 		s.Rename("the next in the queue")
 		time.Sleep(time.Minute)
 		got := r.Slots()

@@ -20,15 +20,15 @@ type Report struct {
 
 // freshness is how long a report that leaves no room keeps requests from being
 // tried all the same: what the other ingresses give back is told to them, not to this one.
-const freshness = time.Second
+const reportTTL = time.Second
 
 // view is what is known of a replica that counts its own slots. Its capacity and the requests of
 // other ingresses are as it reported last; this process's own are counted by the gate, so that its own
 // edges since the report count at once, in whatever order reports come.
-type view struct {
-	others    atomic.Int64 // ongoing for other ingresses
-	at        atomic.Int64 // when that was reported, by monotonic time
-	restarted atomic.Bool  // another process has answered
+type remoteUsage struct {
+	others     atomic.Int64 // ongoing for other ingresses
+	reportedAt atomic.Int64 // when that was reported, by monotonic time
+	restarted  atomic.Bool  // another process has answered
 
 	mu   sync.Mutex
 	last Report
@@ -36,11 +36,11 @@ type view struct {
 
 // learn folds a report in. One that is older than what is known is ignored, and one
 // of another process tells that this replica is no more.
-func (r *Replica) learn(report Report) {
+func (r *Replica) applyReport(report Report) {
 	if report.Instance == "" {
 		return
 	}
-	v := &r.view
+	v := &r.remote
 	v.mu.Lock()
 	switch {
 	case v.last.Instance != "" && v.last.Instance != report.Instance:
@@ -58,7 +58,7 @@ func (r *Replica) learn(report Report) {
 		report.Limit = v.last.Limit // not every report tells it
 	}
 	v.others.Store(int64(max(0, report.Ongoing-report.Own)))
-	v.at.Store(int64(monotonic()))
+	v.reportedAt.Store(int64(monotonic()))
 	v.last = report
 	v.mu.Unlock()
 	if !told {
@@ -68,15 +68,17 @@ func (r *Replica) learn(report Report) {
 	if e := r.endpoint.Load(); e.Limit != report.Limit && r.events.CapacityDiffers != nil {
 		r.events.CapacityDiffers(e.ID, e.Limit, report.Limit)
 	}
-	r.health.tell() // who waits may be served now
+	r.health.notify() // who waits may be served now
 }
 
 // recap takes over a configured capacity, unless the replica has reported its own.
-func (r *Replica) recap(limit int) {
-	r.view.mu.Lock()
-	defer r.view.mu.Unlock()
-	r.gate.setLimit(cmp.Or(r.view.last.Limit, limit))
+func (r *Replica) setConfiguredLimit(limit int) {
+	r.remote.mu.Lock()
+	defer r.remote.mu.Unlock()
+	r.gate.setLimit(cmp.Or(r.remote.last.Limit, limit))
 }
 
 // fresh tells whether the last report is to be believed when it leaves no room.
-func (v *view) fresh() bool { return monotonic()-time.Duration(v.at.Load()) < freshness }
+func (v *remoteUsage) isFresh() bool {
+	return monotonic()-time.Duration(v.reportedAt.Load()) < reportTTL
+}

@@ -15,55 +15,55 @@ import (
 
 func TestEveryAnswerOfAnAgentIsListenedTo(t *testing.T) {
 	failed := errors.New("failed")
-	answers := map[string]func(t *testing.T, r *Replica, b *reporting){
-		"a reservation": func(t *testing.T, r *Replica, _ *reporting) { claim(t, r).Release() },
-		"a refusal": func(t *testing.T, r *Replica, b *reporting) {
+	answers := map[string]func(t *testing.T, r *Replica, b *reportingBackend){
+		"a reservation": func(t *testing.T, r *Replica, _ *reportingBackend) { mustReserve(t, r).Release() },
+		"a refusal": func(t *testing.T, r *Replica, b *reportingBackend) {
 			b.capacity = 0
 			s, _ := r.TryReserve("holder", 0)
 			s.Confirm(t.Context(), 0)
 		},
-		"a cancel": func(t *testing.T, r *Replica, b *reporting) {
-			now := b.said()
-			b.say(Report{})
-			s := claim(t, r)
-			b.say(now)
+		"a cancel": func(t *testing.T, r *Replica, b *reportingBackend) {
+			now := b.currentReport()
+			b.setReport(Report{})
+			s := mustReserve(t, r)
+			b.setReport(now)
 			s.Release()
 		},
-		"an answer": func(t *testing.T, r *Replica, b *reporting) {
-			now := b.said()
-			b.say(Report{})
-			s := claim(t, r)
-			b.say(now)
+		"an answer": func(t *testing.T, r *Replica, b *reportingBackend) {
+			now := b.currentReport()
+			b.setReport(Report{})
+			s := mustReserve(t, r)
+			b.setReport(now)
 			s.Start()
 			if resp, err := r.Do(&http.Request{}, s); err == nil {
 				resp.Body.Close()
 			}
 			s.Release()
 		},
-		"a refused request": func(t *testing.T, r *Replica, b *reporting) {
-			now := b.said()
-			b.say(Report{})
-			s := claim(t, r)
-			b.say(now)
+		"a refused request": func(t *testing.T, r *Replica, b *reportingBackend) {
+			now := b.currentReport()
+			b.setReport(Report{})
+			s := mustReserve(t, r)
+			b.setReport(now)
 			b.faults = func(string) error { return failed }
 			s.Start()
 			r.Do(&http.Request{}, s)
 			s.Release()
 		},
-		"a call without a slot": func(_ *testing.T, r *Replica, _ *reporting) { r.Call(&http.Request{}) },
-		"a call that was denied": func(_ *testing.T, r *Replica, b *reporting) {
+		"a call without a slot": func(_ *testing.T, r *Replica, _ *reportingBackend) { r.Call(&http.Request{}) },
+		"a call that was denied": func(_ *testing.T, r *Replica, b *reportingBackend) {
 			b.faults = func(string) error { return failed }
 			r.Call(&http.Request{})
 		},
-		"a probe": func(t *testing.T, r *Replica, _ *reporting) { r.probe(t.Context()) },
+		"a probe": func(t *testing.T, r *Replica, _ *reportingBackend) { r.probeOnce(t.Context()) },
 	}
 	for name, answer := range answers {
 		t.Run(name, func(t *testing.T) {
-			r, b, _ := newReporting(8)
-			b.say(Report{Ongoing: 5, Limit: 6, Instance: "i", Seq: 1})
+			r, b, _ := newReportingReplica(8)
+			b.setReport(Report{Ongoing: 5, Limit: 6, Instance: "i", Seq: 1})
 			answer(t, r, b)
 			r.Wait()
-			if got := r.view.last; got != b.said() {
+			if got := r.remote.last; got != b.currentReport() {
 				t.Errorf("it was heard as %+v", got)
 			}
 		})
@@ -71,13 +71,13 @@ func TestEveryAnswerOfAnAgentIsListenedTo(t *testing.T) {
 }
 
 func TestOthersCountAsLoad(t *testing.T) {
-	r, _, _ := newReporting(8)
-	mine := claim(t, r)
-	r.learn(Report{Ongoing: 4, Limit: 8, Instance: "i", Seq: 5, Own: 1})
+	r, _, _ := newReportingReplica(8)
+	mine := mustReserve(t, r)
+	r.applyReport(Report{Ongoing: 4, Limit: 8, Instance: "i", Seq: 5, Own: 1})
 	if r.Load() != 4 {
 		t.Errorf("load %d; want 4, of which one is ours", r.Load())
 	}
-	second := claim(t, r)
+	second := mustReserve(t, r)
 	if r.Load() != 5 {
 		t.Errorf("load %d; want ours since the report on top", r.Load())
 	}
@@ -86,30 +86,30 @@ func TestOthersCountAsLoad(t *testing.T) {
 	if r.Load() != 3 {
 		t.Errorf("load %d; want that of the others", r.Load())
 	}
-	r.learn(Report{Ongoing: 0, Instance: "i", Seq: 6})
+	r.applyReport(Report{Ongoing: 0, Instance: "i", Seq: 6})
 	if r.Load() != 0 {
 		t.Errorf("load %d after the others have gone", r.Load())
 	}
-	r.learn(Report{Ongoing: 1, Instance: "i", Seq: 7, Own: 3}) // which cannot be, and must not attract requests
+	r.applyReport(Report{Ongoing: 1, Instance: "i", Seq: 7, Own: 3}) // which cannot be, and must not attract requests
 	if r.Load() != 0 {
 		t.Errorf("load %d; want none", r.Load())
 	}
 }
 
 func TestAnOlderReportIsIgnoredAndOneOfTheSameStateIsNot(t *testing.T) {
-	r, _, n := newReporting(8)
-	r.learn(Report{Ongoing: 4, Limit: 8, Instance: "i", Seq: 5})
-	r.learn(Report{Ongoing: 7, Limit: 3, Instance: "i", Seq: 4})
+	r, _, n := newReportingReplica(8)
+	r.applyReport(Report{Ongoing: 4, Limit: 8, Instance: "i", Seq: 5})
+	r.applyReport(Report{Ongoing: 7, Limit: 3, Instance: "i", Seq: 4})
 	if r.Load() != 4 || r.Usage().Limit != 8 {
 		t.Errorf("load %d of %d", r.Load(), r.Usage().Limit)
 	}
-	mine := claim(t, r)
-	r.learn(Report{Ongoing: 4, Instance: "i", Seq: 5, Own: 1}) // with one of them ours by now
+	mine := mustReserve(t, r)
+	r.applyReport(Report{Ongoing: 4, Instance: "i", Seq: 5, Own: 1}) // with one of them ours by now
 	if r.Load() != 4 {
 		t.Errorf("load %d; want 4", r.Load())
 	}
 	mine.Release()
-	r.learn(Report{})
+	r.applyReport(Report{})
 	if r.Load() != 3 || n.restarted.Load() != 0 {
 		t.Errorf("after a report that says nothing: load %d, %d restarts", r.Load(), n.restarted.Load())
 	}
@@ -119,13 +119,13 @@ func TestAnOlderReportIsIgnoredAndOneOfTheSameStateIsNot(t *testing.T) {
 // not us, what they give back.
 func TestAFullReplicaIsTriedAgainOnlyWhenItsReportIsOld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, _, _ := newReporting(2)
-		r.learn(Report{Ongoing: 1, Limit: 2, Instance: "i", Seq: 1})
+		r, _, _ := newReportingReplica(2)
+		r.applyReport(Report{Ongoing: 1, Limit: 2, Instance: "i", Seq: 1})
 		if !r.HasRoom() {
 			t.Error("one of two is taken, and there is no room")
 		}
-		r.learn(Report{Ongoing: 2, Instance: "i", Seq: 2})
-		time.Sleep(freshness - 1)
+		r.applyReport(Report{Ongoing: 2, Instance: "i", Seq: 2})
+		time.Sleep(reportTTL - 1)
 		if r.HasRoom() {
 			t.Error("others have it all, and there is room")
 		}
@@ -133,7 +133,7 @@ func TestAFullReplicaIsTriedAgainOnlyWhenItsReportIsOld(t *testing.T) {
 		if !r.HasRoom() {
 			t.Error("an old report keeps requests away")
 		}
-		first, second := claim(t, r), claim(t, r)
+		first, second := mustReserve(t, r), mustReserve(t, r)
 		if r.HasRoom() {
 			t.Error("all slots are held here, and there is room")
 		}
@@ -145,8 +145,8 @@ func TestAFullReplicaIsTriedAgainOnlyWhenItsReportIsOld(t *testing.T) {
 
 // What was asked for in vain is not among the requests that the report counts.
 func TestARefusalShowsThatThereIsNoRoom(t *testing.T) {
-	r, b, _ := newReporting(3)
-	b.say(Report{Ongoing: 3, Limit: 3, Instance: "i", Seq: 1})
+	r, b, _ := newReportingReplica(3)
+	b.setReport(Report{Ongoing: 3, Limit: 3, Instance: "i", Seq: 1})
 	b.capacity = 0
 	s, err := r.TryReserve("holder", 0)
 	if err != nil {
@@ -161,25 +161,25 @@ func TestARefusalShowsThatThereIsNoRoom(t *testing.T) {
 }
 
 func TestACapacityThatIsReportedHolds(t *testing.T) {
-	r, b, n := newReporting(8)
-	r.learn(Report{Ongoing: 1, Instance: "i", Seq: 1}) // a header, which does not tell it
+	r, b, n := newReportingReplica(8)
+	r.applyReport(Report{Ongoing: 1, Instance: "i", Seq: 1}) // a header, which does not tell it
 	if r.Usage().Limit != 8 || n.differs.Load() != 0 {
 		t.Errorf("limit %d before it was told", r.Usage().Limit)
 	}
-	r.learn(Report{Ongoing: 1, Limit: 3, Instance: "i", Seq: 1})
-	r.learn(Report{Ongoing: 1, Limit: 3, Instance: "i", Seq: 2})
+	r.applyReport(Report{Ongoing: 1, Limit: 3, Instance: "i", Seq: 1})
+	r.applyReport(Report{Ongoing: 1, Limit: 3, Instance: "i", Seq: 2})
 	if r.Usage().Limit != 3 || n.differs.Load() != 1 || n.configured != 8 || n.reported != 3 {
 		t.Errorf("limit %d; told %d times that %d was configured and %d reported", r.Usage().Limit, n.differs.Load(), n.configured, n.reported)
 	}
 	if n.observed.Load() != 1 {
 		t.Errorf("who waits was told %d times", n.observed.Load())
 	}
-	r.learn(Report{Ongoing: 1, Instance: "i", Seq: 3}) // a header again
-	r.learn(Report{Ongoing: 1, Limit: 3, Instance: "i", Seq: 3})
+	r.applyReport(Report{Ongoing: 1, Instance: "i", Seq: 3}) // a header again
+	r.applyReport(Report{Ongoing: 1, Limit: 3, Instance: "i", Seq: 3})
 	if n.differs.Load() != 1 || n.observed.Load() != 1 {
 		t.Errorf("the same capacity was reported as news %d times", n.differs.Load())
 	}
-	r.learn(Report{Ongoing: 1, Instance: "i", Seq: 4})
+	r.applyReport(Report{Ongoing: 1, Instance: "i", Seq: 4})
 	e := r.Endpoint()
 	e.Limit, e.ID = 5, "renamed"
 	r.describe(e) // a reload
@@ -187,8 +187,8 @@ func TestACapacityThatIsReportedHolds(t *testing.T) {
 		t.Errorf("after a reload: limit %d of %s", r.Usage().Limit, r.ID())
 	}
 
-	same, _, n := newReporting(8)
-	same.learn(Report{Limit: 8, Instance: "i", Seq: 1})
+	same, _, n := newReportingReplica(8)
+	same.applyReport(Report{Limit: 8, Instance: "i", Seq: 1})
 	if n.differs.Load() != 0 {
 		t.Error("the configured capacity differs from itself")
 	}
@@ -197,12 +197,12 @@ func TestACapacityThatIsReportedHolds(t *testing.T) {
 // A report and a reload at the same time: whichever comes first, the report holds.
 func TestAReloadDoesNotUndoACapacityReportedMeanwhile(t *testing.T) {
 	for range 2000 {
-		r, _, _ := newReporting(8)
+		r, _, _ := newReportingReplica(8)
 		e := r.Endpoint()
 		e.Limit = 5
 		var both sync.WaitGroup
 		both.Go(func() { r.describe(e) })
-		both.Go(func() { r.learn(Report{Limit: 3, Instance: "i", Seq: 1}) })
+		both.Go(func() { r.applyReport(Report{Limit: 3, Instance: "i", Seq: 1}) })
 		both.Wait()
 		if got := r.Usage().Limit; got != 3 {
 			t.Fatalf("limit %d; want the reported one", got)
@@ -211,13 +211,13 @@ func TestAReloadDoesNotUndoACapacityReportedMeanwhile(t *testing.T) {
 }
 
 func TestAnotherProcessIsToldOnceAndChangesNothingHere(t *testing.T) {
-	r, _, n := newReporting(8)
-	r.learn(Report{Ongoing: 4, Limit: 3, Instance: "old", Seq: 900})
-	mine := claim(t, r)
+	r, _, n := newReportingReplica(8)
+	r.applyReport(Report{Ongoing: 4, Limit: 3, Instance: "old", Seq: 900})
+	mine := mustReserve(t, r)
 	load := r.Load()
 	var all sync.WaitGroup
 	for range 8 {
-		all.Go(func() { r.learn(Report{Ongoing: 1, Limit: 7, Instance: "new", Seq: 901}) })
+		all.Go(func() { r.applyReport(Report{Ongoing: 1, Limit: 7, Instance: "new", Seq: 901}) })
 	}
 	all.Wait()
 	if n.restarted.Load() != 1 {
@@ -237,14 +237,14 @@ func TestARestartedReplicaIsReplacedAndTheOthersStay(t *testing.T) {
 	p.Events.Restarted = func(Endpoint) { restarted.Add(1) }
 	before := mustSet(t, p, endpoint("a"), endpoint("b"))
 	old, other := before[0], before[1]
-	s, otherSlot := claim(t, old), claim(t, other)
+	s, otherSlot := mustReserve(t, old), mustReserve(t, other)
 	if err := s.Start(); err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range before {
-		r.learn(Report{Ongoing: 1, Limit: 2, Instance: "first of " + r.ID(), Seq: 9})
+		r.applyReport(Report{Ongoing: 1, Limit: 2, Instance: "first of " + r.ID(), Seq: 9})
 	}
-	old.learn(Report{Ongoing: 1, Limit: 2, Instance: "second", Seq: 1})
+	old.applyReport(Report{Ongoing: 1, Limit: 2, Instance: "second", Seq: 1})
 	if restarted.Load() != 1 {
 		t.Fatalf("%d have restarted", restarted.Load())
 	}
@@ -258,7 +258,7 @@ func TestARestartedReplicaIsReplacedAndTheOthersStay(t *testing.T) {
 	if got := p.Leaving(); len(got) != 1 || got[0] != old {
 		t.Errorf("leaving: %v", got)
 	}
-	after[0].learn(Report{Limit: 2, Instance: "second", Seq: 2})
+	after[0].applyReport(Report{Limit: 2, Instance: "second", Seq: 2})
 	if again := mustSet(t, p, endpoint("a"), endpoint("b")); again[0] != after[0] {
 		t.Error("it was replaced a second time")
 	}
@@ -291,12 +291,12 @@ func (m *agentModel) report() {
 // report says, and what is this ingress's own is always as it is now.
 func TestTheLoadIsRightInWhateverOrderReportsCome(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		r, _, _ := newReporting(100)
+		r, _, _ := newReportingReplica(100)
 		var m agentModel
 		var claimed, counted []*Slot // before and after the agent knows of them
 		var over int                 // requests whose end the agent has counted and the ingress not
 		newest, others := uint64(0), 0
-		r.learn(Report{Limit: 100, Instance: "i"})
+		r.applyReport(Report{Limit: 100, Instance: "i"})
 		t.Repeat(map[string]func(*rapid.T){
 			"": func(t *rapid.T) {
 				if want := len(claimed) + len(counted) + others; r.Load() != want {
@@ -345,7 +345,7 @@ func TestTheLoadIsRightInWhateverOrderReportsCome(t *testing.T) {
 				if report.Seq >= newest {
 					newest, others = report.Seq, report.Ongoing-report.Own
 				}
-				r.learn(report)
+				r.applyReport(report)
 			},
 		})
 	})

@@ -34,18 +34,18 @@ func NewUUID() (t uuid.UUID) {
 // alone moves the replica's counts. All methods may be called at any time,
 // from any goroutine, any number of times.
 type Slot struct {
-	replica *Replica
-	token   Token
-	holder  string        // under the replica's mutex
-	since   time.Duration // when it was claimed, by monotonic time
-	state   atomic.Uint32
+	replica    *Replica
+	token      Token
+	holder     string        // under the replica's mutex
+	reservedAt time.Duration // when it was claimed, by monotonic time
+	state      atomic.Uint32
 
 	// These belong to who holds the slot.
-	confirmed bool          // by the backend
-	sent      time.Duration // when its request was sent, by monotonic time; zero before
-	received  uint64        // how many reads had brought something until then, see health
-	body      slotBody      // of the response
-	counted   bool          // as a failure of the replica
+	confirmed      bool          // by the backend
+	sentAt         time.Duration // when its request was sent, by monotonic time; zero before
+	readsAtSend    uint64        // how many reads had brought something until then, see health
+	body           slotBody      // of the response
+	failureCounted bool          // as a failure of the replica
 
 	prev, next *Slot // in the replica's list of live slots, under its mutex
 }
@@ -72,18 +72,18 @@ func (s *Slot) Confirm(ctx context.Context, wait time.Duration) error {
 	}
 	r := s.replica
 	report, err := r.backend.Reserve(ctx, s.token, wait)
-	r.learn(report)
+	r.applyReport(report)
 	if err == nil {
 		s.confirmed = true
 		return nil
 	}
 	if ctx.Err() == nil {
-		r.failed(s, unclear(err))
+		r.recordFailure(s, unclear(err))
 	}
-	if unit, ok := s.end(); ok {
-		r.gate.free(unit)
+	if unit, ok := s.markDone(); ok {
+		r.gate.release(unit)
 		if !Refused(err) {
-			r.cancel(s.token)
+			r.cancelToken(s.token)
 		}
 	}
 	return err
@@ -100,7 +100,7 @@ func (s *Slot) Rename(holder string) {
 // reserved any more; ErrGone if its replica has left the set, and then the slot
 // stays reserved.
 func (s *Slot) Start() error {
-	if s.replica.gate.read().phase == retired {
+	if s.replica.gate.counts().phase == retired {
 		return ErrGone
 	}
 	// end passes the same mutex before its unit is accounted for, so that a
@@ -118,9 +118,9 @@ func (s *Slot) Start() error {
 // returns nothing, so that it cannot mask an error, and it asks the backend to
 // cancel only a slot that was never started.
 func (s *Slot) Release() {
-	if unit, ok := s.end(); ok {
-		s.replica.gate.free(unit)
-		s.cancel(unit)
+	if unit, ok := s.markDone(); ok {
+		s.replica.gate.release(unit)
+		s.cancelReservation(unit)
 	}
 }
 
@@ -130,22 +130,22 @@ func (s *Slot) Release() {
 // capacity was lowered below what is ongoing; the unit is then given back. The
 // new slot is yet to be confirmed.
 func (s *Slot) HandOver(holder string) *Slot {
-	unit, ok := s.end()
+	unit, ok := s.markDone()
 	if !ok {
 		return nil
 	}
-	defer s.cancel(unit)
-	if !s.replica.enter() || s.replica.gate.pass(unit) != nil {
-		s.replica.gate.free(unit)
+	defer s.cancelReservation(unit)
+	if !s.replica.passCircuit() || s.replica.gate.transfer(unit) != nil {
+		s.replica.gate.release(unit)
 		return nil
 	}
 	heir := new(Slot)
-	s.replica.grant(heir, holder)
+	s.replica.initSlot(heir, holder)
 	return heir
 }
 
 // end is the edge to done; the one caller that wins it gets the unit to account for.
-func (s *Slot) end() (unit uint64, ok bool) {
+func (s *Slot) markDone() (unit uint64, ok bool) {
 	for {
 		state := s.state.Load()
 		if state == slotDone {
@@ -154,7 +154,7 @@ func (s *Slot) end() (unit uint64, ok bool) {
 		if !s.state.CompareAndSwap(state, slotDone) {
 			continue // it was started just now
 		}
-		s.replica.forget(s)
+		s.replica.unlinkSlot(s)
 		if state == slotRunning {
 			return oneRunning, true
 		}
@@ -163,8 +163,8 @@ func (s *Slot) end() (unit uint64, ok bool) {
 }
 
 // cancel tells the backend that a slot which was only reserved will not be used.
-func (s *Slot) cancel(unit uint64) {
+func (s *Slot) cancelReservation(unit uint64) {
 	if unit == oneReserved {
-		s.replica.cancel(s.token)
+		s.replica.cancelToken(s.token)
 	}
 }

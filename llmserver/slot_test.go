@@ -10,7 +10,7 @@ import (
 
 func TestAnAnsweredRequestCostsNoCancel(t *testing.T) {
 	r, f := newTestReplica(1)
-	s := claim(t, r)
+	s := mustReserve(t, r)
 	wantUsage(t, r, 1, 0)
 	if err := s.Start(); err != nil {
 		t.Fatal(err)
@@ -32,7 +32,7 @@ func TestAnAnsweredRequestCostsNoCancel(t *testing.T) {
 
 func TestASlotThatIsNeverStartedIsCancelledOnceByItsName(t *testing.T) {
 	r, f := newTestReplica(1)
-	s := claim(t, r)
+	s := mustReserve(t, r)
 	s.Release()
 	s.Release()
 	r.Wait()
@@ -97,7 +97,7 @@ func TestAReservationThatCannotConnectTakesTheReplicaDown(t *testing.T) {
 
 func TestOneOfManyStartsWins(t *testing.T) {
 	r, _ := newTestReplica(1)
-	s := claim(t, r)
+	s := mustReserve(t, r)
 	var won, spent atomic.Int32
 	var all sync.WaitGroup
 	for range 16 {
@@ -128,7 +128,7 @@ func TestAReleaseThatRacesWithTheStartGivesBackOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		twice(func() { s.Start() }, s.Release)
+		race(func() { s.Start() }, s.Release)
 		wantUsage(t, r, 0, 0)
 	}
 	r.Wait()
@@ -136,7 +136,7 @@ func TestAReleaseThatRacesWithTheStartGivesBackOnce(t *testing.T) {
 
 func TestAHandOverIsFreeAtNoMoment(t *testing.T) {
 	r, f := newTestReplica(1)
-	s := claim(t, r)
+	s := mustReserve(t, r)
 	if err := s.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +174,7 @@ func TestAHandOverIsFreeAtNoMoment(t *testing.T) {
 
 func TestAHandOverOfAReservationCancelsItByItsName(t *testing.T) {
 	r, f := newTestReplica(2)
-	s := claim(t, r)
+	s := mustReserve(t, r)
 	heir := s.HandOver("heir")
 	if heir == nil || heir.Token() == s.Token() {
 		t.Fatalf("the heir is %v", heir)
@@ -194,14 +194,14 @@ func TestAHandOverIsRefusedWhereNothingMayBeAdmitted(t *testing.T) {
 		"retired":       (*Replica).retire,
 		"lowered limit": func(r *Replica) { r.gate.setLimit(1) },
 		"ejected": func(r *Replica) {
-			for range tolerated {
-				r.circuit.fail(0, ErrBroken)
+			for range maxFailures {
+				r.circuit.recordFailure(0, ErrBroken)
 			}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, _ := newTestReplica(2)
-			s, other := mustStart(t, r), claim(t, r)
+			s, other := mustStart(t, r), mustReserve(t, r)
 			forbid(r)
 			if s.HandOver("heir") != nil {
 				t.Error("it was handed over")
@@ -216,7 +216,7 @@ func TestAHandOverIsRefusedWhereNothingMayBeAdmitted(t *testing.T) {
 
 func TestWhatIsReservedCountsAsLoadAndAsDrainingWork(t *testing.T) {
 	r, _ := newTestReplica(2)
-	s := claim(t, r)
+	s := mustReserve(t, r)
 	if r.Load() != 1 {
 		t.Errorf("the load is %d with one slot reserved", r.Load())
 	}
@@ -239,7 +239,7 @@ func TestWhatIsReservedCountsAsLoadAndAsDrainingWork(t *testing.T) {
 
 func TestNothingIsStartedOnARetiredReplica(t *testing.T) {
 	r, _ := newTestReplica(1)
-	s := claim(t, r)
+	s := mustReserve(t, r)
 	r.retire()
 	if err := s.Start(); !errors.Is(err, ErrGone) {
 		t.Errorf("Start = %v", err)

@@ -6,11 +6,11 @@ const (
 	// slowStart is how long a replica that has come back is spared.
 	slowStart = 30 * time.Second
 	// leastShare is the part of its full share that it gets in the beginning.
-	leastShare = 0.1
+	minShare = 0.1
 )
 
 // comeBack begins the slow start of a replica that was down or ejected.
-func (r *Replica) comeBack() { r.back.Store(int64(monotonic())) }
+func (r *Replica) markRecovered() { r.recoveredAt.Store(int64(monotonic())) }
 
 // WeightedLoad is what load comparisons within a tier go by: the load, with the request to be placed, over
 // the share that the replica is to get. The share is 1, but after the replica has come back it grows
@@ -19,14 +19,14 @@ func (r *Replica) comeBack() { r.back.Store(int64(monotonic())) }
 // for least request, envoy.config.cluster.v3.Cluster.SlowStartConfig, with an aggression of 1.
 func (r *Replica) WeightedLoad() float64 {
 	load := float64(r.Load() + 1)
-	back := r.back.Load()
+	back := r.recoveredAt.Load()
 	if back == 0 {
 		return load
 	}
 	share := float64(int64(monotonic())-back) / float64(slowStart)
 	if share >= 1 {
-		r.back.CompareAndSwap(back, 0)
+		r.recoveredAt.CompareAndSwap(back, 0)
 		return load
 	}
-	return load / max(share, leastShare)
+	return load / max(share, minShare)
 }

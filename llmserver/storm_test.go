@@ -27,13 +27,13 @@ func TestAStormLeavesNoSlotBehind(t *testing.T) {
 		}
 		return nil
 	}
-	clear := weather(r, capacity)
+	clear := churnReplica(r, capacity)
 	var requests sync.WaitGroup
 	for range 32 {
 		requests.Go(func() {
 			for range 300 {
 				if s, err := r.TryReserve("storm", rand.IntN(2*capacity)); err == nil {
-					live(t, r, s)
+					exerciseSlot(t, r, s)
 				}
 			}
 		})
@@ -51,7 +51,7 @@ func TestAStormLeavesNoSlotBehind(t *testing.T) {
 }
 
 // weather changes the replica's limit and phase until the storm is over.
-func weather(r *Replica, capacity int) (clear func()) {
+func churnReplica(r *Replica, capacity int) (clear func()) {
 	stop := make(chan struct{})
 	var changes sync.WaitGroup
 	changes.Go(func() {
@@ -70,7 +70,7 @@ func weather(r *Replica, capacity int) (clear func()) {
 			case 1:
 				r.retire()
 			default:
-				r.open()
+				r.activate()
 			}
 			runtime.Gosched()
 		}
@@ -82,7 +82,7 @@ func weather(r *Replica, capacity int) (clear func()) {
 }
 
 // live leads a slot through one of the lives that it can have, the ugly ones included.
-func live(t *testing.T, r *Replica, s *Slot) {
+func exerciseSlot(t *testing.T, r *Replica, s *Slot) {
 	defer s.Release()
 	if s.Confirm(t.Context(), 0) != nil {
 		return
@@ -91,38 +91,38 @@ func live(t *testing.T, r *Replica, s *Slot) {
 	case 0: // the client walks away
 		return
 	case 1: // it walks away while its request is being started
-		twice(s.Release, func() {
+		race(s.Release, func() {
 			if s.Start() == nil {
-				send(r, s)
+				sendAndClose(r, s)
 			}
 		})
 		return
 	}
 	won := make(chan bool, 2)
 	start := func() { won <- s.Start() == nil }
-	twice(start, start)
+	race(start, start)
 	if first, second := <-won, <-won; first && second {
 		t.Error("a slot was started twice")
 	} else if !first && !second {
 		return // the replica was retired
 	}
-	send(r, s)
+	sendAndClose(r, s)
 	if rand.IntN(2) == 0 {
 		if heir := s.HandOver("heir"); heir != nil {
-			live(t, r, heir)
+			exerciseSlot(t, r, heir)
 		}
 	}
-	twice(s.Release, s.Release)
+	race(s.Release, s.Release)
 }
 
-func send(r *Replica, s *Slot) {
+func sendAndClose(r *Replica, s *Slot) {
 	if resp, err := r.Do(&http.Request{}, s); err == nil {
 		resp.Body.Close()
 	}
 }
 
 // twice does both at once, as nearly as can be.
-func twice(f, g func()) {
+func race(f, g func()) {
 	var ready atomic.Int32
 	var both sync.WaitGroup
 	for _, do := range []func(){f, g} {

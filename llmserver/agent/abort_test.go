@@ -33,7 +33,7 @@ func TestAnAbortedRequestHoldsItsSlotUntilTheEngineHasLetGo(t *testing.T) {
 				close(heard)
 				<-letGo
 			})
-			s := newStand(t, 1, nil, func(c *Config) { c.Engine = engine })
+			s := newTestAgent(t, 1, nil, func(c *Config) { c.Engine = engine })
 			if resp, err := s.sendBody(ctx, http.MethodPost, "/v1/completions", strings.NewReader("{}")); err == nil {
 				resp.Body.Read(make([]byte, 1))
 				leave()
@@ -52,7 +52,7 @@ func TestAnAbortedRequestHoldsItsSlotUntilTheEngineHasLetGo(t *testing.T) {
 }
 
 // idle returns a channel that is closed when no slot is held.
-func (s *stand) idle() <-chan struct{} {
+func (s *testAgent) idle() <-chan struct{} {
 	idle := make(chan struct{})
 	go func() {
 		defer close(idle)

@@ -14,7 +14,7 @@ import (
 
 // BenchmarkReserve is what a reservation costs over loopback, client and agent together.
 func BenchmarkReserve(b *testing.B) {
-	s := newStand(b, 1, nil)
+	s := newTestAgent(b, 1, nil)
 	c, err := Dial(llmserver.Endpoint{URL: s.url})
 	if err != nil {
 		b.Fatal(err)

@@ -14,7 +14,7 @@ import (
 )
 
 // upload sends the head of a request and a part of its body, and returns what it is answered.
-func (s *stand) upload(token, part string, declared string) *http.Response {
+func (s *testAgent) upload(token, part string, declared string) *http.Response {
 	s.t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
 	if err != nil {
@@ -30,8 +30,8 @@ func (s *stand) upload(token, part string, declared string) *http.Response {
 }
 
 func TestASilentUploadIsEndedAndItsSlotGivenBack(t *testing.T) {
-	s := newStand(t, 1, nil, func(c *Config) { c.BodyTimeout = 50 * time.Millisecond })
-	token := headerToken + ": " + s.reserved().String() + "\r\n"
+	s := newTestAgent(t, 1, nil, func(c *Config) { c.BodyTimeout = 50 * time.Millisecond })
+	token := headerToken + ": " + s.mustReserve().String() + "\r\n"
 	for name, token := range map[string]string{"with a reservation": token, "without": ""} {
 		resp := s.upload(token, "half", "100")
 		text, _ := io.ReadAll(resp.Body)
@@ -49,7 +49,7 @@ func TestASilentUploadIsEndedAndItsSlotGivenBack(t *testing.T) {
 }
 
 func TestASlowUploadThatIsNotSilentIsServed(t *testing.T) {
-	s := newStand(t, 1, nil, func(c *Config) { c.BodyTimeout = 10 * time.Second })
+	s := newTestAgent(t, 1, nil, func(c *Config) { c.BodyTimeout = 10 * time.Second })
 	body, client := io.Pipe()
 	go func() {
 		for range 20 {
@@ -69,7 +69,7 @@ func TestASlowUploadThatIsNotSilentIsServed(t *testing.T) {
 
 func TestBodiesTogetherAreBoundedAndRefusedAsFull(t *testing.T) {
 	entered, leave := make(chan struct{}, 8), make(chan struct{})
-	s := newStand(t, 8, func(w http.ResponseWriter, _ *http.Request) {
+	s := newTestAgent(t, 8, func(w http.ResponseWriter, _ *http.Request) {
 		entered <- struct{}{}
 		<-leave
 		io.WriteString(w, "{}")

@@ -25,7 +25,7 @@ const controlTimeout = 2 * time.Second
 // client is the Backend of a replica that has an agent.
 type client struct {
 	llmserver.Backend                   // for requests
-	control           llmserver.Backend // for control calls, which do not bear the engine's key
+	calls             llmserver.Backend // for control calls, which do not bear the engine's key
 	holder            []string          // its name towards the agent, as a header has it
 	secret            atomic.Pointer[string]
 }
@@ -41,7 +41,7 @@ func Dial(e llmserver.Endpoint) (llmserver.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &client{Backend: requests, control: control, holder: []string{uuid.NewString()}}
+	c := &client{Backend: requests, calls: control, holder: []string{uuid.NewString()}}
 	c.Describe(e)
 	return c, nil
 }
@@ -51,13 +51,13 @@ func (c *client) Describe(e llmserver.Endpoint) {
 	c.secret.Store(&e.SlotSecret)
 	c.Backend.Describe(e)
 	e.APIKey = ""
-	c.control.Describe(e)
+	c.calls.Describe(e)
 }
 
 // Close lets go of idle connections.
 func (c *client) Close() {
 	c.Backend.Close()
-	c.control.Close()
+	c.calls.Close()
 }
 
 // Reserve reserves at the agent, waiting in its line for as long as wait says.
@@ -65,8 +65,8 @@ func (c *client) Reserve(ctx context.Context, t llmserver.Token, wait time.Durat
 	ctx, stop := context.WithTimeoutCause(ctx, wait+controlTimeout, errAgentLate)
 	defer stop()
 	body := fmt.Sprintf(`{"token":%q,"lease_s":%g,"wait_ms":%d}`, t, DefaultLease.Seconds(), wait.Milliseconds())
-	answer, err := c.call(ctx, http.MethodPost, "/internal/slots", body)
-	report := answer.decode()
+	answer, err := c.control(ctx, http.MethodPost, "/internal/slots", body)
+	report := answer.toReport()
 	switch {
 	case err != nil:
 		return report, err
@@ -84,11 +84,11 @@ func (c *client) Reserve(ctx context.Context, t llmserver.Token, wait time.Durat
 // Cancel gives a reservation back, also one whose reply was lost.
 func (c *client) Cancel(ctx context.Context, t llmserver.Token) (llmserver.Report, error) {
 	path := "/internal/slots/" + t.String()
-	answer, err := c.call(ctx, http.MethodDelete, path, "")
+	answer, err := c.control(ctx, http.MethodDelete, path, "")
 	if errors.Is(err, llmserver.ErrNoConnection) { // by now another call may have left a connection to use
-		answer, err = c.call(ctx, http.MethodDelete, path, "")
+		answer, err = c.control(ctx, http.MethodDelete, path, "")
 	}
-	return answer.decode(), err
+	return answer.toReport(), err
 }
 
 // Do sends a request that consumes the token. A refusal by the agent is an
@@ -104,8 +104,8 @@ func (c *client) Do(req *http.Request, t llmserver.Token) (*http.Response, llmse
 	if err != nil {
 		return nil, llmserver.Report{}, err
 	}
-	report, _ := readReport(resp.Header)
-	if err := refusal(resp.Header); err != nil {
+	report, _ := parseReportHeader(resp.Header)
+	if err := refusalError(resp.Header); err != nil {
 		io.Copy(io.Discard, io.LimitReader(resp.Body, 4<<10)) // so that the connection can be used again
 		resp.Body.Close()
 		return nil, report, err
@@ -114,7 +114,7 @@ func (c *client) Do(req *http.Request, t llmserver.Token) (*http.Response, llmse
 }
 
 // refusal is the error that a refused request's answer stands for; nil if it was let in.
-func refusal(h http.Header) error {
+func refusalError(h http.Header) error {
 	switch h.Get(headerRefused) {
 	case "":
 		return nil
@@ -131,7 +131,7 @@ func refusal(h http.Header) error {
 
 // Probe asks for the engine's health, which the agent passes on.
 func (c *client) Probe(ctx context.Context) (llmserver.Report, error) {
-	answer, err := c.call(ctx, http.MethodGet, "/internal/slots", "")
+	answer, err := c.control(ctx, http.MethodGet, "/internal/slots", "")
 	if err != nil {
 		return llmserver.Report{}, err
 	}
@@ -139,10 +139,10 @@ func (c *client) Probe(ctx context.Context) (llmserver.Report, error) {
 		return llmserver.Report{}, errNoAgent
 	}
 	if answer.Draining {
-		return answer.decode(), nil // which says it all
+		return answer.toReport(), nil // which says it all
 	}
-	_, err = c.control.Probe(ctx)
-	return answer.decode(), err
+	_, err = c.calls.Probe(ctx)
+	return answer.toReport(), err
 }
 
 var (
@@ -153,12 +153,12 @@ var (
 
 // call makes a control call. They all may be made twice, so one that met a
 // closing connection is. Whatever the second says, the first may have been heard.
-func (c *client) call(ctx context.Context, method, path, body string) (slotReport, error) {
-	answer, err := c.callOnce(ctx, method, path, body)
+func (c *client) control(ctx context.Context, method, path, body string) (slotReport, error) {
+	answer, err := c.controlOnce(ctx, method, path, body)
 	if !errors.Is(err, llmserver.ErrStale) {
 		return answer, err
 	}
-	answer, err = c.callOnce(ctx, method, path, body)
+	answer, err = c.controlOnce(ctx, method, path, body)
 	if errors.Is(err, llmserver.ErrNoConnection) {
 		return answer, llmserver.ErrBroken
 	}
@@ -166,13 +166,13 @@ func (c *client) call(ctx context.Context, method, path, body string) (slotRepor
 }
 
 // jsonType is shared by all calls; nobody writes to it.
-var jsonType = []string{"application/json"}
+var jsonContentType = []string{"application/json"}
 
-func (c *client) callOnce(ctx context.Context, method, path, body string) (answer slotReport, err error) {
+func (c *client) controlOnce(ctx context.Context, method, path, body string) (answer slotReport, err error) {
 	req := (&http.Request{
 		Method: method,
 		URL:    &url.URL{Path: path},
-		Header: http.Header{"Content-Type": jsonType, headerHolder: c.holder},
+		Header: http.Header{"Content-Type": jsonContentType, headerHolder: c.holder},
 		Body:   http.NoBody,
 	}).WithContext(ctx)
 	if body != "" {
@@ -181,7 +181,7 @@ func (c *client) callOnce(ctx context.Context, method, path, body string) (answe
 	if secret := *c.secret.Load(); secret != "" {
 		req.Header.Set(headerSecret, secret)
 	}
-	resp, _, err := c.control.Do(req, llmserver.Token{})
+	resp, _, err := c.calls.Do(req, llmserver.Token{})
 	if err != nil {
 		return answer, err
 	}

@@ -72,7 +72,7 @@ func TestControlCallThatMayHaveBeenHeardIsNotRefused(t *testing.T) {
 
 // A response that breaks off is a broken connection: the reservation may be held.
 func TestControlCallWhoseResponseBreaksOffIsBroken(t *testing.T) {
-	url := scripted(t, func(w http.ResponseWriter, _ *http.Request) { lose(w, []byte(`{"accepted":true}`)) })
+	url := scriptedAgent(t, func(w http.ResponseWriter, _ *http.Request) { dropReply(w, []byte(`{"accepted":true}`)) })
 	if _, err := dial(t, url, "").Reserve(t.Context(), uuid.New(), 0); !errors.Is(err, llmserver.ErrBroken) {
 		t.Errorf("Reserve = %v; want it broken", err)
 	}
@@ -81,7 +81,7 @@ func TestControlCallWhoseResponseBreaksOffIsBroken(t *testing.T) {
 // A slot that nobody comes for is free again after the lease, so the lease must not grow with the wait.
 func TestReserveAsksForTheDefaultLeaseHoweverLongItWaits(t *testing.T) {
 	var body atomic.Pointer[string]
-	url := scripted(t, func(w http.ResponseWriter, r *http.Request) {
+	url := scriptedAgent(t, func(w http.ResponseWriter, r *http.Request) {
 		text, _ := io.ReadAll(r.Body)
 		body.Store(new(string(text)))
 		io.WriteString(w, `{"accepted":true,"instance":"i"}`)
@@ -100,7 +100,7 @@ func TestReserveAsksForTheDefaultLeaseHoweverLongItWaits(t *testing.T) {
 }
 
 func TestClientTakesOverANewSecret(t *testing.T) {
-	s := newStand(t, 1, nil, func(c *Config) { c.Secret = "new" })
+	s := newTestAgent(t, 1, nil, func(c *Config) { c.Secret = "new" })
 	c := dial(t, s.url, "old")
 	if _, err := c.Probe(t.Context()); err != errSecret {
 		t.Errorf("with the old secret: %v", err)
@@ -113,7 +113,7 @@ func TestClientTakesOverANewSecret(t *testing.T) {
 
 // Draining says why nothing new is let in, at once; a failed health check would say so after its third time.
 func TestProbeOfADrainingAgentIsNoFailedHealthCheck(t *testing.T) {
-	s := newStand(t, 1, nil)
+	s := newTestAgent(t, 1, nil)
 	s.agent.Drain()
 	if report, err := dial(t, s.url, "").Probe(t.Context()); !report.Draining || err != nil {
 		t.Errorf("it reports %+v, %v", report, err)
@@ -122,11 +122,11 @@ func TestProbeOfADrainingAgentIsNoFailedHealthCheck(t *testing.T) {
 
 // The request may be sent to another replica next, which must not see this one's token.
 func TestClientLeavesTheCallersHeaderAlone(t *testing.T) {
-	s := newStand(t, 1, nil)
+	s := newTestAgent(t, 1, nil)
 	c := dial(t, s.url, "")
 	req := chatRequest(t.Context())
 	req.Header.Set("X-Client", "kept")
-	resp, _, err := c.Do(req, s.reserved())
+	resp, _, err := c.Do(req, s.mustReserve())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +138,7 @@ func TestClientLeavesTheCallersHeaderAlone(t *testing.T) {
 
 // At twice the capacity there are as many refusals as responses.
 func TestClientUsesTheConnectionOfARefusalAgain(t *testing.T) {
-	s := newStand(t, 1, nil)
+	s := newTestAgent(t, 1, nil)
 	var connections atomic.Int32
 	server := httptest.NewUnstartedServer(s.agent)
 	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {

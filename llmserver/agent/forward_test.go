@@ -32,11 +32,11 @@ func engineAt(t *testing.T, url string) llmserver.Backend {
 // An engine that dies with a request in hand may have begun the work, so the ingress must not be told that it can send
 // it elsewhere, as it is where no connection could be made at first.
 func TestRequestThatTheEngineMayHaveHadIsBrokenNotRefused(t *testing.T) {
-	s := newStand(t, 1, nil, func(c *Config) { c.Engine = engineAt(t, dyingServer(t, ok("{}"))) })
+	s := newTestAgent(t, 1, nil, func(c *Config) { c.Engine = engineAt(t, dyingServer(t, ok("{}"))) })
 	if a := s.chat(""); a.StatusCode != http.StatusOK {
 		t.Fatalf("the first request: %s", a.Status)
 	}
-	resp, err := s.send(http.MethodPost, "/v1/chat/completions", "{}", headerToken, s.reserved().String())
+	resp, err := s.send(http.MethodPost, "/v1/chat/completions", "{}", headerToken, s.mustReserve().String())
 	if err == nil {
 		resp.Body.Close()
 		t.Errorf("the second request was answered %s, refused as %q", resp.Status, resp.Header.Get(headerRefused))
@@ -47,8 +47,8 @@ func TestRequestThatTheEngineMayHaveHadIsBrokenNotRefused(t *testing.T) {
 
 func TestEngineThatCannotBeReachedIsLoggedOnce(t *testing.T) {
 	var log strings.Builder
-	away := &sometimes{Backend: unreachable(t)}
-	s := newStand(t, 1, nil, func(c *Config) {
+	away := &flakyEngine{Backend: unreachableEngine(t)}
+	s := newTestAgent(t, 1, nil, func(c *Config) {
 		away.engine, c.Engine = c.Engine, away
 		c.Log = slog.New(slog.NewTextHandler(&log, nil))
 	})
@@ -68,13 +68,13 @@ func TestEngineThatCannotBeReachedIsLoggedOnce(t *testing.T) {
 }
 
 // sometimes is an engine that cannot be reached until it is back.
-type sometimes struct {
+type flakyEngine struct {
 	llmserver.Backend
 	engine llmserver.Backend
 	back   atomic.Bool
 }
 
-func (s *sometimes) Do(req *http.Request, t llmserver.Token) (*http.Response, llmserver.Report, error) {
+func (s *flakyEngine) Do(req *http.Request, t llmserver.Token) (*http.Response, llmserver.Report, error) {
 	if s.back.Load() {
 		return s.engine.Do(req, t)
 	}
@@ -83,7 +83,7 @@ func (s *sometimes) Do(req *http.Request, t llmserver.Token) (*http.Response, ll
 
 func TestPathAndQueryReachTheEngineAsTheyAre(t *testing.T) {
 	var uri atomic.Pointer[string]
-	s := newStand(t, 1, func(_ http.ResponseWriter, r *http.Request) { uri.Store(&r.RequestURI) })
+	s := newTestAgent(t, 1, func(_ http.ResponseWriter, r *http.Request) { uri.Store(&r.RequestURI) })
 	for _, want := range []string{"/v1/models/org%2Fname", "/v1/models/a%20b?x=1&y=%2F"} {
 		if s.call(http.MethodGet, want, ""); *uri.Load() != want {
 			t.Errorf("%s arrived as %s", want, *uri.Load())
@@ -94,7 +94,7 @@ func TestPathAndQueryReachTheEngineAsTheyAre(t *testing.T) {
 // The bytes of bodies are bounded together, and responses take minutes.
 func TestBodyIsNotHeldForTheTimeOfTheResponse(t *testing.T) {
 	end := make(chan struct{})
-	s := newStand(t, 1, func(w http.ResponseWriter, _ *http.Request) {
+	s := newTestAgent(t, 1, func(w http.ResponseWriter, _ *http.Request) {
 		http.NewResponseController(w).Flush()
 		w.Write([]byte("."))
 		http.NewResponseController(w).Flush()
@@ -112,8 +112,8 @@ func TestBodyIsNotHeldForTheTimeOfTheResponse(t *testing.T) {
 }
 
 func TestBodyOfARefusedRequestIsNotHeld(t *testing.T) {
-	s := newStand(t, 1, nil)
-	s.reserved()
+	s := newTestAgent(t, 1, nil)
+	s.mustReserve()
 	s.wantRefusal(s.chat(""), http.StatusTooManyRequests, "slots_full", "full")
 	s.wantRefusal(s.chat(uuid.NewString()), http.StatusConflict, "unknown_slot_token", "unknown_token")
 	if held := s.agent.bodies.held.Load(); held != 0 {
@@ -123,7 +123,7 @@ func TestBodyOfARefusedRequestIsNotHeld(t *testing.T) {
 
 // An upload takes time. The report of its refusal must be no older than the refusal, or it would show room.
 func TestRefusalAfterASlowUploadReportsWhatIsOngoingThen(t *testing.T) {
-	s := newStand(t, 1, nil)
+	s := newTestAgent(t, 1, nil)
 	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
 	if err != nil {
 		t.Fatal(err)
@@ -131,19 +131,19 @@ func TestRefusalAfterASlowUploadReportsWhatIsOngoingThen(t *testing.T) {
 	defer conn.Close()
 	io.WriteString(conn, "POST /v1/completions HTTP/1.1\r\nHost: agent\r\nContent-Length: 2\r\n\r\n{")
 	eventually(t, "the beginning of the upload", func() bool { return s.agent.bodies.held.Load() > 0 })
-	s.reserved()
+	s.mustReserve()
 	io.WriteString(conn, "}")
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if report, _ := readReport(resp.Header); resp.StatusCode != http.StatusTooManyRequests || report != s.headerReport() {
+	if report, _ := parseReportHeader(resp.Header); resp.StatusCode != http.StatusTooManyRequests || report != s.headerReport() {
 		t.Errorf("it was answered %s with the report %+v; want %+v", resp.Status, report, s.headerReport())
 	}
 }
 
 // headerReport is what a header would say now to a caller without a name.
-func (s *stand) headerReport() llmserver.Report {
+func (s *testAgent) headerReport() llmserver.Report {
 	r := s.agent.table.Report()
 	r.Limit = 0
 	return r
@@ -153,7 +153,7 @@ func (s *stand) headerReport() llmserver.Report {
 func TestResponseMayTakeLongerThanAnUploadMayBeSilent(t *testing.T) {
 	const silence = 50 * time.Millisecond
 	for _, protocol := range []string{"HTTP/1.1", "HTTP/2.0"} {
-		s := newStand(t, 1, func(w http.ResponseWriter, r *http.Request) {
+		s := newTestAgent(t, 1, func(w http.ResponseWriter, r *http.Request) {
 			select {
 			case <-r.Context().Done():
 			case <-time.After(4 * silence):
@@ -167,7 +167,7 @@ func TestResponseMayTakeLongerThanAnUploadMayBeSilent(t *testing.T) {
 			s.client.Transport = transport
 		}
 		for range 2 { // also on a connection that was used before
-			if a, err := s.try(http.MethodPost, "/v1/completions", "{}"); err != nil || a.text != "late" || a.Proto != protocol {
+			if a, err := s.tryCall(http.MethodPost, "/v1/completions", "{}"); err != nil || a.text != "late" || a.Proto != protocol {
 				t.Errorf("%q, %v", a.text, err)
 			}
 		}
@@ -176,7 +176,7 @@ func TestResponseMayTakeLongerThanAnUploadMayBeSilent(t *testing.T) {
 
 // An ingress that reads nothing any more would keep its slot for ever.
 func TestSlotOfACallerThatDoesNotReadIsGivenBack(t *testing.T) {
-	s := newStand(t, 1, func(w http.ResponseWriter, r *http.Request) {
+	s := newTestAgent(t, 1, func(w http.ResponseWriter, r *http.Request) {
 		for piece := make([]byte, 64<<10); r.Context().Err() == nil; {
 			if _, err := w.Write(piece); err != nil {
 				return
@@ -206,7 +206,7 @@ func TestSlotIsFreeWhenTheLastByteOfTheResponseArrives(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			engine := rawEngine(t, func(conn net.Conn, _ *bufio.Reader) { io.WriteString(conn, c.response) })
-			s := newStand(t, 1, nil, func(config *Config) { config.Engine = engine })
+			s := newTestAgent(t, 1, nil, func(config *Config) { config.Engine = engine })
 			got := make([]byte, len(c.body))
 			for range 200 {
 				resp, err := s.send(http.MethodPost, "/v1/completions", "{}")
@@ -227,15 +227,15 @@ func TestSlotIsFreeWhenTheLastByteOfTheResponseArrives(t *testing.T) {
 }
 
 // hanging is an engine that does not answer its health checks.
-type hanging struct{ llmserver.Backend }
+type hangingEngine struct{ llmserver.Backend }
 
-func (hanging) Probe(ctx context.Context) (llmserver.Report, error) {
+func (hangingEngine) Probe(ctx context.Context) (llmserver.Report, error) {
 	<-ctx.Done()
 	return llmserver.Report{}, ctx.Err()
 }
 
 func TestHealthIsAnsweredInTimeThoughTheEngineHangs(t *testing.T) {
-	s := newStand(t, 1, nil, func(c *Config) { c.Engine, c.ProbeTimeout = hanging{c.Engine}, 20*time.Millisecond })
+	s := newTestAgent(t, 1, nil, func(c *Config) { c.Engine, c.ProbeTimeout = hangingEngine{c.Engine}, 20*time.Millisecond })
 	ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
 	defer stop()
 	resp, err := s.sendBody(ctx, http.MethodGet, "/health", http.NoBody)
@@ -250,8 +250,8 @@ func TestHealthIsAnsweredInTimeThoughTheEngineHangs(t *testing.T) {
 
 // Names of callers are kept in memory, so they are bounded.
 func TestHolderWithTooLongANameHasNone(t *testing.T) {
-	s := newStand(t, 8, nil)
-	for name, own := range map[string]string{strings.Repeat("a", maxHolder): "1", strings.Repeat("b", maxHolder+1): "0"} {
+	s := newTestAgent(t, 8, nil)
+	for name, own := range map[string]string{strings.Repeat("a", maxHolderName): "1", strings.Repeat("b", maxHolderName+1): "0"} {
 		a := s.call(http.MethodPost, "/internal/slots", `{"token":"`+uuid.NewString()+`"}`, headerHolder, name)
 		if got := a.Header.Get(headerOwn); got != own {
 			t.Errorf("a holder whose name has %d bytes is told of %s; want %s", len(name), got, own)
@@ -261,8 +261,8 @@ func TestHolderWithTooLongANameHasNone(t *testing.T) {
 
 // The longest wait that can be written must be one.
 func TestWaitIsClampedNotRefused(t *testing.T) {
-	s := newStand(t, 1, nil)
-	holder := s.reserved()
+	s := newTestAgent(t, 1, nil)
+	holder := s.mustReserve()
 	answers := s.wait(uuid.New(), "9223372036854775807")
 	eventually(t, "a wait", func() bool { return s.agent.Read().Waiting == 1 })
 	s.agent.table.Release(holder)

@@ -33,7 +33,7 @@ func wantSane(t *testing.T, s *Server, w *httptest.ResponseRecorder, accepted bo
 	if reserved := reading.Ongoing + int(reading.Expired); reserved > 1 || (reserved == 1) != accepted || reading.Running != 0 || reading.Waiting != 0 {
 		t.Fatalf("answered %d %s, and then %+v", w.Code, w.Body, reading)
 	}
-	if _, ok := readReport(w.Result().Header); !ok {
+	if _, ok := parseReportHeader(w.Result().Header); !ok {
 		t.Fatalf("answered %d without a report: %v", w.Code, w.Result().Header)
 	}
 }
@@ -54,7 +54,7 @@ func FuzzReservation(f *testing.F) {
 			t.Fatalf("answered %d %s", w.Code, w.Body)
 		}
 		s.table.mu.Lock()
-		for token, c := range s.table.claims {
+		for token, c := range s.table.reservations {
 			if token == uuid.Nil || c.lease <= 0 || c.lease > MaxLease {
 				t.Errorf("%v is reserved for %v", token, c.lease)
 			}

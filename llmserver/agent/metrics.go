@@ -12,11 +12,11 @@ import (
 // readings of the state at the time of a scrape.
 func newMetrics(t *Table, b *bodies) http.Handler {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(readings{t, b}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(stateCollector{t, b}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 }
 
-type readings struct {
+type stateCollector struct {
 	table  *Table
 	bodies *bodies
 }
@@ -33,9 +33,9 @@ var (
 	descUnreserved   = prometheus.NewDesc("berth_agent_unreserved_total", "Requests let in that had no reservation.", nil, nil)
 )
 
-func (r readings) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(r, ch) }
+func (r stateCollector) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(r, ch) }
 
-func (r readings) Collect(ch chan<- prometheus.Metric) {
+func (r stateCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v int, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
 	}

@@ -27,7 +27,7 @@ func TestThePageOfOperationsListsEveryMetric(t *testing.T) {
 		}
 	}
 	descs := make(chan *prometheus.Desc, 1000)
-	readings{NewTable(1), new(bodies)}.Describe(descs)
+	stateCollector{NewTable(1), new(bodies)}.Describe(descs)
 	close(descs)
 	exported := make(map[string]string)
 	for desc := range descs {

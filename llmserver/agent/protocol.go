@@ -61,12 +61,12 @@ func encodeReport(r llmserver.Report) slotReport {
 	return slotReport{Ongoing: r.Ongoing, Limit: r.Limit, Draining: r.Draining, Instance: r.Instance, Seq: r.Seq, Own: r.Own}
 }
 
-func (s slotReport) decode() llmserver.Report {
+func (s slotReport) toReport() llmserver.Report {
 	return llmserver.Report{Ongoing: s.Ongoing, Limit: s.Limit, Draining: s.Draining, Instance: s.Instance, Seq: s.Seq, Own: s.Own}
 }
 
 // setReport puts a report in the header of an answer.
-func setReport(h http.Header, r llmserver.Report) {
+func setReportHeader(h http.Header, r llmserver.Report) {
 	h.Set(headerOngoing, strconv.Itoa(r.Ongoing))
 	h.Set(headerInstance, r.Instance)
 	h.Set(headerSeq, strconv.FormatUint(r.Seq, 10))
@@ -75,7 +75,7 @@ func setReport(h http.Header, r llmserver.Report) {
 
 // readReport takes a report from the header of an answer; false if it has
 // none. A header does not tell the capacity: Limit is 0.
-func readReport(h http.Header) (llmserver.Report, bool) {
+func parseReportHeader(h http.Header) (llmserver.Report, bool) {
 	ongoing, err := strconv.Atoi(h.Get(headerOngoing))
 	seq, err2 := strconv.ParseUint(h.Get(headerSeq), 10, 64)
 	instance := h.Get(headerInstance)

@@ -15,7 +15,7 @@ import (
 // The engine's key is for the engine; the slot secret for control calls alone.
 func TestKeyAndSecretGoEachTheirOwnWay(t *testing.T) {
 	var wrong atomic.Int64
-	url := scripted(t, func(w http.ResponseWriter, r *http.Request) {
+	url := scriptedAgent(t, func(w http.ResponseWriter, r *http.Request) {
 		control := strings.HasPrefix(r.URL.Path, "/internal/") || r.URL.Path == "/health"
 		if control != (r.Header.Get("Authorization") == "") || strings.HasPrefix(r.URL.Path, "/internal/") != (r.Header.Get(headerSecret) == "sesame") {
 			wrong.Add(1)
@@ -40,10 +40,10 @@ func TestKeyAndSecretGoEachTheirOwnWay(t *testing.T) {
 func TestAHeaderThatIsNoReportSaysNothing(t *testing.T) {
 	good := func() http.Header {
 		h := http.Header{}
-		setReport(h, llmserver.Report{Ongoing: 3, Instance: "i", Seq: 7, Own: 2})
+		setReportHeader(h, llmserver.Report{Ongoing: 3, Instance: "i", Seq: 7, Own: 2})
 		return h
 	}
-	if r, ok := readReport(good()); !ok || r != (llmserver.Report{Ongoing: 3, Instance: "i", Seq: 7, Own: 2}) {
+	if r, ok := parseReportHeader(good()); !ok || r != (llmserver.Report{Ongoing: 3, Instance: "i", Seq: 7, Own: 2}) {
 		t.Errorf("%+v, %t", r, ok)
 	}
 	for name, values := range map[string][]string{
@@ -52,7 +52,7 @@ func TestAHeaderThatIsNoReportSaysNothing(t *testing.T) {
 		for _, value := range values {
 			h := good()
 			h.Set(name, value)
-			if r, ok := readReport(h); ok || r != (llmserver.Report{}) {
+			if r, ok := parseReportHeader(h); ok || r != (llmserver.Report{}) {
 				t.Errorf("%s: %q is read as %+v", name, value, r)
 			}
 		}

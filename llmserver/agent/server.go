@@ -43,30 +43,30 @@ type Server struct {
 	bodies bodies
 	mux    *http.ServeMux
 
-	unreachable atomic.Bool // the engine, by the last request: each outage is two lines of the log
+	engineDown atomic.Bool // the engine, by the last request: each outage is two lines of the log
 }
 
 // New makes an agent.
 func New(c Config) *Server {
 	s := &Server{config: c, table: NewTable(c.Limit), mux: http.NewServeMux()}
 	s.bodies.each, s.bodies.all, s.bodies.silence = c.MaxBodyBytes, c.MaxBuffered, c.BodyTimeout
-	s.mux.Handle("POST /internal/slots", s.control(s.reserve))
-	s.mux.Handle("DELETE /internal/slots/{token}", s.control(s.release))
-	s.mux.Handle("GET /internal/slots", s.control(s.read))
+	s.mux.Handle("POST /internal/slots", s.requireSecret(s.handleReserve))
+	s.mux.Handle("DELETE /internal/slots/{token}", s.requireSecret(s.handleRelease))
+	s.mux.Handle("GET /internal/slots", s.requireSecret(s.handleCounts))
 	s.mux.HandleFunc("/internal/", func(w http.ResponseWriter, _ *http.Request) {
 		writeError(w, http.StatusNotFound, "invalid_request_error", "unknown_url", "The agent has no such path.")
 	})
 	s.mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok\n") })
-	s.mux.HandleFunc("GET /readyz", s.health)
-	s.mux.HandleFunc("GET /health", s.health)
+	s.mux.HandleFunc("GET /readyz", s.handleHealth)
+	s.mux.HandleFunc("GET /health", s.handleHealth)
 	s.mux.Handle("GET /metrics", newMetrics(s.table, &s.bodies))
-	s.mux.HandleFunc("/", s.engine)
+	s.mux.HandleFunc("/", s.handleRequest)
 	return s
 }
 
 // ServeHTTP puts a report on every answer; who changes the counts, or waits, renews it.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	setReport(w.Header(), s.table.ReportTo(holder(r)))
+	setReportHeader(w.Header(), s.table.ReportTo(holderName(r)))
 	s.mux.ServeHTTP(w, r)
 }
 
@@ -75,10 +75,10 @@ func (s *Server) Drain()                   { s.table.Drain() }
 func (s *Server) Drained() <-chan struct{} { return s.table.Drained() }
 
 // Read tells how the slots stand.
-func (s *Server) Read() Reading { return s.table.Read() }
+func (s *Server) Read() Snapshot { return s.table.Read() }
 
 // control lets a control call through if it brings the secret.
-func (s *Server) control(next http.HandlerFunc) http.Handler {
+func (s *Server) requireSecret(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if subtle.ConstantTimeCompare([]byte(r.Header.Get(headerSecret)), []byte(s.config.Secret)) != 1 {
 			writeError(w, http.StatusForbidden, "invalid_request_error", "wrong_slot_secret",
@@ -90,18 +90,18 @@ func (s *Server) control(next http.HandlerFunc) http.Handler {
 }
 
 // holder is who makes a call, by its own word; empty if it does not say.
-func holder(r *http.Request) string {
-	if name := r.Header.Get(headerHolder); len(name) <= maxHolder {
+func holderName(r *http.Request) string {
+	if name := r.Header.Get(headerHolder); len(name) <= maxHolderName {
 		return name
 	}
 	return ""
 }
 
 // maxHolder bounds the name of a holder.
-const maxHolder = 64
+const maxHolderName = 64
 
 // reserve answers POST /internal/slots.
-func (s *Server) reserve(w http.ResponseWriter, r *http.Request) {
+func (s *Server) handleReserve(w http.ResponseWriter, r *http.Request) {
 	var call reserveRequest
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 4<<10))
 	if err == nil {
@@ -113,18 +113,18 @@ func (s *Server) reserve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	wait := time.Duration(min(call.WaitMS, maxWait.Milliseconds())) * time.Millisecond
-	_, err = s.table.ReserveFor(r.Context(), holder(r), call.Token, call.lease(), wait)
+	_, err = s.table.ReserveFor(r.Context(), holderName(r), call.Token, call.lease(), wait)
 	if err == nil && wait > 0 && disconnected(r) {
 		s.table.Release(call.Token) // the next in the queue gets the slot
 		panic(http.ErrAbortHandler)
 	}
-	report := s.table.ReportTo(holder(r))
-	setReport(w.Header(), report)
+	report := s.table.ReportTo(holderName(r))
+	setReportHeader(w.Header(), report)
 	answer, accepted := encodeReport(report), err == nil
 	answer.Accepted = &accepted
 	switch {
 	case errors.Is(err, llmserver.ErrToken):
-		s.refuse(w, r, err)
+		s.writeRefusal(w, r, err)
 		return
 	case errors.Is(err, llmserver.ErrFull):
 		w.Header().Set(headerRefused, refusedFull)
@@ -155,29 +155,29 @@ func disconnected(r *http.Request) bool {
 }
 
 // release answers DELETE /internal/slots/{token}.
-func (s *Server) release(w http.ResponseWriter, r *http.Request) {
+func (s *Server) handleRelease(w http.ResponseWriter, r *http.Request) {
 	token, err := uuid.Parse(r.PathValue("token"))
 	if err != nil {
 		writeError(w, http.StatusBadRequest, "invalid_request_error", "invalid_token", "The token is not a UUID.")
 		return
 	}
 	s.table.Release(token)
-	report := s.table.ReportTo(holder(r))
-	setReport(w.Header(), report)
+	report := s.table.ReportTo(holderName(r))
+	setReportHeader(w.Header(), report)
 	writeJSON(w, http.StatusOK, encodeReport(report))
 }
 
 // read answers GET /internal/slots.
-func (s *Server) read(w http.ResponseWriter, r *http.Request) {
-	reading := s.table.ReadFor(holder(r))
+func (s *Server) handleCounts(w http.ResponseWriter, r *http.Request) {
+	reading := s.table.ReadFor(holderName(r))
 	answer := encodeReport(reading.Report)
 	answer.Reserved, answer.Running = &reading.Reserved, &reading.Running
-	setReport(w.Header(), reading.Report)
+	setReportHeader(w.Header(), reading.Report)
 	writeJSON(w, http.StatusOK, answer)
 }
 
 // health answers as the engine does, and 503 while draining.
-func (s *Server) health(w http.ResponseWriter, r *http.Request) {
+func (s *Server) handleHealth(w http.ResponseWriter, r *http.Request) {
 	if s.table.Report().Draining {
 		http.Error(w, "draining", http.StatusServiceUnavailable)
 		return
@@ -193,22 +193,22 @@ func (s *Server) health(w http.ResponseWriter, r *http.Request) {
 
 // engine takes what is meant for the engine: a POST needs a slot. A token that
 // comes with what needs none is consumed all the same, or its slot would stay reserved.
-func (s *Server) engine(w http.ResponseWriter, r *http.Request) {
+func (s *Server) handleRequest(w http.ResponseWriter, r *http.Request) {
 	if r.Header.Get(headerToken) != "" || llmserver.TakesSlot(r.Method, r.URL.Path) {
-		s.gate(w, r)
+		s.serveInSlot(w, r)
 		return
 	}
-	s.pass(w, r)
+	s.serveWithoutSlot(w, r)
 }
 
 // gate lets a request into a slot. One with a token has its slot already; of one without, the body
 // is read first, so that a slow client does not hold a slot with its upload.
-func (s *Server) gate(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveInSlot(w http.ResponseWriter, r *http.Request) {
 	var run *Run
 	var b *body
 	var err error
 	if token := r.Header.Get(headerToken); token != "" {
-		if run, err = s.consume(token); err == nil {
+		if run, err = s.consumeToken(token); err == nil {
 			defer run.Finish()
 			b, err = s.bodies.read(w, r)
 		}
@@ -219,13 +219,13 @@ func (s *Server) gate(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if err != nil {
-		s.refuse(w, r, err)
+		s.writeRefusal(w, r, err)
 		return
 	}
 	s.forward(w, r, b, run.Finish)
 }
 
-func (s *Server) consume(token string) (*Run, error) {
+func (s *Server) consumeToken(token string) (*Run, error) {
 	t, err := uuid.Parse(token)
 	if err != nil {
 		return nil, llmserver.ErrToken
@@ -234,10 +234,10 @@ func (s *Server) consume(token string) (*Run, error) {
 }
 
 // pass passes a request on that takes no slot.
-func (s *Server) pass(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveWithoutSlot(w http.ResponseWriter, r *http.Request) {
 	b, err := s.bodies.read(w, r)
 	if err != nil {
-		s.refuse(w, r, err)
+		s.writeRefusal(w, r, err)
 		return
 	}
 	s.forward(w, r, b, nil)
@@ -249,20 +249,20 @@ func (s *Server) pass(w http.ResponseWriter, r *http.Request) {
 // business.
 func (s *Server) forward(w http.ResponseWriter, r *http.Request, b *body, ending func()) {
 	defer b.release()
-	resp, err := s.send(r, b.data)
+	resp, err := s.sendToEngine(r, b.data)
 	if errors.Is(err, llmserver.ErrStale) {
-		if resp, err = s.send(r, b.data); errors.Is(err, llmserver.ErrNoConnection) || errors.Is(err, llmserver.ErrExhausted) {
+		if resp, err = s.sendToEngine(r, b.data); errors.Is(err, llmserver.ErrNoConnection) || errors.Is(err, llmserver.ErrExhausted) {
 			err = llmserver.ErrBroken // the engine may have had the request when it died
 		}
 	}
 	if errors.Is(err, llmserver.ErrNoConnection) || errors.Is(err, llmserver.ErrExhausted) {
-		if !s.unreachable.Swap(true) {
+		if !s.engineDown.Swap(true) {
 			s.config.Log.Warn("no connection to the engine", "error", err)
 		}
-		s.refuse(w, r, err)
+		s.writeRefusal(w, r, err)
 		return
 	}
-	if s.unreachable.Load() && s.unreachable.Swap(false) {
+	if s.engineDown.Load() && s.engineDown.Swap(false) {
 		s.config.Log.Info("the engine is reached again")
 	}
 	if err != nil {
@@ -273,7 +273,7 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, b *body, ending
 	}
 	defer resp.Body.Close()
 	b.release() // nobody sends it again, and an answer may take long
-	setReport(w.Header(), s.table.ReportTo(holder(r)))
+	setReportHeader(w.Header(), s.table.ReportTo(holderName(r)))
 	relay := streaming.Relay{WriteTimeout: s.config.WriteTimeout, BeforeLastWrite: ending, OmitErrorEvent: true}
 	if _, err := relay.Copy(r.Context(), w, resp, nil); err != nil {
 		panic(http.ErrAbortHandler)
@@ -281,7 +281,7 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, b *body, ending
 }
 
 // send sends a request to the engine.
-func (s *Server) send(r *http.Request, body []byte) (*http.Response, error) {
+func (s *Server) sendToEngine(r *http.Request, body []byte) (*http.Response, error) {
 	out := &http.Request{
 		Method:        r.Method,
 		URL:           &url.URL{Path: r.URL.Path, RawPath: r.URL.RawPath, RawQuery: r.URL.RawQuery},
@@ -302,9 +302,9 @@ func (s *Server) send(r *http.Request, body []byte) (*http.Response, error) {
 }
 
 // refuse answers a request that the engine has seen nothing of.
-func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
+func (s *Server) writeRefusal(w http.ResponseWriter, r *http.Request, err error) {
 	h := w.Header()
-	setReport(h, s.table.ReportTo(holder(r)))
+	setReportHeader(h, s.table.ReportTo(holderName(r)))
 	mark := func(reason string) { h.Set(headerRefused, reason) }
 	switch tooLarge, _ := errors.AsType[*http.MaxBytesError](err); {
 	case tooLarge != nil:

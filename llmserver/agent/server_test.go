@@ -15,7 +15,7 @@ import (
 )
 
 // wantReport checks the fields of a control call's answer, and that header and body agree.
-func (s *stand) wantReport(a answer, want map[string]any) {
+func (s *testAgent) wantReport(a response, want map[string]any) {
 	s.t.Helper()
 	got := a.json()
 	now := s.agent.table.Report()
@@ -28,14 +28,14 @@ func (s *stand) wantReport(a answer, want map[string]any) {
 			s.t.Errorf("%s is %v; want %v", name, got[name], value)
 		}
 	}
-	report, _ := readReport(a.Header)
+	report, _ := parseReportHeader(a.Header)
 	if got["seq"] != float64(report.Seq) || got["num_ongoing_requests"] != float64(report.Ongoing) {
 		s.t.Errorf("the header says %+v, the body %s", report, a.text)
 	}
 }
 
 func TestAReservationTellsWhatBecameOfItAndHowFullItIs(t *testing.T) {
-	s := newStand(t, 2, nil)
+	s := newTestAgent(t, 2, nil)
 	first, second := uuid.New(), uuid.New()
 	a := s.reserve(first)
 	s.wantReport(a, map[string]any{"accepted": true, "num_ongoing_requests": 1.0})
@@ -59,8 +59,8 @@ func TestAReservationTellsWhatBecameOfItAndHowFullItIs(t *testing.T) {
 }
 
 func TestASlotIsGivenBackByNameAndNoMoreThanOnce(t *testing.T) {
-	s := newStand(t, 2, nil)
-	token, overtaken := s.reserved(), uuid.New()
+	s := newTestAgent(t, 2, nil)
+	token, overtaken := s.mustReserve(), uuid.New()
 	for _, name := range []llmserver.Token{token, token, overtaken} {
 		a := s.call(http.MethodDelete, "/internal/slots/"+name.String(), "")
 		s.wantReport(a, map[string]any{"num_ongoing_requests": 0.0})
@@ -74,13 +74,13 @@ func TestASlotIsGivenBackByNameAndNoMoreThanOnce(t *testing.T) {
 
 func TestAReadingTellsReservedFromRunning(t *testing.T) {
 	hold := make(chan struct{})
-	s := newStand(t, 3, func(http.ResponseWriter, *http.Request) { <-hold })
-	s.reserved()
-	token := s.reserved()
+	s := newTestAgent(t, 3, func(http.ResponseWriter, *http.Request) { <-hold })
+	s.mustReserve()
+	token := s.mustReserve()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if _, err := s.try(http.MethodPost, "/v1/chat/completions", "{}", headerToken, token.String()); err != nil {
+		if _, err := s.tryCall(http.MethodPost, "/v1/chat/completions", "{}", headerToken, token.String()); err != nil {
 			t.Error(err)
 		}
 	}()
@@ -93,7 +93,7 @@ func TestAReadingTellsReservedFromRunning(t *testing.T) {
 }
 
 func TestABadReservationIsRefusedAndHoldsNothing(t *testing.T) {
-	s := newStand(t, 1, nil)
+	s := newTestAgent(t, 1, nil)
 	token := uuid.NewString()
 	for _, body := range []string{
 		``, `{`, `[]`, `null`, `"x"`, `{}`, `{"token":null}`, `{"token":7}`, `{"token":"x"}`, `{"lease_s":10}`,
@@ -127,11 +127,11 @@ func TestALeaseIsThatAskedForUpToItsBound(t *testing.T) {
 }
 
 // wait asks for a slot and waits in line for it, in the background.
-func (s *stand) wait(token llmserver.Token, ms string) (answers chan answer) {
-	answers = make(chan answer, 1)
+func (s *testAgent) wait(token llmserver.Token, ms string) (answers chan response) {
+	answers = make(chan response, 1)
 	go func() {
 		defer close(answers)
-		a, err := s.try(http.MethodPost, "/internal/slots", `{"token":"`+token.String()+`","wait_ms":`+ms+`}`)
+		a, err := s.tryCall(http.MethodPost, "/internal/slots", `{"token":"`+token.String()+`","wait_ms":`+ms+`}`)
 		if err != nil {
 			s.t.Error(err)
 			return
@@ -142,10 +142,10 @@ func (s *stand) wait(token llmserver.Token, ms string) (answers chan answer) {
 }
 
 func TestAWaitEndsWithASlotOrByNameOrInVain(t *testing.T) {
-	s := newStand(t, 1, nil)
+	s := newTestAgent(t, 1, nil)
 	waiting := func() bool { return s.agent.Read().Waiting == 1 }
 	release := func(token llmserver.Token) { s.call(http.MethodDelete, "/internal/slots/"+token.String(), "") }
-	holder, heir, cancelled, late := s.reserved(), uuid.New(), uuid.New(), uuid.New()
+	holder, heir, cancelled, late := s.mustReserve(), uuid.New(), uuid.New(), uuid.New()
 
 	answers := s.wait(heir, "60000")
 	eventually(t, "a wait", waiting)
@@ -162,8 +162,8 @@ func TestAWaitEndsWithASlotOrByNameOrInVain(t *testing.T) {
 }
 
 func TestAnIngressThatHangsUpLosesItsPlace(t *testing.T) {
-	s := newStand(t, 1, nil)
-	s.reserved()
+	s := newTestAgent(t, 1, nil)
+	s.mustReserve()
 	token := uuid.New()
 	body := strings.NewReader(`{"token":"` + token.String() + `","wait_ms":600000}`)
 	ctx, stop := context.WithCancel(t.Context())
@@ -182,7 +182,7 @@ func TestAnIngressThatHangsUpLosesItsPlace(t *testing.T) {
 }
 
 func TestControlCallsNeedTheSecretAndRequestsDoNot(t *testing.T) {
-	s := newStand(t, 2, nil, func(c *Config) { c.Secret = "open sesame" })
+	s := newTestAgent(t, 2, nil, func(c *Config) { c.Secret = "open sesame" })
 	token := uuid.New()
 	if _, err := s.agent.table.Reserve(t.Context(), token, DefaultLease, 0); err != nil {
 		t.Fatal(err)
@@ -216,8 +216,8 @@ func TestControlCallsNeedTheSecretAndRequestsDoNot(t *testing.T) {
 }
 
 func TestHealthIsTheEnginesUntilItDrains(t *testing.T) {
-	s := newStand(t, 1, nil)
-	sick := newStand(t, 1, nil, func(c *Config) { c.Engine = unreachable(t) })
+	s := newTestAgent(t, 1, nil)
+	sick := newTestAgent(t, 1, nil, func(c *Config) { c.Engine = unreachableEngine(t) })
 	for _, path := range []string{"/health", "/readyz"} {
 		if a := s.call(http.MethodGet, path, ""); a.StatusCode != http.StatusOK {
 			t.Errorf("%s: %s", path, a.Status)
@@ -226,7 +226,7 @@ func TestHealthIsTheEnginesUntilItDrains(t *testing.T) {
 			t.Errorf("%s without an engine: %s %s", path, a.Status, a.text)
 		}
 	}
-	s.reserved()
+	s.mustReserve()
 	s.agent.Drain()
 	for _, path := range []string{"/health", "/readyz"} {
 		if a := s.call(http.MethodGet, path, ""); a.StatusCode != http.StatusServiceUnavailable || a.text != "draining\n" {
@@ -239,14 +239,14 @@ func TestHealthIsTheEnginesUntilItDrains(t *testing.T) {
 }
 
 func TestMetricsAreReadingsOfTheTable(t *testing.T) {
-	s := newStand(t, 2, nil)
-	s.chat(s.reserved().String())
+	s := newTestAgent(t, 2, nil)
+	s.chat(s.mustReserve().String())
 	s.chat("")
 	s.chat(uuid.NewString())
-	released := s.reserved()
+	released := s.mustReserve()
 	s.agent.table.Release(released)
-	s.reserved()
-	s.reserved()
+	s.mustReserve()
+	s.mustReserve()
 	s.chat("")
 	s.agent.Drain()
 	s.reserve(uuid.New())

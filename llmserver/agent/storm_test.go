@@ -51,7 +51,7 @@ func TestAStormNeverPassesTheCapacityAndLeavesNothing(t *testing.T) {
 	for range 32 {
 		callers.Go(func() {
 			for range 300 {
-				weather(t, table, tokens)
+				churnTable(t, table, tokens)
 				if r := table.Read(); r.Ongoing > limit || r.Highest > limit {
 					t.Errorf("%d of %d slots are taken, at most %d were", r.Ongoing, limit, r.Highest)
 				}
@@ -68,7 +68,7 @@ func TestAStormNeverPassesTheCapacityAndLeavesNothing(t *testing.T) {
 }
 
 // weather is one caller's day.
-func weather(t *testing.T, table *Table, tokens chan llmserver.Token) {
+func churnTable(t *testing.T, table *Table, tokens chan llmserver.Token) {
 	token := uuid.New()
 	ctx, stop := context.WithTimeout(t.Context(), time.Duration(rand.IntN(2000))*time.Microsecond)
 	defer stop()

@@ -19,7 +19,7 @@ const (
 	MaxLease = 60 * time.Second
 
 	// maxWaits bounds the line. Each ingress waits once, so it is not reached by well-meaning ones.
-	maxWaits = 1024
+	maxQueued = 1024
 )
 
 // Table counts the slots of one engine. Whoever wants a slot names it by a
@@ -38,26 +38,26 @@ type Table struct {
 	instance string
 	limit    int
 
-	mu       sync.Mutex
-	seq      uint64 // grows with every change of what a report says
-	reserved int
-	running  int
-	draining bool
-	claims   map[llmserver.Token]*claim
-	held     map[string]int // of what is ongoing, by holder; none is zero
-	line     list.List      // of *claim that wait, the oldest first; empty while a slot is free
-	spent    spent
-	drained  chan struct{} // closed when draining and nothing is ongoing
-	totals   Totals
+	mu           sync.Mutex
+	seq          uint64 // grows with every change of what a report says
+	reserved     int
+	running      int
+	draining     bool
+	reservations map[llmserver.Token]*reservation
+	ownOngoing   map[string]int // of what is ongoing, by holder; none is zero
+	queue        list.List      // of *claim that wait, the oldest first; empty while a slot is free
+	tombstones   tombstones
+	drained      chan struct{} // closed when draining and nothing is ongoing
+	totals       Totals
 }
 
 // claim is a token that waits or is reserved.
-type claim struct {
+type reservation struct {
 	token  llmserver.Token
 	holder string // who asked; empty if it did not say
 	lease  time.Duration
-	place  *list.Element // in line; nil once reserved
-	ended  chan struct{} // closed when it waits no longer
+	queued *list.Element // in line; nil once reserved
+	done   chan struct{} // closed when it waits no longer
 	err    error         // why it has no slot, or not any more; that of a wait is set before ended is closed
 	expiry *time.Timer   // ends the lease; nil while it waits
 }
@@ -65,11 +65,11 @@ type claim struct {
 // NewTable makes a table of limit slots, all free.
 func NewTable(limit int) *Table {
 	return &Table{
-		instance: uuid.NewString(),
-		limit:    limit,
-		claims:   make(map[llmserver.Token]*claim),
-		held:     make(map[string]int),
-		drained:  make(chan struct{}),
+		instance:     uuid.NewString(),
+		limit:        limit,
+		reservations: make(map[llmserver.Token]*reservation),
+		ownOngoing:   make(map[string]int),
+		drained:      make(chan struct{}),
 	}
 }
 
@@ -88,8 +88,8 @@ func (t *Table) Reserve(ctx context.Context, token llmserver.Token, lease, wait 
 // stays with the holder that asked for it first.
 func (t *Table) ReserveFor(ctx context.Context, holder string, token llmserver.Token, lease, wait time.Duration) (llmserver.Report, error) {
 	t.mu.Lock()
-	c, err := t.claim(holder, token, min(lease, MaxLease), wait > 0)
-	if err != nil || c.place == nil {
+	c, err := t.findOrReserve(holder, token, min(lease, MaxLease), wait > 0)
+	if err != nil || c.queued == nil {
 		defer t.mu.Unlock()
 		return t.report(), err
 	}
@@ -97,20 +97,20 @@ func (t *Table) ReserveFor(ctx context.Context, holder string, token llmserver.T
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
-	case <-c.ended:
+	case <-c.done:
 	case <-timer.C:
 	case <-ctx.Done():
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if c.place != nil { // nothing came in time
+	if c.queued != nil { // nothing came in time
 		t.totals.RefusedFull++
-		t.endWait(c, llmserver.ErrFull)
-		t.spend(c)
+		t.dequeue(c, llmserver.ErrFull)
+		t.retireToken(c)
 	}
 	if ctx.Err() != nil { // nobody is left to hear of a slot
 		if c.err == nil {
-			t.release(token)
+			t.releaseToken(token)
 		}
 		return t.report(), context.Cause(ctx)
 	}
@@ -119,61 +119,61 @@ func (t *Table) ReserveFor(ctx context.Context, holder string, token llmserver.T
 
 // claim finds or makes the claim of a token. A new one is reserved if a slot
 // is free, else put in line if it is to wait.
-func (t *Table) claim(holder string, token llmserver.Token, lease time.Duration, wait bool) (*claim, error) {
-	if c := t.claims[token]; c != nil {
+func (t *Table) findOrReserve(holder string, token llmserver.Token, lease time.Duration, wait bool) (*reservation, error) {
+	if c := t.reservations[token]; c != nil {
 		return c, nil
 	}
-	c := &claim{token: token, holder: holder, lease: lease}
+	c := &reservation{token: token, holder: holder, lease: lease}
 	switch {
-	case t.spent.has(token):
+	case t.tombstones.contains(token):
 		t.totals.RefusedToken++
 		return nil, llmserver.ErrToken
 	case t.draining:
 		t.totals.RefusedDraining++
 		return nil, llmserver.ErrDraining
 	case t.reserved+t.running < t.limit:
-		t.hold(holder, +1)
-		t.count(+1, 0)
-		t.grant(c)
-	case wait && t.line.Len() < maxWaits:
-		c.ended = make(chan struct{})
-		c.place = t.line.PushBack(c)
+		t.addOwn(holder, +1)
+		t.addCounts(+1, 0)
+		t.startLease(c)
+	case wait && t.queue.Len() < maxQueued:
+		c.done = make(chan struct{})
+		c.queued = t.queue.PushBack(c)
 	default:
 		t.totals.RefusedFull++
 		return nil, llmserver.ErrFull
 	}
-	t.claims[token] = c
+	t.reservations[token] = c
 	return c, nil
 }
 
 // grant begins the lease of a claim whose slot is counted as reserved already.
-func (t *Table) grant(c *claim) {
+func (t *Table) startLease(c *reservation) {
 	t.totals.Reserved++
 	c.expiry = time.AfterFunc(c.lease, func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		if t.claims[c.token] == c {
+		if t.reservations[c.token] == c {
 			t.totals.Expired++
-			t.spend(c)
-			t.free(c.holder, -1, 0)
+			t.retireToken(c)
+			t.releaseSlot(c.holder, -1, 0)
 		}
 	})
 }
 
 // endWait takes a claim out of line.
-func (t *Table) endWait(c *claim, err error) {
-	t.line.Remove(c.place)
-	c.place, c.err = nil, err
-	close(c.ended)
+func (t *Table) dequeue(c *reservation, err error) {
+	t.queue.Remove(c.queued)
+	c.queued, c.err = nil, err
+	close(c.done)
 }
 
 // spend ends a claim for good.
-func (t *Table) spend(c *claim) {
+func (t *Table) retireToken(c *reservation) {
 	if c.expiry != nil {
 		c.expiry.Stop()
 	}
-	delete(t.claims, c.token)
-	t.spent.add(c.token)
+	delete(t.reservations, c.token)
+	t.tombstones.insert(c.token)
 }
 
 // Release gives back the reservation, or the place in line, that goes by the
@@ -181,23 +181,23 @@ func (t *Table) spend(c *claim) {
 func (t *Table) Release(token llmserver.Token) llmserver.Report {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.release(token)
+	t.releaseToken(token)
 	return t.report()
 }
 
-func (t *Table) release(token llmserver.Token) {
-	c := t.claims[token]
+func (t *Table) releaseToken(token llmserver.Token) {
+	c := t.reservations[token]
 	switch {
 	case c == nil:
-		t.spent.add(token)
-	case c.place != nil:
-		t.endWait(c, llmserver.ErrToken)
-		t.spend(c)
+		t.tombstones.insert(token)
+	case c.queued != nil:
+		t.dequeue(c, llmserver.ErrToken)
+		t.retireToken(c)
 	default:
 		t.totals.Released++
 		c.err = llmserver.ErrToken // who asked may not have heard of the slot yet
-		t.spend(c)
-		t.free(c.holder, -1, 0)
+		t.retireToken(c)
+		t.releaseSlot(c.holder, -1, 0)
 	}
 }
 
@@ -206,14 +206,14 @@ func (t *Table) release(token llmserver.Token) {
 func (t *Table) Consume(token llmserver.Token) (*Run, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	c := t.claims[token]
-	if c == nil || c.place != nil {
+	c := t.reservations[token]
+	if c == nil || c.queued != nil {
 		t.totals.RefusedToken++
 		return nil, llmserver.ErrToken
 	}
 	t.totals.Consumed++
-	t.spend(c)
-	t.count(-1, +1)
+	t.retireToken(c)
+	t.addCounts(-1, +1)
 	return &Run{table: t, holder: c.holder}, nil
 }
 
@@ -231,7 +231,7 @@ func (t *Table) Acquire() (*Run, error) {
 		return nil, llmserver.ErrFull
 	}
 	t.totals.Unreserved++
-	t.count(0, +1)
+	t.addCounts(0, +1)
 	return &Run{table: t}, nil
 }
 
@@ -250,38 +250,38 @@ func (r *Run) Finish() {
 	r.table.mu.Lock()
 	defer r.table.mu.Unlock()
 	r.table.totals.Finished++
-	r.table.free(r.holder, 0, -1)
+	r.table.releaseSlot(r.holder, 0, -1)
 }
 
 // free gives one unit of a holder back: to the oldest in line, and then it is free at no
 // moment, or else to everybody.
-func (t *Table) free(holder string, reserved, running int) {
-	t.hold(holder, -1)
-	if oldest := t.line.Front(); oldest != nil {
-		c := oldest.Value.(*claim)
-		t.endWait(c, nil)
-		t.hold(c.holder, +1)
-		t.grant(c)
+func (t *Table) releaseSlot(holder string, reserved, running int) {
+	t.addOwn(holder, -1)
+	if oldest := t.queue.Front(); oldest != nil {
+		c := oldest.Value.(*reservation)
+		t.dequeue(c, nil)
+		t.addOwn(c.holder, +1)
+		t.startLease(c)
 		reserved++
 	}
-	t.count(reserved, running)
+	t.addCounts(reserved, running)
 	if t.draining && t.reserved+t.running == 0 {
 		close(t.drained)
 	}
 }
 
 // hold counts a unit for its holder, or not any more.
-func (t *Table) hold(holder string, units int) {
+func (t *Table) addOwn(holder string, units int) {
 	if holder == "" {
 		return
 	}
-	if t.held[holder] += units; t.held[holder] == 0 {
-		delete(t.held, holder)
+	if t.ownOngoing[holder] += units; t.ownOngoing[holder] == 0 {
+		delete(t.ownOngoing, holder)
 	}
 }
 
 // count is the one place where the counts change.
-func (t *Table) count(reserved, running int) {
+func (t *Table) addCounts(reserved, running int) {
 	t.reserved += reserved
 	t.running += running
 	t.seq++
@@ -302,11 +302,11 @@ func (t *Table) Drain() {
 	}
 	t.draining = true
 	t.seq++
-	for t.line.Len() > 0 {
-		c := t.line.Front().Value.(*claim)
+	for t.queue.Len() > 0 {
+		c := t.queue.Front().Value.(*reservation)
 		t.totals.RefusedDraining++
-		t.endWait(c, llmserver.ErrDraining)
-		t.spend(c)
+		t.dequeue(c, llmserver.ErrDraining)
+		t.retireToken(c)
 	}
 	if t.reserved+t.running == 0 {
 		close(t.drained)

@@ -13,23 +13,23 @@ import (
 )
 
 // try reserves without waiting, under the default lease.
-func try(t *testing.T, table *Table, token llmserver.Token) error {
+func tryReserve(t *testing.T, table *Table, token llmserver.Token) error {
 	_, err := table.Reserve(t.Context(), token, DefaultLease, 0)
 	return err
 }
 
 // take reserves what must be there.
-func take(t *testing.T, table *Table) llmserver.Token {
+func mustReserve(t *testing.T, table *Table) llmserver.Token {
 	t.Helper()
 	token := uuid.New()
-	if err := try(t, table, token); err != nil {
+	if err := tryReserve(t, table, token); err != nil {
 		t.Fatalf("Reserve: %v", err)
 	}
 	return token
 }
 
 // run consumes what must be reserved.
-func run(t *testing.T, table *Table, token llmserver.Token) *Run {
+func mustConsume(t *testing.T, table *Table, token llmserver.Token) *Run {
 	t.Helper()
 	r, err := table.Consume(token)
 	if err != nil {
@@ -39,7 +39,7 @@ func run(t *testing.T, table *Table, token llmserver.Token) *Run {
 }
 
 // asked is one Reserve that waits, in its own goroutine.
-type asked struct {
+type pendingReserve struct {
 	token llmserver.Token
 	stop  context.CancelFunc
 	done  chan struct{}
@@ -48,15 +48,15 @@ type asked struct {
 }
 
 // ask lines up for the default lease and returns when the call waits, or is over.
-func ask(t *testing.T, table *Table, token llmserver.Token, wait time.Duration) *asked {
-	return askFor(t, table, token, DefaultLease, wait)
+func queueReserve(t *testing.T, table *Table, token llmserver.Token, wait time.Duration) *pendingReserve {
+	return queueReserveFor(t, table, token, DefaultLease, wait)
 }
 
 // holderOf is one of two ingresses, by the token, or one that does not say who it is.
 func holderOf(token llmserver.Token) string { return []string{"", "x", "y"}[int(token[15])%3] }
 
-func askFor(t *testing.T, table *Table, token llmserver.Token, lease, wait time.Duration) *asked {
-	a := &asked{token: token, done: make(chan struct{})}
+func queueReserveFor(t *testing.T, table *Table, token llmserver.Token, lease, wait time.Duration) *pendingReserve {
+	a := &pendingReserve{token: token, done: make(chan struct{})}
 	ctx, stop := context.WithCancel(t.Context())
 	a.stop = stop
 	began := time.Now()
@@ -69,7 +69,7 @@ func askFor(t *testing.T, table *Table, token llmserver.Token, lease, wait time.
 	return a
 }
 
-func (a *asked) waits() bool {
+func (a *pendingReserve) isWaiting() bool {
 	synctest.Wait()
 	select {
 	case <-a.done:
@@ -90,7 +90,7 @@ func wantCounts(t *testing.T, table *Table, reserved, running, waiting int) {
 }
 
 // wantBalance checks that every reservation and every request is accounted for.
-func wantBalance(t interface{ Fatalf(string, ...any) }, r Reading) {
+func wantBalance(t interface{ Fatalf(string, ...any) }, r Snapshot) {
 	if ended := r.Consumed + r.Released + r.Expired; r.Totals.Reserved != ended+uint64(r.Reserved) {
 		t.Fatalf("%d were reserved, %d ended and %d are left", r.Totals.Reserved, ended, r.Reserved)
 	}
@@ -105,7 +105,7 @@ func TestALeaseEndsAReservationAtItsTimeButNeverARequest(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			table := NewTable(2)
-			defer run(t, table, take(t, table)).Finish()
+			defer mustConsume(t, table, mustReserve(t, table)).Finish()
 			token := uuid.New()
 			if _, err := table.Reserve(t.Context(), token, lease, 0); err != nil {
 				t.Fatal(err)
@@ -131,9 +131,9 @@ func TestALeaseEndsAReservationAtItsTimeButNeverARequest(t *testing.T) {
 func TestTheSameTokenAskedTwiceHoldsOneSlotOfTheFirstLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := NewTable(2)
-		token := take(t, table)
+		token := mustReserve(t, table)
 		time.Sleep(DefaultLease / 2)
-		if err := try(t, table, token); err != nil {
+		if err := tryReserve(t, table, token); err != nil {
 			t.Errorf("the second time: %v", err)
 		}
 		wantCounts(t, table, 1, 0, 0)
@@ -145,12 +145,12 @@ func TestTheSameTokenAskedTwiceHoldsOneSlotOfTheFirstLease(t *testing.T) {
 
 func TestAReservedTokenIsAnsweredAlikeWhileDraining(t *testing.T) {
 	table := NewTable(1)
-	token := take(t, table)
+	token := mustReserve(t, table)
 	table.Drain()
-	if err := try(t, table, token); err != nil {
+	if err := tryReserve(t, table, token); err != nil {
 		t.Errorf("Reserve = %v", err)
 	}
-	run(t, table, token).Finish()
+	mustConsume(t, table, token).Finish()
 }
 
 // A token is spent however it ended, and stays so for longer than any call
@@ -158,15 +158,15 @@ func TestAReservedTokenIsAnsweredAlikeWhileDraining(t *testing.T) {
 func TestASpentTokenNeverReservesAgain(t *testing.T) {
 	ways := map[string]func(t *testing.T, table *Table, token llmserver.Token){
 		"consumed": func(t *testing.T, table *Table, token llmserver.Token) {
-			try(t, table, token)
-			run(t, table, token)
+			tryReserve(t, table, token)
+			mustConsume(t, table, token)
 		},
 		"finished": func(t *testing.T, table *Table, token llmserver.Token) {
-			try(t, table, token)
-			run(t, table, token).Finish()
+			tryReserve(t, table, token)
+			mustConsume(t, table, token).Finish()
 		},
 		"released": func(t *testing.T, table *Table, token llmserver.Token) {
-			try(t, table, token)
+			tryReserve(t, table, token)
 			table.Release(token)
 		},
 		"cancelled before it came": func(_ *testing.T, table *Table, token llmserver.Token) { table.Release(token) },
@@ -200,7 +200,7 @@ func TestASpentTokenNeverReservesAgain(t *testing.T) {
 					for at := time.Duration(0); at < MaxLease; at += MaxLease / 8 {
 						time.Sleep(at - time.Since(began))
 						table.Release(uuid.New()) // and moves on
-						if err := try(t, table, token); err != llmserver.ErrToken {
+						if err := tryReserve(t, table, token); err != llmserver.ErrToken {
 							t.Errorf("Reserve after %v = %v", at, err)
 						}
 						if _, err := table.Consume(token); err != llmserver.ErrToken {
@@ -227,17 +227,17 @@ func TestDrainedIsTheMomentWhenNothingIsOngoing(t *testing.T) {
 			}
 		}
 		table := NewTable(3)
-		running, reserved, forgotten := run(t, table, take(t, table)), take(t, table), take(t, table)
+		running, reserved, forgotten := mustConsume(t, table, mustReserve(t, table)), mustReserve(t, table), mustReserve(t, table)
 		table.Drain()
 		table.Drain()
-		if err := try(t, table, uuid.New()); err != llmserver.ErrDraining {
+		if err := tryReserve(t, table, uuid.New()); err != llmserver.ErrDraining {
 			t.Errorf("Reserve = %v", err)
 		}
 		if _, err := table.Acquire(); err != llmserver.ErrDraining {
 			t.Errorf("Acquire = %v", err)
 		}
 		running.Finish()
-		run(t, table, reserved).Finish()
+		mustConsume(t, table, reserved).Finish()
 		if drained(table) {
 			t.Error("it was drained with a reservation left")
 		}

@@ -14,16 +14,16 @@ func TestTotalsCountEveryRefusal(t *testing.T) {
 		table := NewTable(1)
 		spent := uuid.New()
 		table.Release(spent)
-		holder := take(t, table)
-		try(t, table, uuid.New())                        // full
-		<-ask(t, table, uuid.New(), DefaultLease/2).done // waits in vain, also full
-		try(t, table, spent)                             // its token is spent
-		table.Consume(spent)                             // likewise
-		waiting := ask(t, table, uuid.New(), time.Hour)  // is refused by the drain
+		holder := mustReserve(t, table)
+		tryReserve(t, table, uuid.New())                          // full
+		<-queueReserve(t, table, uuid.New(), DefaultLease/2).done // waits in vain, also full
+		tryReserve(t, table, spent)                               // its token is spent
+		table.Consume(spent)                                      // likewise
+		waiting := queueReserve(t, table, uuid.New(), time.Hour)  // is refused by the drain
 		table.Drain()
 		<-waiting.done
-		try(t, table, uuid.New()) // draining
-		table.Acquire()           // draining
+		tryReserve(t, table, uuid.New()) // draining
+		table.Acquire()                  // draining
 		table.Release(holder)
 		got := table.Read().Totals
 		want := Totals{Reserved: 1, RefusedFull: 2, RefusedToken: 2, RefusedDraining: 3, Released: 1, Highest: 1}

@@ -84,7 +84,7 @@ func (b *Batch) Running() int { return len(b.running) }
 
 // Add puts a sequence at the end of the waiting ones, or refuses it with ErrTooLarge.
 func (b *Batch) Add(s *Sequence) error {
-	if b.blocks(s) > b.cache.capacity {
+	if b.blocksNeeded(s) > b.cache.capacity {
 		return ErrTooLarge
 	}
 	b.waiting = append(b.waiting, s)
@@ -106,7 +106,7 @@ func (b *Batch) Remove(s *Sequence) {
 
 // Begin admits what there is room for and plans a step; false: there is nothing to do.
 func (b *Batch) Begin() bool {
-	b.admit()
+	b.admitWaiting()
 	b.chunk, b.growing = 0, 0
 	for _, s := range b.running {
 		s.chunk = min(s.Prompt-s.computed, prefillChunk-b.chunk)
@@ -132,13 +132,13 @@ func (b *Batch) Alike() int {
 	}
 	steps := math.MaxInt
 	for _, s := range b.running {
-		steps = min(steps, s.alike())
+		steps = min(steps, s.repeatableSteps())
 	}
 	return steps
 }
 
 // alike is for how many steps the sequence does what it does in the current one.
-func (s *Sequence) alike() int {
+func (s *Sequence) repeatableSteps() int {
 	switch {
 	case s.chunk == prefillChunk:
 		return max(1, (s.Prompt-s.computed-1)/prefillChunk) // in the last one the answers begin
@@ -156,7 +156,7 @@ func (s *Sequence) alike() int {
 func (b *Batch) Finish(steps int) {
 	advanced, finished := b.advanced[:0], false
 	for _, s := range b.running {
-		if b.advance(s, steps) {
+		if b.advanceSequence(s, steps) {
 			advanced = append(advanced, s)
 		}
 		if s.finished() {
@@ -176,7 +176,7 @@ func (b *Batch) Finish(steps int) {
 	b.advanced = advanced
 }
 
-func (b *Batch) advance(s *Sequence, steps int) (told bool) {
+func (b *Batch) advanceSequence(s *Sequence, steps int) (told bool) {
 	if s.chunk > 0 {
 		s.computed += steps * s.chunk
 		if told = s.computed == s.Prompt; told {
@@ -198,7 +198,7 @@ func (b *Batch) advance(s *Sequence, steps int) (told bool) {
 	return told
 }
 
-func (b *Batch) admit() {
+func (b *Batch) admitWaiting() {
 	admitted := 0
 	for _, s := range b.waiting {
 		if len(b.running) == b.maxRunning {
@@ -206,7 +206,7 @@ func (b *Batch) admit() {
 		}
 		// The last prompt token is computed even if its block is in memory: the first answer token comes from it.
 		reusable := (s.Prompt - 1) / b.cache.blockTokens
-		lease, ok := b.cache.Lease(s.Chain[:min(len(s.Chain), reusable)], b.blocks(s))
+		lease, ok := b.cache.Lease(s.Chain[:min(len(s.Chain), reusable)], b.blocksNeeded(s))
 		if !ok {
 			break
 		}
@@ -222,7 +222,7 @@ func (b *Batch) admit() {
 }
 
 // blocks is the memory that a sequence will have used when it is complete.
-func (b *Batch) blocks(s *Sequence) int {
+func (b *Batch) blocksNeeded(s *Sequence) int {
 	tokens := s.Prompt + s.Answers*s.Limit
 	return (tokens + b.cache.blockTokens - 1) / b.cache.blockTokens
 }

@@ -13,7 +13,7 @@ import (
 var testCost = Cost{PrefillTokensPerSecond: 1000, DecodeStep: 10 * time.Millisecond, DecodeStepPerRequest: time.Millisecond}
 
 // drive lets a batch run in virtual time until nothing is left to do, and returns that time.
-func drive(b *Batch) (now time.Duration) {
+func runToEnd(b *Batch) (now time.Duration) {
 	for b.Begin() {
 		now += b.Step()
 		b.Finish(1)
@@ -25,7 +25,7 @@ func TestALoneSequenceTakesItsPrefillAndAStepPerToken(t *testing.T) {
 	for _, prompt := range []int{1, 100, prefillChunk, 3*prefillChunk + 5} {
 		b := NewBatch(testCost, NewCache(1<<20, 16), 8)
 		b.Add(&Sequence{Prompt: prompt, Answers: 1, Limit: 7})
-		if got, want := drive(b), testCost.Prefill(prompt)+7*testCost.Decode(1); got.Round(time.Microsecond) != want.Round(time.Microsecond) {
+		if got, want := runToEnd(b), testCost.Prefill(prompt)+7*testCost.Decode(1); got.Round(time.Microsecond) != want.Round(time.Microsecond) {
 			t.Errorf("a prompt of %d took %v, want %v", prompt, got, want)
 		}
 	}
@@ -70,7 +70,7 @@ func TestSequencesAreAdmittedInOrderAsPlacesAndMemoryAllow(t *testing.T) {
 	if b.Running() != 2 || b.Waiting() != 2 {
 		t.Fatalf("%d running, %d waiting; want the 2 places taken", b.Running(), b.Waiting())
 	}
-	drive(b)
+	runToEnd(b)
 	if want := []string{"short", "long", "big", "small"}; !slices.Equal(done, want) {
 		t.Errorf("done in order %v, want %v: what fits never overtakes what does not yet", done, want)
 	}
@@ -107,17 +107,17 @@ func TestTheNextTurnFindsThePromptAndTheAnswerButItsOwnLastToken(t *testing.T) {
 	b := NewBatch(testCost, NewCache(1<<20, 16), 8)
 	chain := chainFrom(make([]uint64, 10)) // 160 tokens
 	b.Add(&Sequence{Prompt: 64, Answers: 1, Limit: 64, Chain: chain[:8]})
-	drive(b)
+	runToEnd(b)
 	next := &Sequence{Prompt: 160, Answers: 1, Limit: 1, Chain: chain}
 	b.Add(next)
-	drive(b)
+	runToEnd(b)
 	// Of 128 tokens the last one was never put through the model, so 7 blocks of 16 are whole.
 	if next.Cached() != 112 {
 		t.Errorf("%d tokens cached, want 112", next.Cached())
 	}
 	again := &Sequence{Prompt: 160, Answers: 1, Limit: 1, Chain: chain}
 	b.Add(again)
-	drive(b)
+	runToEnd(b)
 	if again.Cached() != 144 {
 		t.Errorf("%d tokens of a known prompt cached, want all blocks but the last", again.Cached())
 	}
@@ -160,7 +160,7 @@ func TestAnAbandonedPrefillLeavesOnlyWhatWasComputed(t *testing.T) {
 func TestAllAnswersOfAPromptGrowTogetherAndCountEach(t *testing.T) {
 	b := NewBatch(testCost, NewCache(1<<20, 16), 8)
 	b.Add(&Sequence{Prompt: 10, Answers: 4, Limit: 3})
-	if got, want := drive(b), testCost.Prefill(10)+3*testCost.Decode(4); got != want {
+	if got, want := runToEnd(b), testCost.Prefill(10)+3*testCost.Decode(4); got != want {
 		t.Errorf("took %v, want %v", got, want)
 	}
 	if got := b.Totals().GeneratedTokens; got != 12 {
@@ -172,7 +172,7 @@ func TestASequenceWithoutAnswersEndsWithItsPrompt(t *testing.T) {
 	b := NewBatch(testCost, NewCache(1<<20, 16), 8)
 	told := []int{}
 	b.Add(&Sequence{Prompt: 3000, Answers: 1, Progress: func(generated int) { told = append(told, generated) }})
-	if got := drive(b); got != testCost.Prefill(3000) {
+	if got := runToEnd(b); got != testCost.Prefill(3000) {
 		t.Errorf("took %v, want the prefill alone", got)
 	}
 	if !slices.Equal(told, []int{0}) {

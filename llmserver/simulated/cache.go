@@ -10,7 +10,7 @@ package simulated
 //
 // Hashes are chained by the caller: equal hashes mean equal content from the start of the prompt. A Cache belongs to one goroutine.
 type Cache struct {
-	runs
+	segmentTree
 	blockTokens int
 	capacity    int
 	blank       int // held, content not computed yet
@@ -18,7 +18,7 @@ type Cache struct {
 
 // NewCache makes an empty cache of tokens/blockTokens blocks.
 func NewCache(tokens, blockTokens int) *Cache {
-	return &Cache{runs: noRuns(), blockTokens: blockTokens, capacity: tokens / blockTokens}
+	return &Cache{segmentTree: newSegmentTree(), blockTokens: blockTokens, capacity: tokens / blockTokens}
 }
 
 // Capacity is the number of blocks.
@@ -28,15 +28,15 @@ func (c *Cache) Capacity() int { return c.capacity }
 func (c *Cache) Held() int { return c.known - c.idle + c.blank }
 
 // Match is how many leading blocks of the chain are in memory. It changes nothing, not even the order of eviction.
-func (c *Cache) Match(chain []uint64) int { return c.find(chain).blocks }
+func (c *Cache) Match(chain []uint64) int { return c.matchChain(chain).blocks }
 
 // Clear forgets every block that nobody holds.
-func (c *Cache) Clear() { c.evict(c.idle) }
+func (c *Cache) Clear() { c.evictBlocks(c.idle) }
 
 // A Lease is the memory that one sequence holds: the blocks from the start of its chain up to one, and blank ones.
 type Lease struct {
 	cache  *Cache
-	last   place // the run that ends with the last block
+	last   segmentID // the run that ends with the last block
 	pinned int
 	blank  int
 }
@@ -44,17 +44,17 @@ type Lease struct {
 // Lease pins the leading blocks of the chain that are in memory and sets blank blocks aside up to the given total; false if
 // there is no room for that, and then nothing has changed.
 func (c *Cache) Lease(chain []uint64, blocks int) (l Lease, ok bool) {
-	f := c.find(chain[:min(len(chain), blocks)])
+	f := c.matchChain(chain[:min(len(chain), blocks)])
 	blank := blocks - f.blocks
 	if c.Held()+f.idle+blank > c.capacity {
 		return Lease{}, false
 	}
-	l = Lease{cache: c, last: c.cut(f.last, f.part), pinned: f.blocks, blank: blank}
-	for at := l.last; at != 0; at = c.run(at).before {
-		c.pin(at)
+	l = Lease{cache: c, last: c.split(f.last, f.part), pinned: f.blocks, blank: blank}
+	for at := l.last; at != 0; at = c.segment(at).parent {
+		c.pinSegment(at)
 	}
 	c.blank += blank
-	c.evict(c.known + c.blank - c.capacity)
+	c.evictBlocks(c.known + c.blank - c.capacity)
 	return l, true
 }
 
@@ -71,16 +71,16 @@ func (l *Lease) Extend(chain []uint64) {
 	c.blank -= len(chain)
 	l.pinned += len(chain)
 	for len(chain) > 0 {
-		at, n := c.after(l.last, chain)
+		at, n := c.child(l.last, chain)
 		if n == 0 {
 			break // nor is there anything that comes after it
 		}
-		l.last = c.cut(at, n)
-		c.pin(l.last)
+		l.last = c.split(at, n)
+		c.pinSegment(l.last)
 		chain = chain[n:]
 	}
 	for len(chain) > 0 {
-		at, n := c.add(l.last, chain)
+		at, n := c.appendBlocks(l.last, chain)
 		l.last = at
 		chain = chain[n:]
 	}
@@ -91,8 +91,8 @@ func (l *Lease) Extend(chain []uint64) {
 func (l *Lease) Release() {
 	c := l.cache
 	c.blank -= l.blank
-	for at := l.last; at != 0; at = c.run(at).before {
-		c.unpin(at)
+	for at := l.last; at != 0; at = c.segment(at).parent {
+		c.unpinSegment(at)
 	}
 	l.last, l.pinned, l.blank = 0, 0, 0
 }

@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func fill(t *testing.T, c *Cache, chain ...uint64) {
+func mustFill(t *testing.T, c *Cache, chain ...uint64) {
 	t.Helper()
 	l, ok := c.Lease(chain, len(chain))
 	if !ok {
@@ -19,7 +19,7 @@ func fill(t *testing.T, c *Cache, chain ...uint64) {
 
 func TestAPromptFindsThePrefixThatAnotherLeft(t *testing.T) {
 	c := NewCache(10*16, 16)
-	fill(t, c, 1, 2, 3, 4)
+	mustFill(t, c, 1, 2, 3, 4)
 	l, _ := c.Lease([]uint64{1, 2, 30, 4}, 4)
 	if l.Known() != 2 {
 		t.Errorf("found %d blocks, want the 2 before the difference", l.Known())
@@ -47,10 +47,10 @@ func TestBlocksNotComputedYetAreNotFound(t *testing.T) {
 
 func TestTheLeastRecentlyUsedBlockGoesFirstAndTheEndOfAChainBeforeItsBeginning(t *testing.T) {
 	c := NewCache(4*16, 16)
-	fill(t, c, 1, 2)
-	fill(t, c, 11, 12)
-	fill(t, c, 1, 2) // used again: 11, 12 are the older ones now
-	fill(t, c, 21)
+	mustFill(t, c, 1, 2)
+	mustFill(t, c, 11, 12)
+	mustFill(t, c, 1, 2) // used again: 11, 12 are the older ones now
+	mustFill(t, c, 21)
 	if c.Match([]uint64{11, 12}) != 1 || c.Match([]uint64{1, 2}) != 2 {
 		t.Errorf("after one eviction: %d of the older chain, %d of the newer", c.Match([]uint64{11, 12}), c.Match([]uint64{1, 2}))
 	}
@@ -60,14 +60,14 @@ func TestHeldBlocksAreNeverEvicted(t *testing.T) {
 	c := NewCache(4*16, 16)
 	l, _ := c.Lease([]uint64{1, 2}, 3)
 	l.Extend([]uint64{1, 2})
-	fill(t, c, 5)
+	mustFill(t, c, 5)
 	if _, ok := c.Lease([]uint64{6, 7}, 2); ok {
 		t.Fatal("two more blocks fit beside three held ones in a cache of four")
 	}
 	if c.Match([]uint64{5}) != 1 {
 		t.Error("a refused lease evicted a block")
 	}
-	fill(t, c, 6)
+	mustFill(t, c, 6)
 	if c.Match([]uint64{1, 2}) != 2 || c.Match([]uint64{5}) != 0 {
 		t.Error("the held blocks were evicted, or the idle one was not")
 	}

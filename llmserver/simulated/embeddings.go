@@ -28,7 +28,7 @@ func parseEmbedding(body []byte) (*embedding, error) {
 		EncodingFormat openai.EmbeddingEncodingFormat `json:"encoding_format"`
 		Dimensions     *int                           `json:"dimensions"`
 	}
-	if err := decode(body, &in); err != nil {
+	if err := decodeJSON(body, &in); err != nil {
 		return nil, err
 	}
 	prompts, err := parsePrompts(in.Input)
@@ -36,7 +36,7 @@ func parseEmbedding(body []byte) (*embedding, error) {
 		return nil, err
 	}
 	t := &task{model: in.Model, answers: 1, finish: string(openai.FinishReasonStop)}
-	e := &embedding{task: t.ask(prompts...), dimensions: defaultDimensions}
+	e := &embedding{task: t.setPrompts(prompts...), dimensions: defaultDimensions}
 	if in.Dimensions != nil {
 		e.dimensions = *in.Dimensions
 	}
@@ -53,7 +53,7 @@ func parseEmbedding(body []byte) (*embedding, error) {
 	return e, nil
 }
 
-func (e *embedding) whole(usage openai.Usage) []byte {
+func (e *embedding) render(usage openai.Usage) []byte {
 	type item struct {
 		Object    string `json:"object"`
 		Index     int    `json:"index"`
@@ -61,7 +61,7 @@ func (e *embedding) whole(usage openai.Usage) []byte {
 	}
 	items := make([]item, len(e.prompts))
 	for i := range e.prompts {
-		vector := e.vector(e.voice(i, 0))
+		vector := e.unitVector(e.choiceSeed(i, 0))
 		items[i] = item{"embedding", i, vector}
 		if e.base64 {
 			var raw []byte
@@ -71,7 +71,7 @@ func (e *embedding) whole(usage openai.Usage) []byte {
 			items[i].Embedding = base64.StdEncoding.EncodeToString(raw)
 		}
 	}
-	return encode(struct {
+	return mustEncode(struct {
 		ID      string       `json:"id"`
 		Object  string       `json:"object"`
 		Created int64        `json:"created"`
@@ -82,7 +82,7 @@ func (e *embedding) whole(usage openai.Usage) []byte {
 }
 
 // vector is a point of the unit sphere.
-func (e *embedding) vector(voice uint64) []float32 {
+func (e *embedding) unitVector(voice uint64) []float32 {
 	vector := make([]float32, e.dimensions)
 	square := 0.0
 	for i := range vector {

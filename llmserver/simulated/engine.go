@@ -45,8 +45,8 @@ type Engine struct {
 	closed   chan struct{} // run has ended
 	close    func()
 
-	ledger      ledger
-	faults      faultBox
+	counts      requestCounts
+	faults      faultState
 	connections atomic.Int64
 }
 
@@ -62,8 +62,8 @@ func New(config Config) *Engine {
 		closed:   make(chan struct{}),
 	}
 	e.close = sync.OnceFunc(func() { close(e.closing) })
-	e.faults.set(Faults{})
-	go e.run()
+	e.faults.replace(Faults{})
+	go e.runLoop()
 	return e
 }
 
@@ -74,10 +74,10 @@ func (e *Engine) Close() {
 }
 
 // catchUp is how late a step may be and still be followed as if it had been on time.
-const catchUp = 20 * time.Millisecond
+const maxCatchUp = 20 * time.Millisecond
 
 // run owns the batch. It alone decides when a step ends; commands may shorten the step in progress.
-func (e *Engine) run() {
+func (e *Engine) runLoop() {
 	defer close(e.closed)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -98,17 +98,17 @@ func (e *Engine) run() {
 		now := time.Now()
 		if stepping {
 			// A command may have changed the step's length, but it cannot end the step in the past.
-			if changed := began.Add(e.stretched(e.batch.Step())); !changed.Equal(ends) {
+			if changed := began.Add(e.scaleStep(e.batch.Step())); !changed.Equal(ends) {
 				ends = later(changed, now)
 			}
 		} else if e.batch.Begin() {
 			stepping = true
 			// A step follows the one before it without a gap, so that late timers do not add up; a machine that
 			// cannot keep up makes the engine slower, it does not make it rush.
-			if began = ends; now.Sub(ends) > catchUp {
+			if began = ends; now.Sub(ends) > maxCatchUp {
 				began = now
 			}
-			ends = began.Add(e.stretched(e.batch.Step()))
+			ends = began.Add(e.scaleStep(e.batch.Step()))
 		} else {
 			ends = time.Time{}
 			timer.Stop()
@@ -118,7 +118,7 @@ func (e *Engine) run() {
 	}
 }
 
-func (e *Engine) stretched(step time.Duration) time.Duration {
+func (e *Engine) scaleStep(step time.Duration) time.Duration {
 	return time.Duration(float64(step) * cmp.Or(e.faults.current().Slow, 1))
 }
 
@@ -130,7 +130,7 @@ func later(a, b time.Time) time.Time {
 }
 
 // do has run call f with the batch and waits for it. It returns false if the engine is closed and f was not called.
-func (e *Engine) do(f func(*Batch)) bool {
+func (e *Engine) withBatch(f func(*Batch)) bool {
 	called := make(chan struct{})
 	select {
 	case e.commands <- func(b *Batch) { f(b); close(called) }:
@@ -142,7 +142,7 @@ func (e *Engine) do(f func(*Batch)) bool {
 }
 
 // work is the sequences of one request as its handler sees them. One goroutine waits and stops.
-type work struct {
+type job struct {
 	engine    *Engine
 	sequences []*Sequence
 	progress  []atomic.Int64 // per sequence: tokens of each answer; -1 until the prompt has been computed
@@ -150,8 +150,8 @@ type work struct {
 }
 
 // start puts the sequences in the batch, all or none.
-func (e *Engine) start(sequences []*Sequence) (*work, error) {
-	w := &work{engine: e, sequences: sequences, progress: make([]atomic.Int64, len(sequences)), wake: make(chan struct{}, 1)}
+func (e *Engine) submit(sequences []*Sequence) (*job, error) {
+	w := &job{engine: e, sequences: sequences, progress: make([]atomic.Int64, len(sequences)), wake: make(chan struct{}, 1)}
 	for i, s := range sequences {
 		w.progress[i].Store(-1)
 		s.Progress = func(generated int) {
@@ -163,7 +163,7 @@ func (e *Engine) start(sequences []*Sequence) (*work, error) {
 		}
 	}
 	err := errClosed
-	e.do(func(b *Batch) {
+	e.withBatch(func(b *Batch) {
 		for _, s := range sequences {
 			if err = b.Add(s); err != nil {
 				break
@@ -171,19 +171,19 @@ func (e *Engine) start(sequences []*Sequence) (*work, error) {
 		}
 	})
 	if err != nil {
-		w.stop()
+		w.cancelRemaining()
 		return nil, err
 	}
 	return w, nil
 }
 
 // wait returns once every answer has more tokens than seen (-1: once every prompt has been computed), and how many.
-func (w *work) wait(ctx context.Context, seen int) (int, error) {
+func (w *job) waitForTokens(ctx context.Context, seen int) (int, error) {
 	for {
 		if err := ctx.Err(); err != nil {
 			return seen, err
 		}
-		if ready := w.ready(); ready > seen {
+		if ready := w.minProgress(); ready > seen {
 			return ready, nil
 		}
 		select {
@@ -195,7 +195,7 @@ func (w *work) wait(ctx context.Context, seen int) (int, error) {
 	}
 }
 
-func (w *work) ready() int {
+func (w *job) minProgress() int {
 	least := w.progress[0].Load()
 	for i := range w.progress {
 		least = min(least, w.progress[i].Load())
@@ -204,8 +204,8 @@ func (w *work) ready() int {
 }
 
 // stop takes what is not complete out of the batch and returns how many tokens have been generated in all.
-func (w *work) stop() (generated int) {
-	w.engine.do(func(b *Batch) {
+func (w *job) cancelRemaining() (generated int) {
+	w.engine.withBatch(func(b *Batch) {
 		for _, s := range w.sequences {
 			b.Remove(s)
 		}

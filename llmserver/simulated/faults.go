@@ -52,18 +52,18 @@ func (e *Engine) SetFaults(f Faults) {
 	if err := f.check(); err != nil {
 		panic("BUG: " + err.Error())
 	}
-	e.faults.set(f)
-	e.do(func(*Batch) {}) // any command makes run look at the length of its step again
+	e.faults.replace(f)
+	e.withBatch(func(*Batch) {}) // any command makes run look at the length of its step again
 }
 
-type faultBox struct {
+type faultState struct {
 	mu       sync.Mutex
 	faults   Faults
 	hits     int           // requests hit
 	replaced chan struct{} // closed when faults are no longer these
 }
 
-func (b *faultBox) set(f Faults) {
+func (b *faultState) replace(f Faults) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.replaced != nil {
@@ -72,14 +72,14 @@ func (b *faultBox) set(f Faults) {
 	b.faults, b.hits, b.replaced = f, 0, make(chan struct{})
 }
 
-func (b *faultBox) current() Faults {
+func (b *faultState) current() Faults {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.faults
 }
 
 // hit returns the faults of one more request and what is closed when they are replaced.
-func (b *faultBox) hit() (Faults, <-chan struct{}) {
+func (b *faultState) takeHit() (Faults, <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.faults.Times > 0 && b.hits == b.faults.Times {

@@ -29,7 +29,7 @@ func serve(t *testing.T, server *http.Server) (url string) {
 }
 
 func TestARefusalHitsAsManyRequestsAsItSays(t *testing.T) {
-	s := listen(t, atOnce)
+	s := mustListen(t, atOnce)
 	if resp, body, err := post(t, httpClient(t), s.URL()+"/simulated/faults", `{"status":503,"times":2}`); err != nil || resp.StatusCode != 200 {
 		t.Fatal(err, body)
 	}
@@ -56,7 +56,7 @@ func TestARefusalHitsAsManyRequestsAsItSays(t *testing.T) {
 }
 
 func TestFaultsThatMeanNothingAreRefused(t *testing.T) {
-	s := listen(t, atOnce)
+	s := mustListen(t, atOnce)
 	for _, body := range []string{`{"status":99}`, `{"cut":"maybe"}`, `{"cut_after":-1}`, `{"slow":1e300}`, `{"hnag":true}`, `x`} {
 		if resp, _, err := post(t, httpClient(t), s.URL()+"/simulated/faults", body); err != nil || resp.StatusCode != 400 {
 			t.Errorf("%s: %v, %v", body, resp.StatusCode, err)
@@ -65,7 +65,7 @@ func TestFaultsThatMeanNothingAreRefused(t *testing.T) {
 }
 
 func TestGarbageIsNotJSON(t *testing.T) {
-	s := listen(t, atOnce)
+	s := mustListen(t, atOnce)
 	s.Engine().SetFaults(Faults{Status: 599, Garbage: true})
 	resp, body, err := post(t, httpClient(t), s.URL()+"/v1/chat/completions", chatBody+`}`)
 	if err != nil || resp.StatusCode != 599 || json.Valid([]byte(body)) || body == "" {
@@ -74,7 +74,7 @@ func TestGarbageIsNotJSON(t *testing.T) {
 }
 
 func TestAnUnhealthyEngineSaysSoAndAResetHealsIt(t *testing.T) {
-	s := listen(t, atOnce)
+	s := mustListen(t, atOnce)
 	status := func() int {
 		resp, err := httpClient(t).Get(s.URL() + "/health")
 		if err != nil {
@@ -103,7 +103,7 @@ func TestAnUnhealthyEngineSaysSoAndAResetHealsIt(t *testing.T) {
 }
 
 func TestAHangingRequestGoesOnWhenItsFaultIsReplacedAndEndsWhenItsClientLeaves(t *testing.T) {
-	s := listen(t, atOnce)
+	s := mustListen(t, atOnce)
 	e := s.Engine()
 	e.SetFaults(Faults{Hang: true})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -151,7 +151,7 @@ func TestAnAnswerIsCutWhereAndHowTheFaultSays(t *testing.T) {
 		{whole, Faults{Cut: CutClean, CutAfter: 1}, 0, nil, false},
 		{whole, Faults{Cut: CutAbort}, 0, nil, true},
 	} {
-		s := listen(t, atOnce)
+		s := mustListen(t, atOnce)
 		s.Engine().SetFaults(c.faults)
 		events, err := read(t, s.URL(), c.body)
 		if c.any && err == nil || !c.any && !errors.Is(err, c.err) {
@@ -177,7 +177,7 @@ func read(t *testing.T, url, body string) (events int, err error) {
 }
 
 func TestACutBeyondTheEndCutsNothing(t *testing.T) {
-	s := listen(t, atOnce)
+	s := mustListen(t, atOnce)
 	s.Engine().SetFaults(Faults{Cut: CutAbort, CutAfter: 7}) // role, five tokens, [DONE]
 	_, answer, err := post(t, httpClient(t), s.URL()+"/v1/chat/completions", chatBody+`,"stream":true}`)
 	if err != nil || !strings.HasSuffix(answer, doneEvent) || s.Engine().Stats().Completed != 1 {
@@ -189,7 +189,7 @@ func TestAClosedServerCutsItsStreamsAndAShutDownOneFinishesThem(t *testing.T) {
 	config := testConfig
 	config.DecodeStep = 2 * time.Millisecond
 	for _, graceful := range []bool{false, true} {
-		s := listen(t, config)
+		s := mustListen(t, config)
 		resp, err := httpClient(t).Post(s.URL()+"/v1/completions", "application/json", strings.NewReader(`{"prompt":"x","max_tokens":50,"stream":true}`))
 		if err != nil {
 			t.Fatal(err)
@@ -208,14 +208,14 @@ func TestAClosedServerCutsItsStreamsAndAShutDownOneFinishesThem(t *testing.T) {
 }
 
 func TestCloseWaitsForTheRequestsItCut(t *testing.T) {
-	s := listen(t, testConfig)
+	s := mustListen(t, testConfig)
 	resp, err := httpClient(t).Post(s.URL()+"/v1/completions", "application/json", strings.NewReader(`{"prompt":"x","max_tokens":100000,"stream":true}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
 	closed := make(chan struct{})
-	s.Engine().ledger.mu.Lock() // no request can be counted out
+	s.Engine().counts.mu.Lock() // no request can be counted out
 	go func() {
 		defer close(closed)
 		s.Close()
@@ -225,7 +225,7 @@ func TestCloseWaitsForTheRequestsItCut(t *testing.T) {
 		t.Error("Close did not wait")
 	case <-time.After(50 * time.Millisecond):
 	}
-	s.Engine().ledger.mu.Unlock()
+	s.Engine().counts.mu.Unlock()
 	<-closed
 	if st := s.Engine().Stats(); st.InFlight != 0 || st.Aborted != 1 {
 		t.Errorf("%+v", st)

@@ -16,7 +16,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // atOnce is a config whose engines take hardly any time.
 var atOnce = Config{PrefillTokensPerSecond: 1e12, DecodeStep: 1, DecodeStepPerRequest: 1}
 
-func listen(t *testing.T, config Config) *Server {
+func mustListen(t *testing.T, config Config) *Server {
 	t.Helper()
 	s, err := Listen("127.0.0.1:0", config)
 	if err != nil {
@@ -27,7 +27,7 @@ func listen(t *testing.T, config Config) *Server {
 }
 
 // client returns an SDK client whose connections end with the test.
-func client(t *testing.T, s *Server) *openai.Client {
+func newClient(t *testing.T, s *Server) *openai.Client {
 	config := openai.DefaultConfig("none")
 	config.BaseURL = s.URL() + "/v1"
 	config.HTTPClient = httpClient(t)

@@ -19,20 +19,20 @@ const (
 )
 
 // problem is an answer in OpenAI's error form.
-type problem struct {
+type apiError struct {
 	status  int
 	kind    string
 	message string
 }
 
-func (p *problem) Error() string { return p.message }
+func (p *apiError) Error() string { return p.message }
 
-func badRequest(format string, args ...any) *problem {
-	return &problem{http.StatusBadRequest, "BadRequestError", fmt.Sprintf(format, args...)}
+func badRequest(format string, args ...any) *apiError {
+	return &apiError{http.StatusBadRequest, "BadRequestError", fmt.Sprintf(format, args...)}
 }
 
 // sampling is what chat and completion bodies share. Fields not named here are tolerated, as engines do.
-type sampling struct {
+type commonFields struct {
 	Model         string                `json:"model"`
 	Stream        bool                  `json:"stream"`
 	StreamOptions *openai.StreamOptions `json:"stream_options"`
@@ -40,7 +40,7 @@ type sampling struct {
 	MaxTokens     *int                  `json:"max_tokens"`
 }
 
-func (s *sampling) task(limit *int) (*task, error) {
+func (s *commonFields) task(limit *int) (*task, error) {
 	t := &task{model: s.Model, stream: s.Stream, answers: 1, limit: defaultLimit, finish: string(openai.FinishReasonStop)}
 	if s.StreamOptions != nil {
 		t.includeUsage = s.StreamOptions.IncludeUsage
@@ -62,10 +62,10 @@ func (s *sampling) task(limit *int) (*task, error) {
 
 func parseCompletion(body []byte) (*task, error) {
 	var in struct {
-		sampling
+		commonFields
 		Prompt json.RawMessage `json:"prompt"`
 	}
-	if err := decode(body, &in); err != nil {
+	if err := decodeJSON(body, &in); err != nil {
 		return nil, err
 	}
 	t, err := in.task(in.MaxTokens)
@@ -76,18 +76,18 @@ func parseCompletion(body []byte) (*task, error) {
 	if err != nil {
 		return nil, err
 	}
-	return t.ask(prompts...), nil
+	return t.setPrompts(prompts...), nil
 }
 
 func parseChat(body []byte) (*task, error) {
 	var in struct {
-		sampling
+		commonFields
 		MaxCompletionTokens *int            `json:"max_completion_tokens"`
 		Messages            []message       `json:"messages"`
 		Tools               json.RawMessage `json:"tools"`
 		ToolChoice          json.RawMessage `json:"tool_choice"`
 	}
-	if err := decode(body, &in); err != nil {
+	if err := decodeJSON(body, &in); err != nil {
 		return nil, err
 	}
 	if len(in.Messages) == 0 {
@@ -112,7 +112,7 @@ func parseChat(body []byte) (*task, error) {
 	if err != nil {
 		return nil, err
 	}
-	return t.ask(prompt), nil
+	return t.setPrompts(prompt), nil
 }
 
 type message struct {
@@ -123,7 +123,7 @@ type message struct {
 
 // renderChat is the chat template: the tools, then each message after a marker of its role, then the assistant's marker.
 func renderChat(tools json.RawMessage, messages []message) (tokens []token, err error) {
-	if present(tools) {
+	if isPresent(tools) {
 		tokens = tokenize(tokenize(tokens, "<|tools|>"), string(tools))
 	}
 	for _, m := range messages {
@@ -131,7 +131,7 @@ func renderChat(tools json.RawMessage, messages []message) (tokens []token, err 
 		if tokens, err = renderContent(tokens, m.Content); err != nil {
 			return nil, err
 		}
-		if present(m.ToolCalls) {
+		if isPresent(m.ToolCalls) {
 			tokens = tokenize(tokens, string(m.ToolCalls))
 		}
 	}
@@ -140,21 +140,21 @@ func renderChat(tools json.RawMessage, messages []message) (tokens []token, err 
 
 // renderContent counts a part that is not text (an image, say) as the two tokens that tell it from others.
 func renderContent(tokens []token, content json.RawMessage) ([]token, error) {
-	if !present(content) {
+	if !isPresent(content) {
 		return tokens, nil
 	}
 	if content[0] == '"' {
 		var text string
-		err := decode(content, &text)
+		err := decodeJSON(content, &text)
 		return tokenize(tokens, text), err
 	}
 	var parts []json.RawMessage
-	if decode(content, &parts) != nil {
+	if decodeJSON(content, &parts) != nil {
 		return nil, badRequest("content must be a string or a list of parts.")
 	}
 	for _, raw := range parts {
 		var part openai.ChatMessagePart
-		if decode(raw, &part) == nil && part.Type == openai.ChatMessagePartTypeText {
+		if decodeJSON(raw, &part) == nil && part.Type == openai.ChatMessagePartTypeText {
 			tokens = tokenize(tokens, part.Text)
 		} else {
 			sum := xxhash.Sum64(raw)
@@ -166,7 +166,7 @@ func renderContent(tokens []token, content json.RawMessage) ([]token, error) {
 
 // chosenTool is the function that the request insists on calling: the one it names, or for "required" its first.
 func chosenTool(tools, choice json.RawMessage) (string, error) {
-	if !present(choice) {
+	if !isPresent(choice) {
 		return "", nil
 	}
 	var named openai.ToolChoice
@@ -174,14 +174,14 @@ func chosenTool(tools, choice json.RawMessage) (string, error) {
 		if string(choice) != `"required"` {
 			return "", nil
 		}
-	} else if decode(choice, &named) != nil || named.Function.Name == "" {
+	} else if decodeJSON(choice, &named) != nil || named.Function.Name == "" {
 		return "", badRequest("tool_choice must be none, auto, required, or name a function.")
 	}
 	var offered []struct {
 		Function openai.ToolFunction `json:"function"`
 	}
-	if present(tools) {
-		if err := decode(tools, &offered); err != nil {
+	if isPresent(tools) {
+		if err := decodeJSON(tools, &offered); err != nil {
 			return "", err
 		}
 	}
@@ -200,20 +200,20 @@ func parsePrompts(raw json.RawMessage) (prompts [][]token, err error) {
 	switch {
 	case bytes.HasPrefix(raw, []byte(`"`)):
 		var text string
-		err = decode(raw, &text)
+		err = decodeJSON(raw, &text)
 		prompts = [][]token{tokenize(nil, text)}
 	case !bytes.HasPrefix(raw, []byte("[")):
 	case bytes.HasPrefix(inner, []byte(`"`)):
 		var texts []string
-		err = decode(raw, &texts)
+		err = decodeJSON(raw, &texts)
 		for _, text := range texts {
 			prompts = append(prompts, tokenize(nil, text))
 		}
 	case bytes.HasPrefix(inner, []byte("[")):
-		err = decode(raw, &prompts)
+		err = decodeJSON(raw, &prompts)
 	default:
 		prompts = make([][]token, 1)
-		err = decode(raw, &prompts[0])
+		err = decodeJSON(raw, &prompts[0])
 	}
 	if err != nil {
 		return nil, err
@@ -229,7 +229,7 @@ func parsePrompts(raw json.RawMessage) (prompts [][]token, err error) {
 	return prompts, nil
 }
 
-func decode(data []byte, into any) error {
+func decodeJSON(data []byte, into any) error {
 	err := json.Unmarshal(data, into)
 	if err == nil {
 		return nil
@@ -241,4 +241,4 @@ func decode(data []byte, into any) error {
 }
 
 // present tells a value from an absent one and from null.
-func present(raw json.RawMessage) bool { return len(raw) > 0 && string(raw) != "null" }
+func isPresent(raw json.RawMessage) bool { return len(raw) > 0 && string(raw) != "null" }

@@ -26,7 +26,7 @@ func TestTextIsAFewBytesPerToken(t *testing.T) {
 func TestAChainTellsWhatCameBefore(t *testing.T) {
 	a, b := make([]token, 40), make([]token, 40)
 	b[3] = 1
-	chainA, chainB := chainOf(a), chainOf(b)
+	chainA, chainB := hashChain(a), hashChain(b)
 	if len(chainA) != 2 || chainA[0] == chainB[0] || chainA[1] == chainB[1] || chainA[0] == chainA[1] {
 		t.Errorf("%x, %x", chainA, chainB)
 	}
@@ -67,7 +67,7 @@ func TestTheNextTurnOfAChatBeginsWithThisTurnAndItsAnswer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	answer := newScript(first).text(first.voice(0, 0))
+	answer := newCompletion(first).choiceText(first.choiceSeed(0, 0))
 	next, err := parseChat([]byte(`{"messages":[{"role":"system","content":[{"type":"text","text":"Be brief."}]},
 		{"role":"user","content":"Who is there, in one long sentence?"},{"role":"assistant","content":"` + answer + `"},{"role":"user","content":"Why?"}]}`))
 	if err != nil {
@@ -125,7 +125,7 @@ func TestBadRequestsAreNamedBad(t *testing.T) {
 		{completion, `{"prompt":["x",1]}`}, {completion, `{"prompt":{"x":1}}`}, {completion, `{"prompt":null}`}, {completion, `{"prompt":"x","max_tokens":-1}`},
 		{embedding, `{}`}, {embedding, `{"input":"x","dimensions":0}`}, {embedding, `{"input":"x","encoding_format":"int8"}`},
 	} {
-		p, ok := errors.AsType[*problem](c.parse([]byte(c.body)))
+		p, ok := errors.AsType[*apiError](c.parse([]byte(c.body)))
 		if !ok || p.status != http.StatusBadRequest {
 			t.Errorf("%s: %v", c.body, p)
 		}
@@ -143,7 +143,7 @@ func FuzzARequestIsATaskOrAProblem(f *testing.F) {
 	}
 	check := func(t *testing.T, task *task, err error) {
 		if err != nil {
-			if _, ok := errors.AsType[*problem](err); !ok {
+			if _, ok := errors.AsType[*apiError](err); !ok {
 				t.Fatalf("not a problem: %v", err)
 			}
 			return

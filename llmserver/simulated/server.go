@@ -26,7 +26,7 @@ func Listen(address string, config Config) (*Server, error) {
 	s := &Server{engine: New(config), url: "http://" + listener.Addr().String()}
 	s.http.Handler = s.engine.Handler()
 	s.http.IdleTimeout = 5 * time.Minute
-	s.http.ConnState = s.track
+	s.http.ConnState = s.trackConn
 	s.serve.Go(func() { s.http.Serve(listener) })
 	return s, nil
 }
@@ -54,7 +54,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 }
 
 // track sees a connection first on the accepting goroutine, so none is added once that has ended.
-func (s *Server) track(_ net.Conn, state http.ConnState) {
+func (s *Server) trackConn(_ net.Conn, state http.ConnState) {
 	switch state {
 	case http.StateNew:
 		s.engine.connections.Add(1)

@@ -27,14 +27,14 @@ type Stats struct {
 // Stats reads the counters.
 func (e *Engine) Stats() Stats {
 	totals := e.totals()
-	s, _ := e.ledger.read()
+	s, _ := e.counts.snapshot()
 	s.PromptTokens, s.CachedTokens, s.GeneratedTokens = totals.PromptTokens, totals.CachedTokens, totals.GeneratedTokens
 	s.Connections = e.connections.Load()
 	return s
 }
 
 func (e *Engine) totals() (t Totals) {
-	if !e.do(func(b *Batch) { t = b.Totals() }) {
+	if !e.withBatch(func(b *Batch) { t = b.Totals() }) {
 		t = e.batch.Totals() // nobody changes it any more
 	}
 	return t
@@ -43,31 +43,31 @@ func (e *Engine) totals() (t Totals) {
 // Reset makes the engine like new for the requests to come: counters at zero, cache empty, no faults. Requests in flight go on and count as requests.
 func (e *Engine) Reset() {
 	e.SetFaults(Faults{})
-	e.do(func(b *Batch) {
+	e.withBatch(func(b *Batch) {
 		b.cache.Clear()
 		b.totals = Totals{}
 	})
 	e.connections.Store(0)
-	e.ledger.reset()
+	e.counts.reset()
 }
 
 // ledger counts requests by their fate: each enters once and leaves once, or is refused.
-type ledger struct {
+type requestCounts struct {
 	mu       sync.Mutex
 	stats    Stats
 	finished map[string]int64 // prompts by finish reason
 }
 
-type fate int
+type outcome int
 
 const (
-	aborted fate = iota
+	aborted outcome = iota
 	completed
 	rejected
 )
 
 // enter counts a request in, unless limit > 0 are in flight already.
-func (l *ledger) enter(limit int) bool {
+func (l *requestCounts) admit(limit int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.stats.Requests++
@@ -81,7 +81,7 @@ func (l *ledger) enter(limit int) bool {
 }
 
 // refuse counts a request that is turned away whatever the load.
-func (l *ledger) refuse() {
+func (l *requestCounts) countRefused() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.stats.Requests++
@@ -89,7 +89,7 @@ func (l *ledger) refuse() {
 }
 
 // leave counts a request out, with the prompts that finished for a reason and the tokens generated in vain.
-func (l *ledger) leave(f fate, reason string, prompts, wasted int) {
+func (l *requestCounts) finish(f outcome, reason string, prompts, wasted int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.stats.InFlight--
@@ -110,13 +110,13 @@ func (l *ledger) leave(f fate, reason string, prompts, wasted int) {
 	}
 }
 
-func (l *ledger) read() (Stats, map[string]int64) {
+func (l *requestCounts) snapshot() (Stats, map[string]int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.stats, maps.Clone(l.finished)
 }
 
-func (l *ledger) reset() {
+func (l *requestCounts) reset() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n := l.stats.InFlight

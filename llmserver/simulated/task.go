@@ -10,7 +10,7 @@ import (
 type task struct {
 	model        string
 	prompts      [][]token // none of them empty
-	seeds        []uint64  // what each prompt's answers, and the id, derive from
+	promptSeeds  []uint64  // what each prompt's answers, and the id, derive from
 	answers      int       // per prompt
 	limit        int       // tokens of each answer
 	finish       string    // finish reason of every answer
@@ -27,24 +27,26 @@ func (t *task) sequences() []*Sequence {
 	for i, prompt := range t.prompts {
 		whole := prompt
 		if t.tool == "" {
-			seed := t.voice(i, 0)
+			seed := t.choiceSeed(i, 0)
 			for k := range t.limit {
 				whole = tokenize(whole, word(seed, k))
 			}
 		}
-		sequences[i] = &Sequence{Prompt: len(prompt), Answers: t.answers, Limit: t.limit, Chain: chainOf(whole)}
+		sequences[i] = &Sequence{Prompt: len(prompt), Answers: t.answers, Limit: t.limit, Chain: hashChain(whole)}
 	}
 	return sequences
 }
 
 // voice is the seed of the words of one answer to one prompt.
-func (t *task) voice(prompt, answer int) uint64 { return mix(t.seeds[prompt] + uint64(answer)) }
+func (t *task) choiceSeed(prompt, answer int) uint64 {
+	return mix(t.promptSeeds[prompt] + uint64(answer))
+}
 
 // ask sets the prompts.
-func (t *task) ask(prompts ...[]token) *task {
+func (t *task) setPrompts(prompts ...[]token) *task {
 	t.prompts = prompts
 	for _, prompt := range prompts {
-		t.seeds = append(t.seeds, hashPrompt(prompt))
+		t.promptSeeds = append(t.promptSeeds, hashPrompt(prompt))
 	}
 	return t
 }
@@ -52,7 +54,7 @@ func (t *task) ask(prompts ...[]token) *task {
 // id is the same for the same task, on every engine.
 func (t *task) id() string {
 	digest := xxhash.New()
-	fmt.Fprintln(digest, t.seeds, t.answers, t.limit, t.tool)
+	fmt.Fprintln(digest, t.promptSeeds, t.answers, t.limit, t.tool)
 	sum := digest.Sum64()
 	return fmt.Sprintf("%016x%016x", sum, mix(sum))
 }

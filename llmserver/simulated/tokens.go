@@ -27,7 +27,7 @@ func tokenize(tokens []token, text string) []token {
 }
 
 // chainOf hashes the whole blocks of the tokens, each together with all blocks before it.
-func chainOf(tokens []token) []uint64 {
+func hashChain(tokens []token) []uint64 {
 	chain := make([]uint64, len(tokens)/blockTokens)
 	parent := uint64(0)
 	for i := range chain {

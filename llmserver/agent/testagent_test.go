@@ -20,7 +20,7 @@ import (
 )
 
 // stand is an agent on a loopback port, in front of an engine that the test plays.
-type stand struct {
+type testAgent struct {
 	t      testing.TB
 	agent  *Server
 	url    string
@@ -29,8 +29,8 @@ type stand struct {
 }
 
 // newStand plays the engine by a handler; nil answers {}.
-func newStand(t testing.TB, limit int, engine http.HandlerFunc, change ...func(*Config)) *stand {
-	s := &stand{t: t}
+func newTestAgent(t testing.TB, limit int, engine http.HandlerFunc, change ...func(*Config)) *testAgent {
+	s := &testAgent{t: t}
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/health" {
 			return
@@ -72,17 +72,17 @@ func newStand(t testing.TB, limit int, engine http.HandlerFunc, change ...func(*
 }
 
 // answer is a whole answer.
-type answer struct {
+type response struct {
 	*http.Response
 	text string
 }
 
 // send makes a call; header holds names and values in turn.
-func (s *stand) send(method, path, body string, header ...string) (*http.Response, error) {
+func (s *testAgent) send(method, path, body string, header ...string) (*http.Response, error) {
 	return s.sendBody(s.t.Context(), method, path, strings.NewReader(body), header...)
 }
 
-func (s *stand) sendBody(ctx context.Context, method, path string, body io.Reader, header ...string) (*http.Response, error) {
+func (s *testAgent) sendBody(ctx context.Context, method, path string, body io.Reader, header ...string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, s.url+path, body)
 	if err != nil {
 		return nil, err
@@ -94,27 +94,27 @@ func (s *stand) sendBody(ctx context.Context, method, path string, body io.Reade
 }
 
 // try makes a call, reads its answer and checks that it carries a report.
-func (s *stand) try(method, path, body string, header ...string) (answer, error) {
+func (s *testAgent) tryCall(method, path, body string, header ...string) (response, error) {
 	resp, err := s.send(method, path, body, header...)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
-	report, ok := readReport(resp.Header)
+	report, ok := parseReportHeader(resp.Header)
 	if now := s.agent.table.Report(); !ok || report.Instance != now.Instance || report.Seq > now.Seq {
 		s.t.Errorf("%s %s was answered %s with the report %+v", method, path, resp.Status, report)
 	}
-	return answer{resp, string(text)}, nil
+	return response{resp, string(text)}, nil
 }
 
 // call makes a call that must be answered.
-func (s *stand) call(method, path, body string, header ...string) answer {
+func (s *testAgent) call(method, path, body string, header ...string) response {
 	s.t.Helper()
-	a, err := s.try(method, path, body, header...)
+	a, err := s.tryCall(method, path, body, header...)
 	if err != nil {
 		s.t.Fatalf("%s %s: %v", method, path, err)
 	}
@@ -122,13 +122,13 @@ func (s *stand) call(method, path, body string, header ...string) answer {
 }
 
 // reserve asks for a slot under a token.
-func (s *stand) reserve(token llmserver.Token) answer {
+func (s *testAgent) reserve(token llmserver.Token) response {
 	s.t.Helper()
 	return s.call(http.MethodPost, "/internal/slots", `{"token":"`+token.String()+`"}`)
 }
 
 // reserved is the token of a slot that must be there.
-func (s *stand) reserved() llmserver.Token {
+func (s *testAgent) mustReserve() llmserver.Token {
 	s.t.Helper()
 	token := uuid.New()
 	if a := s.reserve(token); a.json()["accepted"] != true {
@@ -138,7 +138,7 @@ func (s *stand) reserved() llmserver.Token {
 }
 
 // chat sends a chat request, into the slot of the token if there is one.
-func (s *stand) chat(token string) answer {
+func (s *testAgent) chat(token string) response {
 	s.t.Helper()
 	if token == "" {
 		return s.call(http.MethodPost, "/v1/chat/completions", "{}")
@@ -146,13 +146,13 @@ func (s *stand) chat(token string) answer {
 	return s.call(http.MethodPost, "/v1/chat/completions", "{}", headerToken, token)
 }
 
-func (a answer) json() (fields map[string]any) {
+func (a response) json() (fields map[string]any) {
 	json.Unmarshal([]byte(a.text), &fields)
 	return fields
 }
 
 // wantRefusal checks an answer of OpenAI's form that lets nothing in.
-func (s *stand) wantRefusal(a answer, status int, code, reason string) {
+func (s *testAgent) wantRefusal(a response, status int, code, reason string) {
 	s.t.Helper()
 	e, _ := a.json()["error"].(map[string]any)
 	if a.StatusCode != status || e["code"] != code || a.Header.Get(headerRefused) != reason {
@@ -167,7 +167,7 @@ func (s *stand) wantRefusal(a answer, status int, code, reason string) {
 }
 
 // wantCounts checks what is held, and that the engine got so many calls.
-func (s *stand) wantCounts(reserved, running int, calls int64) {
+func (s *testAgent) wantCounts(reserved, running int, calls int64) {
 	s.t.Helper()
 	if r := s.agent.Read(); r.Reserved != reserved || r.Running != running || r.Waiting != 0 {
 		s.t.Errorf("reserved %d, running %d, waiting %d; want %d, %d, 0", r.Reserved, r.Running, r.Waiting, reserved, running)
@@ -188,7 +188,7 @@ func eventually(t *testing.T, what string, f func() bool) {
 }
 
 // unreachable is an engine to which no connection can be made.
-func unreachable(t *testing.T) llmserver.Backend {
+func unreachableEngine(t *testing.T) llmserver.Backend {
 	gone := httptest.NewServer(http.NotFoundHandler())
 	gone.Close()
 	backend, err := http1.Dial(llmserver.Endpoint{URL: gone.URL, ConnectTimeout: time.Second})

@@ -26,59 +26,59 @@ import (
 const suspiciousSilence = 2 * time.Second
 
 // failed records why a request, or its reservation, came to nothing.
-func (r *Replica) failed(s *Slot, err error) {
+func (r *Replica) recordFailure(s *Slot, err error) {
 	switch {
 	case errors.Is(err, ErrExhausted):
-		r.exhausted(err)
+		r.reportExhausted(err)
 	case errors.Is(err, ErrNoConnection), errors.Is(err, errUnclear):
-		if r.setAside(err) || r.circuit.read().open() {
-			r.count(s, err)
+		if r.markDown(err) || r.circuit.state().isOpen() {
+			r.countFailure(s, err)
 		}
 	case errors.Is(err, ErrDraining):
-		r.setAside(err)
+		r.markDown(err)
 	case errors.Is(err, ErrStale):
 	case errors.Is(err, ErrBroken), errors.Is(err, ErrTimeout), errors.Is(err, ErrNotHTTP), errors.Is(err, ErrGateway),
 		errors.Is(err, ErrSilent):
-		r.count(s, err)
+		r.countFailure(s, err)
 	}
 }
 
 // exhausted reports that this process could not connect for want of its own resources. Nothing is
 // learned about the replica.
-func (r *Replica) exhausted(err error) {
+func (r *Replica) reportExhausted(err error) {
 	if r.events.Exhausted != nil {
 		r.events.Exhausted(err)
 	}
 }
 
 // count counts a failure against the replica, once for each slot.
-func (r *Replica) count(s *Slot, err error) {
-	if s.counted {
+func (r *Replica) countFailure(s *Slot, err error) {
+	if s.failureCounted {
 		return
 	}
-	s.counted = true
-	ejected := r.circuit.fail(s.since, err)
+	s.failureCounted = true
+	ejected := r.circuit.recordFailure(s.reservedAt, err)
 	if ejected == 0 {
 		return
 	}
 	// Who waits can use the replica again when its time is over. Being late, or after the replica
 	// has gone, does no harm.
-	time.AfterFunc(ejected, r.health.tell)
-	r.health.tell()
+	time.AfterFunc(ejected, r.health.notify)
+	r.health.notify()
 }
 
 // enter reports whether the circuit lets a request in. Who waits may use the replica again if the verdict on a
 // trial does not come in time.
-func (r *Replica) enter() bool {
-	trial, ok := r.circuit.enter()
+func (r *Replica) passCircuit() bool {
+	trial, ok := r.circuit.tryAdmit()
 	if trial {
-		time.AfterFunc(trialTime, r.health.tell)
+		time.AfterFunc(trialTimeout, r.health.notify)
 	}
 	return ok
 }
 
 // listen has the bytes of a response counted, and the first of a good one close the circuit.
-func (r *Replica) listen(s *Slot, resp *http.Response) {
+func (r *Replica) observeBody(s *Slot, resp *http.Response) {
 	s.body = slotBody{ReadCloser: resp.Body, slot: s, good: resp.StatusCode < http.StatusBadRequest}
 	resp.Body = &s.body
 }
@@ -95,13 +95,13 @@ func (b *slotBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if n > 0 {
 		r := b.slot.replica
-		r.health.received.Add(1)
+		r.health.bodyReads.Add(1)
 		if b.good {
 			b.good = false
-			r.health.responded.Store(int64(monotonic()))
-			if r.circuit.succeed(b.slot.since) {
-				r.comeBack()
-				r.health.tell()
+			r.health.lastResponse.Store(int64(monotonic()))
+			if r.circuit.recordSuccess(b.slot.reservedAt) {
+				r.markRecovered()
+				r.health.notify()
 			}
 		}
 	}
@@ -114,16 +114,16 @@ func (b *slotBody) Read(p []byte) (int, error) {
 // that of a stream before they begin to work. It is for streams: what is not streamed is silent until it is complete.
 func (s *Slot) Abandoned(siblings []*Replica) {
 	r, now := s.replica, monotonic()
-	if s.sent == 0 || now-s.sent < suspiciousSilence || r.health.received.Load() != s.received {
+	if s.sentAt == 0 || now-s.sentAt < suspiciousSilence || r.health.bodyReads.Load() != s.readsAtSend {
 		return
 	}
 	for _, other := range siblings {
-		if other == r || time.Duration(other.health.responded.Load()) <= s.sent {
+		if other == r || time.Duration(other.health.lastResponse.Load()) <= s.sentAt {
 			continue
 		}
-		last := r.health.silent.Load()
-		if now-time.Duration(last) >= suspiciousSilence && r.health.silent.CompareAndSwap(last, int64(now)) {
-			r.failed(s, ErrSilent)
+		last := r.health.lastSilence.Load()
+		if now-time.Duration(last) >= suspiciousSilence && r.health.lastSilence.CompareAndSwap(last, int64(now)) {
+			r.recordFailure(s, ErrSilent)
 		}
 		return
 	}
@@ -131,4 +131,4 @@ func (s *Slot) Abandoned(siblings []*Replica) {
 
 // ReportFailure hears why the request in the slot came to nothing after its answer had begun to come. What
 // is not the replica's fault is ignored, so whoever blames need not tell.
-func (s *Slot) ReportFailure(err error) { s.replica.failed(s, err) }
+func (s *Slot) ReportFailure(err error) { s.replica.recordFailure(s, err) }

@@ -34,11 +34,11 @@ var endings = map[string]http.HandlerFunc{
 func TestAFinishedRequestHasLeftTheCountsWhenItsEndIsSeen(t *testing.T) {
 	for name, engine := range endings {
 		t.Run(name, func(t *testing.T) {
-			s := newStand(t, 1, engine)
+			s := newTestAgent(t, 1, engine)
 			for i := range 250 {
 				header := []string{}
 				if i%2 == 0 {
-					header = []string{headerToken, s.reserved().String()}
+					header = []string{headerToken, s.mustReserve().String()}
 				}
 				resp, err := s.send(http.MethodPost, "/v1/completions", "{}", header...)
 				if err != nil {
@@ -59,8 +59,8 @@ func TestAFinishedRequestHasLeftTheCountsWhenItsEndIsSeen(t *testing.T) {
 // What an engine does between [DONE] and the end of its body, it does in the slot.
 func TestASlotIsHeldUntilTheEngineHasEndedTheBody(t *testing.T) {
 	end := make(chan struct{})
-	var s *stand
-	s = newStand(t, 1, func(w http.ResponseWriter, _ *http.Request) {
+	var s *testAgent
+	s = newTestAgent(t, 1, func(w http.ResponseWriter, _ *http.Request) {
 		if s.calls.Load() > 1 {
 			return // it should not have been let in
 		}

@@ -98,7 +98,7 @@ func runsChain(t *rapid.T) (chain []uint64) {
 	hash := uint64(0)
 	for range rapid.IntRange(0, 4).Draw(t, "runs") {
 		turn := rapid.Uint64Range(0, 1).Draw(t, "turn")
-		for range rapid.IntRange(1, runBlocks+2).Draw(t, "length") {
+		for range rapid.IntRange(1, segmentBlocks+2).Draw(t, "length") {
 			hash = mix(hash + turn)
 			chain = append(chain, hash)
 			turn = 0
@@ -153,9 +153,9 @@ func TestTheCacheKeepsAndEvictsAsOneThatLooksAtBlockByBlock(t *testing.T) {
 				leases = slices.Delete(leases, i, i+1)
 			},
 			"cut": func(t *rapid.T) { // which may happen anywhere, and changes nothing that one could see
-				at := place(rapid.IntRange(0, int(c.places)-1).Draw(t, "run"))
-				if n := int(c.run(at).blocks); n > 1 {
-					c.cut(at, rapid.IntRange(1, n-1).Draw(t, "blocks"))
+				at := segmentID(rapid.IntRange(0, int(c.allocated)-1).Draw(t, "run"))
+				if n := int(c.segment(at).blocks); n > 1 {
+					c.split(at, rapid.IntRange(1, n-1).Draw(t, "blocks"))
 				}
 			},
 			"clear": func(t *rapid.T) {
@@ -186,37 +186,37 @@ func TestTheCacheKeepsAndEvictsAsOneThatLooksAtBlockByBlock(t *testing.T) {
 func (c *Cache) isLike(t *rapid.T, plain *plainCache) {
 	blocks := map[uint64]*plainBlock{}
 	seen, vacant := 0, 0
-	for i := range c.heads {
-		for at := c.heads[i]; at != 0; at = c.run(at).below {
-			r, hash := c.run(at), uint64(0)
-			if seen++; seen >= int(c.places) || r.blocks == 0 {
-				t.Fatalf("run %d has %d blocks, and is the %dth of %d in a list", at, r.blocks, seen, c.places-1)
+	for i := range c.buckets {
+		for at := c.buckets[i]; at != 0; at = c.segment(at).hashNext {
+			r, hash := c.segment(at), uint64(0)
+			if seen++; seen >= int(c.allocated) || r.blocks == 0 {
+				t.Fatalf("run %d has %d blocks, and is the %dth of %d in a list", at, r.blocks, seen, c.allocated-1)
 			}
-			if before := c.run(r.before); r.before != 0 {
+			if before := c.segment(r.parent); r.parent != 0 {
 				hash = before.hashes[before.blocks-1]
 			}
 			for _, h := range r.hashes[:r.blocks] {
 				blocks[h], hash = &plainBlock{hash, int(r.pins)}, h
 			}
-			if c.head(r.hashes[0]) != &c.heads[i] {
+			if c.bucket(r.hashes[0]) != &c.buckets[i] {
 				t.Fatalf("run %d is in a list where its first hash is not looked for", at)
 			}
 		}
 	}
-	for at := c.vacant; at != 0; at = c.run(at).below {
+	for at := c.freeList; at != 0; at = c.segment(at).hashNext {
 		vacant++
 	}
-	if 1+seen+vacant != int(c.places) {
-		t.Fatalf("%d runs in lists and %d vacant of %d", seen, vacant, c.places-1)
+	if 1+seen+vacant != int(c.allocated) {
+		t.Fatalf("%d runs in lists and %d vacant of %d", seen, vacant, c.allocated-1)
 	}
 	if !maps.EqualFunc(blocks, plain.blocks, func(a, b *plainBlock) bool { return *a == *b }) || c.known != len(blocks) {
 		t.Fatalf("%d blocks, %d by count, want %d, or with other pins or others before them", len(blocks), c.known, len(plain.blocks))
 	}
 	var idle []uint64
-	for at, older := c.run(0).newer, place(0); at != 0; at, older = c.run(at).newer, at {
-		r := c.run(at)
-		if r.older != older || r.pins != 0 {
-			t.Fatalf("run %d among the idle has %d pins and comes after %d, want %d", at, r.pins, r.older, older)
+	for at, older := c.segment(0).lruNewer, segmentID(0); at != 0; at, older = c.segment(at).lruNewer, at {
+		r := c.segment(at)
+		if r.lruOlder != older || r.pins != 0 {
+			t.Fatalf("run %d among the idle has %d pins and comes after %d, want %d", at, r.pins, r.lruOlder, older)
 		}
 		for _, hash := range slices.Backward(r.hashes[:r.blocks]) {
 			idle = append(idle, hash)

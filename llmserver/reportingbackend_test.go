@@ -9,56 +9,56 @@ import (
 )
 
 // reporting is a backend that says a report with everything.
-type reporting struct {
+type reportingBackend struct {
 	*fakeBackend
 	mu     sync.Mutex
 	report Report
 }
 
-func (b *reporting) say(r Report) {
+func (b *reportingBackend) setReport(r Report) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.report = r
 }
 
-func (b *reporting) said() Report {
+func (b *reportingBackend) currentReport() Report {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.report
 }
 
-func (b *reporting) Reserve(ctx context.Context, t Token, wait time.Duration) (Report, error) {
+func (b *reportingBackend) Reserve(ctx context.Context, t Token, wait time.Duration) (Report, error) {
 	_, err := b.fakeBackend.Reserve(ctx, t, wait)
-	return b.said(), err
+	return b.currentReport(), err
 }
 
-func (b *reporting) Cancel(ctx context.Context, t Token) (Report, error) {
+func (b *reportingBackend) Cancel(ctx context.Context, t Token) (Report, error) {
 	_, err := b.fakeBackend.Cancel(ctx, t)
-	return b.said(), err
+	return b.currentReport(), err
 }
 
-func (b *reporting) Do(req *http.Request, t Token) (*http.Response, Report, error) {
+func (b *reportingBackend) Do(req *http.Request, t Token) (*http.Response, Report, error) {
 	if t == (Token{}) {
-		return &http.Response{Body: http.NoBody}, b.said(), b.fault("call")
+		return &http.Response{Body: http.NoBody}, b.currentReport(), b.fault("call")
 	}
 	resp, _, err := b.fakeBackend.Do(req, t)
-	return resp, b.said(), err
+	return resp, b.currentReport(), err
 }
 
-func (b *reporting) Probe(ctx context.Context) (Report, error) {
+func (b *reportingBackend) Probe(ctx context.Context) (Report, error) {
 	_, err := b.fakeBackend.Probe(ctx)
-	return b.said(), err
+	return b.currentReport(), err
 }
 
 // news counts what a replica tells of itself.
-type news struct {
+type eventCounts struct {
 	restarted, differs, observed atomic.Int32
 	configured, reported         int
 }
 
 // newReporting is a replica configured for limit slots, whose agent is yet to speak.
-func newReporting(limit int) (*Replica, *reporting, *news) {
-	b, n := &reporting{fakeBackend: newFake(1 << 10)}, new(news)
+func newReportingReplica(limit int) (*Replica, *reportingBackend, *eventCounts) {
+	b, n := &reportingBackend{fakeBackend: newFake(1 << 10)}, new(eventCounts)
 	r := NewReplica(Endpoint{Model: "m", ID: "r", URL: "http://r", Limit: limit, CountsSlots: true}, b)
 	r.events = Events{
 		Restarted:       func(Endpoint) { n.restarted.Add(1) },

@@ -13,49 +13,49 @@ import (
 const maxBody = 64 << 20
 
 // errCut says that a fault has ended the answer.
-var errCut = errors.New("answer cut by a fault")
+var errCutByFault = errors.New("answer cut by a fault")
 
 // An exchange is one request for work, from its arrival to its last byte. It belongs to the handler's goroutine.
-type exchange struct {
+type inference struct {
 	engine   *Engine
 	w        http.ResponseWriter
 	r        *http.Request
 	faults   Faults
 	replaced <-chan struct{} // closed when the faults have been replaced
 	task     *task           // nil until the body is understood
-	work     *work           // nil until the batch has it
+	job      *job            // nil until the batch has it
 	events   int             // sent
-	left     bool
+	finished bool
 }
 
 // leave counts the exchange out, the first time it is called. It comes before the write that completes an answer: whoever has
 // read the answer to its end, and whoever follows in that place, finds it gone.
-func (x *exchange) leave(f fate) {
-	if x.left {
+func (x *inference) finish(f outcome) {
+	if x.finished {
 		return
 	}
-	x.left = true
+	x.finished = true
 	switch {
-	case x.work == nil:
-		x.engine.ledger.leave(f, "", 0, 0)
+	case x.job == nil:
+		x.engine.counts.finish(f, "", 0, 0)
 	case f == completed:
-		x.engine.ledger.leave(f, x.task.finish, len(x.task.prompts), 0)
+		x.engine.counts.finish(f, x.task.finish, len(x.task.prompts), 0)
 	default:
-		x.engine.ledger.leave(f, "abort", len(x.task.prompts), x.work.stop())
+		x.engine.counts.finish(f, "abort", len(x.task.prompts), x.job.cancelRemaining())
 	}
 }
 
 // receive reads the body to its end, without which a server does not notice that a client has gone.
-func (x *exchange) receive() ([]byte, error) {
+func (x *inference) readBody() ([]byte, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(x.w, x.r.Body, maxBody))
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return nil, &problem{http.StatusRequestEntityTooLarge, "BadRequestError", "the body is too large."}
+		return nil, &apiError{http.StatusRequestEntityTooLarge, "BadRequestError", "the body is too large."}
 	}
 	return body, err
 }
 
 // hang holds the request as long as its faults say so.
-func (x *exchange) hang() error {
+func (x *inference) waitWhileHung() error {
 	if !x.faults.Hang {
 		return nil
 	}
@@ -70,12 +70,12 @@ func (x *exchange) hang() error {
 }
 
 // start hands the task to the batch.
-func (x *exchange) start(t *task) (err error) {
+func (x *inference) submit(t *task) (err error) {
 	if t.model == "" {
 		t.model = x.engine.config.Model
 	}
 	if t.model != x.engine.config.Model {
-		return &problem{http.StatusNotFound, "NotFoundError", "The model `" + t.model + "` does not exist."}
+		return &apiError{http.StatusNotFound, "NotFoundError", "The model `" + t.model + "` does not exist."}
 	}
 	for _, prompt := range t.prompts {
 		if room := x.engine.config.KVCacheTokens; len(prompt)+t.answers*t.limit > room {
@@ -84,7 +84,7 @@ func (x *exchange) start(t *task) (err error) {
 		}
 	}
 	x.task = t
-	x.work, err = x.engine.start(t.sequences())
+	x.job, err = x.engine.submit(t.sequences())
 	if errors.Is(err, ErrTooLarge) {
 		return badRequest("%v.", err)
 	}
@@ -92,9 +92,9 @@ func (x *exchange) start(t *task) (err error) {
 }
 
 // usage is settled when every prompt has been computed.
-func (x *exchange) usage() openai.Usage {
+func (x *inference) usage() openai.Usage {
 	u := openai.Usage{PromptTokensDetails: &openai.PromptTokensDetails{}}
-	for _, s := range x.work.sequences {
+	for _, s := range x.job.sequences {
 		u.PromptTokens += s.Prompt
 		u.CompletionTokens += s.Answers * s.Limit
 		u.PromptTokensDetails.CachedTokens += s.Cached()
@@ -104,15 +104,15 @@ func (x *exchange) usage() openai.Usage {
 }
 
 // whole waits for every token and sends the answer in one piece.
-func (x *exchange) whole(render func(openai.Usage) []byte) error {
-	if _, err := x.work.wait(x.r.Context(), x.task.limit-1); err != nil {
+func (x *inference) sendWhole(render func(openai.Usage) []byte) error {
+	if _, err := x.job.waitForTokens(x.r.Context(), x.task.limit-1); err != nil {
 		return err
 	}
 	body := render(x.usage())
 	x.w.Header().Set("Content-Type", "application/json")
 	if x.faults.Cut == "" {
 		x.w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-		x.leave(completed)
+		x.finish(completed)
 		_, err := x.w.Write(body)
 		return err
 	}
@@ -123,46 +123,46 @@ func (x *exchange) whole(render func(openai.Usage) []byte) error {
 		x.w.Write(body[:len(body)/2])
 		http.NewResponseController(x.w).Flush()
 	}
-	return x.cut()
+	return x.cutResponse()
 }
 
 // stream sends the tokens as they come, each event in one write.
-func (x *exchange) stream(s *script) error {
+func (x *inference) sendStream(s *completion) error {
 	x.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
-	complete := x.faults.Cut == "" || x.faults.CutAfter >= s.events()
+	complete := x.faults.Cut == "" || x.faults.CutAfter >= s.eventCount()
 	var event []byte
 	for k := 0; k < s.task.limit; k++ {
-		if _, err := x.work.wait(x.r.Context(), k); err != nil {
+		if _, err := x.job.waitForTokens(x.r.Context(), k); err != nil {
 			return err
 		}
 		if k == 0 {
-			if err := x.open(s); err != nil {
+			if err := x.sendPreambles(s); err != nil {
 				return err
 			}
 		}
 		if k == s.task.limit-1 && complete {
-			x.leave(completed)
+			x.finish(completed)
 		}
 		for i := range s.choices {
-			event = s.chunk(event[:0], &s.choices[i], k)
-			if err := x.send(event); err != nil {
+			event = s.appendChunk(event[:0], &s.choices[i], k)
+			if err := x.sendEvent(event); err != nil {
 				return err
 			}
 		}
 	}
 	if s.task.includeUsage {
-		if err := x.send(s.usageChunk(x.usage())); err != nil {
+		if err := x.sendEvent(s.usageEvent(x.usage())); err != nil {
 			return err
 		}
 	}
-	return x.send([]byte(doneEvent))
+	return x.sendEvent([]byte(doneEvent))
 }
 
 // open sends what comes before the first token.
-func (x *exchange) open(s *script) error {
+func (x *inference) sendPreambles(s *completion) error {
 	for _, c := range s.choices {
-		for _, event := range c.openings {
-			if err := x.send([]byte(event)); err != nil {
+		for _, event := range c.preambles {
+			if err := x.sendEvent([]byte(event)); err != nil {
 				return err
 			}
 		}
@@ -170,9 +170,9 @@ func (x *exchange) open(s *script) error {
 	return nil
 }
 
-func (x *exchange) send(event []byte) error {
+func (x *inference) sendEvent(event []byte) error {
 	if x.faults.Cut != "" && x.events == x.faults.CutAfter {
-		return x.cut()
+		return x.cutResponse()
 	}
 	x.events++
 	if _, err := x.w.Write(event); err != nil {
@@ -182,19 +182,19 @@ func (x *exchange) send(event []byte) error {
 }
 
 // cut ends the answer as its fault says. It returns errCut where the connection's end is not left to net/http.
-func (x *exchange) cut() error {
-	x.leave(aborted)
+func (x *inference) cutResponse() error {
+	x.finish(aborted)
 	if x.faults.Cut == CutReset {
 		if conn, _, err := http.NewResponseController(x.w).Hijack(); err == nil {
 			if tcp, ok := conn.(*net.TCPConn); ok {
 				tcp.SetLinger(0)
 			}
 			conn.Close()
-			return errCut
+			return errCutByFault
 		}
 	}
 	if x.faults.Cut == CutClean {
-		return errCut
+		return errCutByFault
 	}
 	panic(http.ErrAbortHandler)
 }

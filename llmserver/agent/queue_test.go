@@ -15,10 +15,10 @@ import (
 func TestNobodyOvertakesTheLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := NewTable(1)
-		holder := run(t, table, take(t, table))
-		var line []*asked
+		holder := mustConsume(t, table, mustReserve(t, table))
+		var line []*pendingReserve
 		for range 5 {
-			line = append(line, ask(t, table, uuid.New(), time.Hour))
+			line = append(line, queueReserve(t, table, uuid.New(), time.Hour))
 		}
 		for i, a := range line {
 			wantCounts(t, table, 0, 1, len(line)-i)
@@ -26,7 +26,7 @@ func TestNobodyOvertakesTheLine(t *testing.T) {
 			if _, err := table.Acquire(); err != llmserver.ErrFull {
 				t.Fatalf("Acquire = %v", err)
 			}
-			if err := try(t, table, uuid.New()); err != llmserver.ErrFull {
+			if err := tryReserve(t, table, uuid.New()); err != llmserver.ErrFull {
 				t.Fatalf("Reserve = %v", err)
 			}
 			<-a.done
@@ -34,11 +34,11 @@ func TestNobodyOvertakesTheLine(t *testing.T) {
 				t.Fatalf("the one at %d in line: %v", i, a.err)
 			}
 			for _, later := range line[i+1:] {
-				if !later.waits() {
+				if !later.isWaiting() {
 					t.Fatalf("one was served before its turn")
 				}
 			}
-			holder = run(t, table, a.token)
+			holder = mustConsume(t, table, a.token)
 		}
 		holder.Finish()
 		wantCounts(t, table, 0, 0, 0)
@@ -48,7 +48,7 @@ func TestNobodyOvertakesTheLine(t *testing.T) {
 // Whatever makes a slot come free, it is granted in the same step.
 func TestAGrantedSlotIsFreeAtNoMoment(t *testing.T) {
 	ends := map[string]func(t *testing.T, table *Table, token llmserver.Token){
-		"finish":  func(t *testing.T, table *Table, token llmserver.Token) { run(t, table, token).Finish() },
+		"finish":  func(t *testing.T, table *Table, token llmserver.Token) { mustConsume(t, table, token).Finish() },
 		"release": func(_ *testing.T, table *Table, token llmserver.Token) { table.Release(token) },
 		"lease":   func(*testing.T, *Table, llmserver.Token) { time.Sleep(DefaultLease) },
 	}
@@ -56,9 +56,9 @@ func TestAGrantedSlotIsFreeAtNoMoment(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				table := NewTable(1)
-				holder := take(t, table)
+				holder := mustReserve(t, table)
 				seq := table.Report().Seq
-				a := ask(t, table, uuid.New(), time.Hour)
+				a := queueReserve(t, table, uuid.New(), time.Hour)
 				end(t, table, holder)
 				synctest.Wait()
 				wantCounts(t, table, 1, 0, 0)
@@ -81,21 +81,21 @@ func TestAGrantedSlotIsFreeAtNoMoment(t *testing.T) {
 
 func TestAWaitThatIsOverHoldsNothing(t *testing.T) {
 	tests := map[string]struct {
-		end  func(table *Table, a *asked)
+		end  func(table *Table, a *pendingReserve)
 		took time.Duration
 		want error
 	}{
-		"in vain":   {func(*Table, *asked) {}, time.Minute, llmserver.ErrFull},
-		"abandoned": {func(_ *Table, a *asked) { a.stop() }, 0, context.Canceled},
-		"cancelled": {func(table *Table, a *asked) { table.Release(a.token) }, 0, llmserver.ErrToken},
-		"draining":  {func(table *Table, _ *asked) { table.Drain() }, 0, llmserver.ErrDraining},
+		"in vain":   {func(*Table, *pendingReserve) {}, time.Minute, llmserver.ErrFull},
+		"abandoned": {func(_ *Table, a *pendingReserve) { a.stop() }, 0, context.Canceled},
+		"cancelled": {func(table *Table, a *pendingReserve) { table.Release(a.token) }, 0, llmserver.ErrToken},
+		"draining":  {func(table *Table, _ *pendingReserve) { table.Drain() }, 0, llmserver.ErrDraining},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				table := NewTable(1)
-				holder := run(t, table, take(t, table))
-				a := ask(t, table, uuid.New(), time.Minute)
+				holder := mustConsume(t, table, mustReserve(t, table))
+				a := queueReserve(t, table, uuid.New(), time.Minute)
 				test.end(table, a)
 				<-a.done
 				if a.err != test.want || a.took != test.took {
@@ -115,20 +115,20 @@ func TestAWaitThatIsOverHoldsNothing(t *testing.T) {
 // A slot that is granted just as who asked for it goes away is not lost.
 func TestASlotThatNobodyHearsOfComesBack(t *testing.T) {
 	ways := map[string]struct {
-		end  func(table *Table, a *asked)
+		end  func(table *Table, a *pendingReserve)
 		want error
 	}{
-		"gone":      {func(_ *Table, a *asked) { a.stop() }, context.Canceled},
-		"cancelled": {func(table *Table, a *asked) { table.release(a.token) }, llmserver.ErrToken},
+		"gone":      {func(_ *Table, a *pendingReserve) { a.stop() }, context.Canceled},
+		"cancelled": {func(table *Table, a *pendingReserve) { table.releaseToken(a.token) }, llmserver.ErrToken},
 	}
 	for name, way := range ways {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				table := NewTable(1)
-				holder := take(t, table)
-				a := ask(t, table, uuid.New(), time.Minute)
+				holder := mustReserve(t, table)
+				a := queueReserve(t, table, uuid.New(), time.Minute)
 				table.mu.Lock() // both before the waiting call can look
-				table.release(holder)
+				table.releaseToken(holder)
 				way.end(table, a)
 				table.mu.Unlock()
 				<-a.done
@@ -147,9 +147,9 @@ func TestASlotThatNobodyHearsOfComesBack(t *testing.T) {
 func TestATokenAskedTwiceSharesItsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := NewTable(1)
-		holder := run(t, table, take(t, table))
+		holder := mustConsume(t, table, mustReserve(t, table))
 		token := uuid.New()
-		first, second := ask(t, table, token, time.Minute), ask(t, table, token, time.Hour)
+		first, second := queueReserve(t, table, token, time.Minute), queueReserve(t, table, token, time.Hour)
 		wantCounts(t, table, 0, 1, 1)
 		holder.Finish()
 		<-first.done
@@ -158,10 +158,10 @@ func TestATokenAskedTwiceSharesItsWait(t *testing.T) {
 			t.Errorf("%v, %v", first.err, second.err)
 		}
 		wantCounts(t, table, 1, 0, 0)
-		holder = run(t, table, token)
+		holder = mustConsume(t, table, token)
 
 		token = uuid.New()
-		first, second = ask(t, table, token, time.Minute), ask(t, table, token, time.Hour)
+		first, second = queueReserve(t, table, token, time.Minute), queueReserve(t, table, token, time.Hour)
 		first.stop() // its connection broke, and the second is the same call made anew
 		<-second.done
 		if second.err != llmserver.ErrFull {
@@ -175,12 +175,12 @@ func TestATokenAskedTwiceSharesItsWait(t *testing.T) {
 func TestTheLineIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := NewTable(1)
-		defer table.Release(take(t, table))
-		line := make([]*asked, maxWaits)
+		defer table.Release(mustReserve(t, table))
+		line := make([]*pendingReserve, maxQueued)
 		for i := range line {
-			line[i] = ask(t, table, uuid.New(), time.Second)
+			line[i] = queueReserve(t, table, uuid.New(), time.Second)
 		}
-		if a := ask(t, table, uuid.New(), time.Second); a.waits() || a.err != llmserver.ErrFull {
+		if a := queueReserve(t, table, uuid.New(), time.Second); a.isWaiting() || a.err != llmserver.ErrFull {
 			t.Errorf("the one too many got %v", a.err)
 		}
 		for _, a := range line {

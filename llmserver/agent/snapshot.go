@@ -12,20 +12,20 @@ type Totals struct {
 }
 
 // Reading is everything that a table tells of itself at one moment.
-type Reading struct {
+type Snapshot struct {
 	llmserver.Report
 	Reserved, Running, Waiting int
 	Totals
 }
 
 // Read reads the table.
-func (t *Table) Read() Reading { return t.ReadFor("") }
+func (t *Table) Read() Snapshot { return t.ReadFor("") }
 
 // ReadFor reads the table for a holder.
-func (t *Table) ReadFor(holder string) Reading {
+func (t *Table) ReadFor(holder string) Snapshot {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return Reading{t.reportTo(holder), t.reserved, t.running, t.line.Len(), t.totals}
+	return Snapshot{t.reportTo(holder), t.reserved, t.running, t.queue.Len(), t.totals}
 }
 
 // Report says how full the engine is.
@@ -40,7 +40,7 @@ func (t *Table) ReportTo(holder string) llmserver.Report {
 
 func (t *Table) reportTo(holder string) llmserver.Report {
 	r := t.report()
-	r.Own = t.held[holder]
+	r.Own = t.ownOngoing[holder]
 	return r
 }
 

@@ -12,51 +12,51 @@ const created = 1700000000
 
 // The arguments of a tool call are a JSON object around the words, whatever their number.
 const (
-	callOpening = `{"input":"`
-	callClosing = `"}`
+	toolArgsPrefix = `{"input":"`
+	toolArgsSuffix = `"}`
 )
 
 const doneEvent = "data: [DONE]\n\n"
 
 // A script is the answer to a task, known before its time has come. Streams are put together from rendered pieces,
 // since hundreds of them grow by a chunk in every step.
-type script struct {
+type completion struct {
 	task    *task
 	id      string
-	head    string // of each chunk, up to its choices
+	prefix  string // of each chunk, up to its choices
 	choices []choice
 }
 
 type choice struct {
-	voice    uint64
-	openings []string // whole chunks before the first token
-	before   string   // of a chunk, around the token
-	after    string   // up to the finish reason
+	seed      uint64
+	preambles []string // whole chunks before the first token
+	before    string   // of a chunk, around the token
+	after     string   // up to the finish reason
 }
 
-func newScript(t *task) *script {
-	s := &script{task: t, id: "cmpl-" + t.id()}
+func newCompletion(t *task) *completion {
+	s := &completion{task: t, id: "cmpl-" + t.id()}
 	object := "text_completion"
 	if t.chat {
 		s.id, object = "chat"+s.id, "chat.completion.chunk"
 	}
-	s.head = `data: {"id":` + quote(s.id) + `,"object":` + quote(object) +
+	s.prefix = `data: {"id":` + quote(s.id) + `,"object":` + quote(object) +
 		`,"created":` + strconv.Itoa(created) + `,"model":` + quote(t.model) + `,"choices":[`
 	for p := range t.prompts {
 		for a := range t.answers {
-			s.choices = append(s.choices, s.choice(len(s.choices), t.voice(p, a)))
+			s.choices = append(s.choices, s.newChoice(len(s.choices), t.choiceSeed(p, a)))
 		}
 	}
 	return s
 }
 
-func (s *script) choice(index int, voice uint64) choice {
+func (s *completion) newChoice(index int, voice uint64) choice {
 	const reason = `,"logprobs":null,"finish_reason":`
 	const unfinished = reason + "null}]}\n\n"
-	head := s.head + `{"index":` + strconv.Itoa(index) + `,`
+	head := s.prefix + `{"index":` + strconv.Itoa(index) + `,`
 	switch {
 	case !s.task.chat:
-		return choice{voice: voice, before: head + `"text":"`, after: `"` + reason}
+		return choice{seed: voice, before: head + `"text":"`, after: `"` + reason}
 	case s.task.tool == "":
 		role := head + `"delta":{"role":"assistant","content":""}` + unfinished
 		return choice{voice, []string{role}, head + `"delta":{"content":"`, `"}` + reason}
@@ -70,40 +70,40 @@ func (s *script) choice(index int, voice uint64) choice {
 }
 
 // chunk appends the event with the k-th token of a choice; the last one carries the finish reason.
-func (s *script) chunk(event []byte, c *choice, k int) []byte {
+func (s *completion) appendChunk(event []byte, c *choice, k int) []byte {
 	event = append(event, c.before...)
 	if s.task.tool != "" && k == 0 {
-		event = append(event, escape(callOpening)...)
+		event = append(event, escape(toolArgsPrefix)...)
 	}
-	event = append(event, word(c.voice, k)...)
+	event = append(event, word(c.seed, k)...)
 	if k < s.task.limit-1 {
 		return append(append(event, c.after...), "null}]}\n\n"...)
 	}
 	if s.task.tool != "" {
-		event = append(event, escape(callClosing)...)
+		event = append(event, escape(toolArgsSuffix)...)
 	}
 	return append(append(append(event, c.after...), quote(s.task.finish)...), `,"stop_reason":null}]}`+"\n\n"...)
 }
 
 // usageChunk is the event that stream_options.include_usage asks for.
-func (s *script) usageChunk(usage openai.Usage) []byte {
-	return append(append(append([]byte(s.head), `],"usage":`...), encode(usage)...), "}\n\n"...)
+func (s *completion) usageEvent(usage openai.Usage) []byte {
+	return append(append(append([]byte(s.prefix), `],"usage":`...), mustEncode(usage)...), "}\n\n"...)
 }
 
 // events is the number of events of the whole stream.
-func (s *script) events() int {
+func (s *completion) eventCount() int {
 	n := 1
 	if s.task.includeUsage {
 		n++
 	}
 	for _, c := range s.choices {
-		n += len(c.openings) + s.task.limit
+		n += len(c.preambles) + s.task.limit
 	}
 	return n
 }
 
 // whole is the answer in one piece.
-func (s *script) whole(usage openai.Usage) []byte {
+func (s *completion) render(usage openai.Usage) []byte {
 	type message struct {
 		Role      string            `json:"role"`
 		Content   *string           `json:"content"`
@@ -120,16 +120,16 @@ func (s *script) whole(usage openai.Usage) []byte {
 	bodies := make([]body, len(s.choices))
 	for i, c := range s.choices {
 		b := body{Index: i, FinishReason: s.task.finish}
-		text := s.text(c.voice)
+		text := s.choiceText(c.seed)
 		switch {
 		case !s.task.chat:
 			b.Text = &text
 		case s.task.tool == "":
 			b.Message = &message{Role: openai.ChatMessageRoleAssistant, Content: &text}
 		default:
-			call := openai.FunctionCall{Name: s.task.tool, Arguments: callOpening + text + callClosing}
+			call := openai.FunctionCall{Name: s.task.tool, Arguments: toolArgsPrefix + text + toolArgsSuffix}
 			b.Message = &message{Role: openai.ChatMessageRoleAssistant, ToolCalls: []openai.ToolCall{
-				{ID: callID(c.voice), Type: openai.ToolTypeFunction, Function: call},
+				{ID: callID(c.seed), Type: openai.ToolTypeFunction, Function: call},
 			}}
 		}
 		bodies[i] = b
@@ -138,7 +138,7 @@ func (s *script) whole(usage openai.Usage) []byte {
 	if s.task.chat {
 		object = "chat.completion"
 	}
-	return encode(struct {
+	return mustEncode(struct {
 		ID      string       `json:"id"`
 		Object  string       `json:"object"`
 		Created int64        `json:"created"`
@@ -148,7 +148,7 @@ func (s *script) whole(usage openai.Usage) []byte {
 	}{s.id, object, created, s.task.model, bodies, usage})
 }
 
-func (s *script) text(voice uint64) string {
+func (s *completion) choiceText(voice uint64) string {
 	text := make([]byte, 0, 4*s.task.limit)
 	for k := range s.task.limit {
 		text = append(text, word(voice, k)...)
@@ -158,7 +158,7 @@ func (s *script) text(voice uint64) string {
 
 func callID(voice uint64) string { return "call-" + strconv.FormatUint(voice, 16) }
 
-func quote(text string) string { return string(encode(text)) }
+func quote(text string) string { return string(mustEncode(text)) }
 
 // escape renders text for the inside of a JSON string.
 func escape(text string) string {
@@ -167,7 +167,7 @@ func escape(text string) string {
 }
 
 // encode renders what cannot fail to be JSON.
-func encode(value any) []byte {
+func mustEncode(value any) []byte {
 	data, err := json.Marshal(value)
 	if err != nil {
 		panic("BUG: " + err.Error())

@@ -31,7 +31,7 @@ func TestSlotConfirmWithoutAClearResponseSetsTheReplicaAside(t *testing.T) {
 				}
 				return nil
 			}
-			if err := claimed(t, r).Confirm(t.Context(), 0); !errors.Is(err, c.err) {
+			if err := reserveUnconfirmed(t, r).Confirm(t.Context(), 0); !errors.Is(err, c.err) {
 				t.Fatalf("Confirm = %v; want %v", err, c.err)
 			}
 			r.Wait()
@@ -45,7 +45,7 @@ func TestSlotConfirmWithoutAClearResponseSetsTheReplicaAside(t *testing.T) {
 // A client that disconnects during the reservation is no sign of a sick replica.
 func TestSlotConfirmForAClientThatHasGoneSaysNothingOfTheReplica(t *testing.T) {
 	r, fake := newTestReplica(1)
-	for range 2 * tolerated {
+	for range 2 * maxFailures {
 		ctx, leave := context.WithCancel(t.Context())
 		fake.faults = func(op string) error {
 			if op == "reserve" {
@@ -53,15 +53,15 @@ func TestSlotConfirmForAClientThatHasGoneSaysNothingOfTheReplica(t *testing.T) {
 			}
 			return ctx.Err()
 		}
-		if err := claimed(t, r).Confirm(ctx, 0); !errors.Is(err, context.Canceled) {
+		if err := reserveUnconfirmed(t, r).Confirm(ctx, 0); !errors.Is(err, context.Canceled) {
 			t.Fatalf("Confirm = %v", err)
 		}
 		r.Wait()
 	}
-	if s := r.circuit.read(); !r.Available() || s.failures != 0 {
+	if s := r.circuit.state(); !r.Available() || s.failures != 0 {
 		t.Errorf("available: %t, %d failures, it said %q", r.Available(), s.failures, r.DownReason())
 	}
-	if fake.cancelCount() != 2*tolerated {
+	if fake.cancelCount() != 2*maxFailures {
 		t.Errorf("%d cancels", fake.cancelCount())
 	}
 	wantUsage(t, r, 0, 0)
@@ -69,7 +69,7 @@ func TestSlotConfirmForAClientThatHasGoneSaysNothingOfTheReplica(t *testing.T) {
 
 func TestSlotConfirmAsksTheBackendOnce(t *testing.T) {
 	r, fake := newTestReplica(1)
-	s := claim(t, r)
+	s := mustReserve(t, r)
 	if err := s.Confirm(t.Context(), 0); err != nil || fake.reserves != 1 {
 		t.Errorf("the second Confirm = %v, after which the backend was asked %d times", err, fake.reserves)
 	}
@@ -81,7 +81,7 @@ func TestSlotConfirmAsksTheBackendOnce(t *testing.T) {
 // slot that is ended as a running one is counted as running by then.
 func TestSlotStartWaitsForTheReplicasMutex(t *testing.T) {
 	r, _ := newTestReplica(1)
-	s := claimed(t, r)
+	s := reserveUnconfirmed(t, r)
 	r.mu.Lock()
 	started := make(chan error)
 	go func() { started <- s.Start() }()
