@@ -5,48 +5,54 @@ import (
 	"time"
 )
 
-// The rule is Envoy's for consecutive gateway failures, with its default numbers: so many in a row
-// eject a host, for 30 s at first and never more than 300 s. Source: Envoy's outlier detection,
-// envoy.config.cluster.v3.OutlierDetection.
+// The rule and its numbers are those of Envoy for consecutive gateway failures (source:
+// envoy.config.cluster.v3.OutlierDetection).
 const (
-	maxFailures      = 5
-	baseEjectionTime = 30 * time.Second
-	maxEjectionTime  = 300 * time.Second
-	// trialTime is how long an open circuit whose time is over waits for the verdict of the request
-	// that it let in before it lets in the next one.
+	maxFailures      = 5                 // consecutive failures that eject a replica
+	baseEjectionTime = 30 * time.Second  // of the first ejection; doubles with each further one
+	maxEjectionTime  = 300 * time.Second // of any ejection
+	// trialTimeout is how long a half-open circuit waits for the outcome of its trial request
+	// before it admits another one.
 	trialTimeout = 5 * time.Second
 )
 
-// circuit keeps requests away from a replica that is there but fails them. Who cannot be reached is
-// down, which is health's business.
+// A circuit keeps requests away from a replica that is reachable but fails them. An unreachable
+// replica is the business of health.
 //
-//	         failed in a row           the time is over: one request is let in
+//	         failed in a row           the time is over: one request is admitted
 //	closed ──────────────────▶ open ───────────────────────────────────────▶ half-open
 //	   ▲                        ▲ ▲                                            │ │ │
 //	   │                        │ └──── failed: open for twice the time ───────┘ │ │
-//	   │                        └────── no verdict for 5 s: one more is let in ──┘ │
+//	   │                        └────── no outcome in 5 s: one more is admitted ─┘ │
 //	   └─────────────────────────────── first byte of a good response ─────────────┘
 //
-// Letting a request in moves the end of the time 5 s ahead. Nobody owns the trial, so none can be lost:
-// the verdict is that of any request that was let in after the circuit opened. An open
-// circuit may be spared, where too few other replicas are left: then it lets everybody in, and has
-// its trials all the same. Zero is closed without a failure.
+// The request that a half-open circuit admits is its trial ("probe" means a health check in this
+// package). Admitting it moves the end of the open time 5 s ahead, and no request owns the trial.
+// Therefore a trial cannot be lost: whatever becomes of its request, another one is admitted after
+// 5 s, and the outcome of any request that was admitted after the circuit opened counts.
 //
-//	63                   16 15        14     13      8 7        0
-//	│ until, ms monotonic  │ half-open│spared│  times │ failures │
+// A bypassed circuit admits every request although it is open; routers bypass circuits when too few
+// other replicas are left. Trials and their outcomes are the same then.
+//
+// The whole state is one word, so that each edge is one compare-and-swap and the winner of an edge
+// alone reports it. The zero word is closed without a failure, which is the fast path of admits and
+// tryAdmit. All methods may be called from any goroutine and do not block.
+//
+//	63                   16 15        14       13          8 7        0
+//	│ until, ms monotonic  │ half-open│bypassed│  ejections  │ failures │
 type circuit struct {
 	word           atomic.Uint64
-	openedAt       atomic.Int64           // when it opened last, by monotonic time
-	totalEjections atomic.Uint64          // so far
-	lastFailure    atomic.Pointer[string] // the last that was counted
+	openedAt       atomic.Int64 // when it opened last, monotonic
+	totalEjections atomic.Uint64
+	lastFailure    atomic.Pointer[error]
 }
 
-// standing is a circuit's word, unpacked.
+// A circuitState is a circuit's word, unpacked.
 type circuitState struct {
-	until              int64 // zero while closed
+	until              int64 // end of the open time in monotonic milliseconds; zero while closed
 	halfOpen, bypassed bool
-	ejections          uint // ejections since it was closed last
-	failures           uint // in a row, while closed
+	ejections          uint // since the circuit was closed last
+	failures           uint // consecutive, while closed
 }
 
 func (s circuitState) pack() uint64 {
@@ -69,36 +75,32 @@ func unpackCircuit(w uint64) circuitState {
 
 func (s circuitState) isOpen() bool { return s.until != 0 }
 
-// due reports whether an open circuit's time is over.
+// expired reports whether an open circuit's time is over, so that it admits a trial request.
 func (s circuitState) expired() bool { return monotonic().Milliseconds() >= s.until }
 
-// ends returns the word's form of the time that is d from now.
+// deadlineAfter returns the value of circuitState.until for a time d from now.
 func deadlineAfter(d time.Duration) int64 { return (monotonic() + d).Milliseconds() }
 
-// ejected is for how long the circuit was opened last.
+// ejectionTime returns how long the circuit stays open after its latest ejection.
 func (s circuitState) ejectionTime() time.Duration {
 	d := baseEjectionTime
-	for n := uint(1); n < s.ejections; n++ {
-		if d *= 2; d >= maxEjectionTime {
-			return maxEjectionTime
-		}
+	for n := uint(1); n < s.ejections && d < maxEjectionTime; n++ {
+		d *= 2
 	}
-	return d
+	return min(d, maxEjectionTime)
 }
 
 func (c *circuit) state() circuitState { return unpackCircuit(c.word.Load()) }
 
-// admits reports whether a request would be let in.
+// admits reports whether tryAdmit would admit a request now. It changes nothing.
 func (c *circuit) admits() bool {
-	w := c.word.Load()
-	if w>>16 == 0 {
-		return true
-	}
-	s := unpackCircuit(w)
-	return s.bypassed || s.expired()
+	s := c.state()
+	return !s.isOpen() || s.bypassed || s.expired()
 }
 
-// enter lets a request in, perhaps as a trial.
+// tryAdmit reports whether a request is admitted, and whether it is the trial of a half-open
+// circuit. When the open time is over, exactly one of concurrent callers gets the trial: its
+// compare-and-swap moves the time ahead, and the others find it not yet over.
 func (c *circuit) tryAdmit() (trial, ok bool) {
 	if c.word.Load()>>16 == 0 {
 		return false, true
@@ -114,14 +116,15 @@ func (c *circuit) tryAdmit() (trial, ok bool) {
 	return trial, ok
 }
 
-// succeed records a good response to a request that was let in at that time. It reports whether that has closed
-// the circuit: what was sent before it opened says nothing of now.
-func (c *circuit) recordSuccess(since time.Duration) (closed bool) {
+// recordSuccess records a good response to a request that was admitted at the given time, and
+// reports whether the circuit was closed by it. A request that was admitted before the circuit
+// opened does not close it: its success says nothing about the time since.
+func (c *circuit) recordSuccess(admitted time.Duration) (closed bool) {
 	if c.word.Load() == 0 {
 		return false
 	}
 	c.transition(func(s circuitState) circuitState {
-		if closed = s.isOpen(); closed && int64(since) < c.openedAt.Load() {
+		if closed = s.isOpen(); closed && int64(admitted) < c.openedAt.Load() {
 			closed = false
 			return s
 		}
@@ -130,18 +133,19 @@ func (c *circuit) recordSuccess(since time.Duration) (closed bool) {
 	return closed
 }
 
-// fail records a failure of a request that was let in at that time. It returns for how long that has opened
-// the circuit; zero if it has not.
-func (c *circuit) recordFailure(since time.Duration, why error) (ejected time.Duration) {
-	text := why.Error()
-	c.lastFailure.Store(&text)
+// recordFailure records the failure of a request that was admitted at the given time. It returns
+// how long the replica is ejected if this failure opened the circuit, and zero if it did not. Of
+// failures that race, one opens the circuit. While the circuit is open, only the failure of a
+// request that was admitted since then counts, and only when it is half-open.
+func (c *circuit) recordFailure(admitted time.Duration, cause error) (ejected time.Duration) {
+	c.lastFailure.Store(&cause)
 	c.transition(func(s circuitState) circuitState {
 		ejected = 0
 		switch {
 		case !s.isOpen() && s.failures+1 < maxFailures:
 			s.failures++
 			return s
-		case s.isOpen() && (!s.halfOpen || int64(since) < c.openedAt.Load()):
+		case s.isOpen() && (!s.halfOpen || int64(admitted) < c.openedAt.Load()):
 			return s
 		}
 		next := circuitState{ejections: min(s.ejections+1, 16), bypassed: s.bypassed}
@@ -156,15 +160,17 @@ func (c *circuit) recordFailure(since time.Duration, why error) (ejected time.Du
 	return ejected
 }
 
-// spare sets whether the circuit lets requests in though it is open.
-func (c *circuit) setBypass(spared bool) {
+// setBypass sets whether the circuit admits every request although it is open. A closed circuit
+// cannot be bypassed, so the next ejection starts without a bypass.
+func (c *circuit) setBypass(bypassed bool) {
 	c.transition(func(s circuitState) circuitState {
-		s.bypassed = spared && s.isOpen()
+		s.bypassed = bypassed && s.isOpen()
 		return s
 	})
 }
 
-// edge is the one place where the word changes.
+// transition is the only function that writes the word. It calls next again after losing a race,
+// so next must derive everything, its captured results too, from the state that it is given.
 func (c *circuit) transition(next func(circuitState) circuitState) {
 	for {
 		w := c.word.Load()

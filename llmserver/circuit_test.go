@@ -220,7 +220,7 @@ func TestOnlyTheReplicasOwnFailuresEjectIt(t *testing.T) {
 				if r.Available() == row.ejected {
 					t.Errorf("available: %t", r.Available())
 				}
-				if row.ejected && (changes.Load() != 1 || r.Ejections() != 1 || r.State() != "ejected" || !strings.HasPrefix(r.DownReason(), "ejected, ")) {
+				if row.ejected && (changes.Load() != 1 || r.Ejections() != 1 || r.State() != "ejected" || !strings.HasPrefix(r.DownReason(), "ejected: ")) {
 					t.Errorf("%d changes, %d ejections, it is %s and said %q", changes.Load(), r.Ejections(), r.State(), r.DownReason())
 				}
 			})

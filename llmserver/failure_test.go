@@ -35,7 +35,7 @@ func TestProgressFailureTellsWhatMayBeSentAgain(t *testing.T) {
 		"silent, used before":              {Progress{Connected: true, Reused: true}, 0, silent, []error{ErrTimeout}, ""},
 		"some of the response":             {Progress{Connected: true, Answered: true}, 0, reset, []error{ErrNotHTTP}, ""},
 		"some of it, on one used before":   {Progress{Connected: true, Reused: true, Answered: true}, 0, reset, []error{ErrNotHTTP}, ""},
-		"some of it, and silent from then": {Progress{Connected: true, Answered: true}, 0, silent, []error{ErrNotHTTP}, "the answer is not HTTP: timed out"},
+		"some of it, and silent from then": {Progress{Connected: true, Answered: true}, 0, silent, []error{ErrNotHTTP}, "invalid HTTP response: timed out"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -127,7 +127,7 @@ func TestADownReplicaIsProbedWithGrowingGaps(t *testing.T) {
 }
 
 func TestProbesAloneSetAReplicaAsideOnlyAfterThreeFailuresInARow(t *testing.T) {
-	for name, failure := range map[string]error{"a 5xx": errors.New("its /health answered 500"), "refused": ErrNoConnection} {
+	for name, failure := range map[string]error{"a 5xx": errors.New("/health returned 500"), "refused": ErrNoConnection} {
 		t.Run(name, func(t *testing.T) {
 			var answers = []error{failure, failure, nil, failure, failure, nil, failure, failure, failure}
 			probes := 0
@@ -162,7 +162,7 @@ func TestReplicaIsDownAfterItsFirstLateProbeIfNothingElseCame(t *testing.T) {
 		if n := <-setAside; n != 1 || r.Available() {
 			t.Errorf("available %t after %d probes; want false, 1", r.Available(), n)
 		}
-		if r.DownReason() != "its health check was not answered in time" {
+		if r.DownReason() != "health check timed out" {
 			t.Errorf("it says %q", r.DownReason())
 		}
 	})

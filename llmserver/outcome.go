@@ -7,30 +7,34 @@ import (
 	"time"
 )
 
-// This file is where what requests say of a replica becomes its standing.
+// This file turns the outcomes of requests into the state of their replica.
 //
-// Certain at once, and down until a probe has reached it: no connection, draining, a reservation
-// without a clear answer. Down is counted as a failure too, once each time, so that a replica which
-// answers its probes and nothing else is ejected in the end.
+// Down at once, until a probe succeeds: no connection, draining, a reservation whose outcome is
+// unknown. Each time a replica goes down counts as one failure too, so that a replica which answers
+// probes and nothing else is ejected in the end.
 //
-// Counted, and ejected after so many in a row: a connection that broke before the first byte or was
-// given up for its silence, an answer that is not HTTP, a 502, 503 or 504 that is no refusal, and
-// silence that others have not, see Abandoned.
+// Counted by the circuit, which ejects after maxFailures in a row: a connection that broke before
+// the first byte or timed out, an invalid HTTP response, a 502, 503 or 504 that is no refusal, and
+// silence while siblings respond (see Abandoned).
 //
-// A good answer clears the count. All else says nothing: 4xx and 500, which requests bring about
-// themselves (a prompt that is too long); refusals; an old connection that broke; whatever ends
-// because the client went away; and ErrExhausted, which is this process's own fault.
+// A good response resets the count. Everything else is inconclusive: 4xx and 500, which a request
+// may cause itself (a prompt that is too long); refusals; stale connections; requests that end
+// because the client disconnected; and ErrExhausted, which is this process's own fault.
 
-// suspiciousSilence is how long a replica must have sent nothing for that to count against it, and how far apart such
-// counts are: a client that gives up many requests at once is one sign, not many.
-const suspiciousSilence = 2 * time.Second
+// silenceWindow is how long a replica must have sent nothing for the silence to count against it.
+// It is also the minimum time between two such failures: a client that abandons many requests at
+// once shows one silence, not many.
+const silenceWindow = 2 * time.Second
 
-// failed records why a request, or its reservation, came to nothing.
+// recordFailure records why a request in s, or its reservation, failed. Errors that are not the
+// replica's fault are ignored.
 func (r *Replica) recordFailure(s *Slot, err error) {
 	switch {
 	case errors.Is(err, ErrExhausted):
 		r.reportExhausted(err)
 	case errors.Is(err, ErrNoConnection), errors.Is(err, errUnclear):
+		// Many requests may meet the same outage. Only the one that marks the replica down counts;
+		// in an open circuit every one does, since it may be the trial.
 		if r.markDown(err) || r.circuit.state().isOpen() {
 			r.countFailure(s, err)
 		}
@@ -43,32 +47,30 @@ func (r *Replica) recordFailure(s *Slot, err error) {
 	}
 }
 
-// exhausted reports that this process could not connect for want of its own resources. Nothing is
-// learned about the replica.
+// reportExhausted reports that this process lacked the resources for a connection. The event says
+// nothing about the replica.
 func (r *Replica) reportExhausted(err error) {
 	if r.events.Exhausted != nil {
 		r.events.Exhausted(err)
 	}
 }
 
-// count counts a failure against the replica, once for each slot.
+// countFailure counts a failure against the replica, at most once per slot. If the circuit opens,
+// the observer is notified now and when the open time is over, since a waiter may use the replica
+// again then. A notification that comes late, or after the replica was removed, is harmless.
 func (r *Replica) countFailure(s *Slot, err error) {
 	if s.failureCounted {
 		return
 	}
 	s.failureCounted = true
-	ejected := r.circuit.recordFailure(s.reservedAt, err)
-	if ejected == 0 {
-		return
+	if ejected := r.circuit.recordFailure(s.reservedAt, err); ejected > 0 {
+		time.AfterFunc(ejected, r.health.notify)
+		r.health.notify()
 	}
-	// Who waits can use the replica again when its time is over. Being late, or after the replica
-	// has gone, does no harm.
-	time.AfterFunc(ejected, r.health.notify)
-	r.health.notify()
 }
 
-// enter reports whether the circuit lets a request in. Who waits may use the replica again if the verdict on a
-// trial does not come in time.
+// passCircuit reports whether the circuit admits a request. If the request is a trial, the observer
+// is notified after trialTimeout: without an outcome until then, the circuit admits another one.
 func (r *Replica) passCircuit() bool {
 	trial, ok := r.circuit.tryAdmit()
 	if trial {
@@ -77,58 +79,69 @@ func (r *Replica) passCircuit() bool {
 	return ok
 }
 
-// listen has the bytes of a response counted, and the first of a good one close the circuit.
+// observeBody wraps the response body so that its reads are counted and the first byte of a good
+// response closes the circuit.
 func (r *Replica) observeBody(s *Slot, resp *http.Response) {
-	s.body = slotBody{ReadCloser: resp.Body, slot: s, good: resp.StatusCode < http.StatusBadRequest}
+	s.body = slotBody{ReadCloser: resp.Body, slot: s, pending: resp.StatusCode < http.StatusBadRequest}
 	resp.Body = &s.body
 }
 
-// slotBody is the body of a response in a slot. Its end without any byte says nothing: a stream may
-// end so because its process died.
+// A slotBody is the body of a response in a slot. One goroutine reads it. Its end without any byte
+// is inconclusive: a stream ends that way too if the engine's process dies.
 type slotBody struct {
 	io.ReadCloser
-	slot *Slot
-	good bool // and no byte of it has been seen yet
+	slot    *Slot
+	pending bool // a good response of which no byte was read yet
 }
 
 func (b *slotBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if n > 0 {
-		r := b.slot.replica
-		r.health.bodyReads.Add(1)
-		if b.good {
-			b.good = false
-			r.health.lastResponse.Store(int64(monotonic()))
-			if r.circuit.recordSuccess(b.slot.reservedAt) {
-				r.markRecovered()
-				r.health.notify()
-			}
+		b.slot.replica.health.bodyReads.Add(1)
+		if b.pending {
+			b.pending = false
+			b.slot.onFirstByte()
 		}
 	}
 	return n, err
 }
 
-// Abandoned records that the request in the slot was given up, by its client or for lack of time. That counts
-// against the replica if it has sent no byte of a body to anybody since it got the request, for 2 s or more, while one of
-// its siblings began one: then it hangs, and its clients leave before anything else fails. Headers say nothing; engines send
-// that of a stream before they begin to work. It is for streams: what is not streamed is silent until it is complete.
+// onFirstByte records the first byte of a good response. It closes the circuit if the request was
+// admitted after the circuit opened.
+func (s *Slot) onFirstByte() {
+	r := s.replica
+	r.health.lastResponse.Store(int64(monotonic()))
+	if r.circuit.recordSuccess(s.reservedAt) {
+		r.markRecovered()
+		r.health.notify()
+	}
+}
+
+// Abandoned records that the slot's request was given up, by its client or by a timeout. It counts
+// as ErrSilent if the replica has sent no byte of any response body since the request was sent, for
+// 2 s or more, while one of the siblings began a response: the replica hangs, and its clients leave
+// before anything else fails. Response headers prove nothing, since engines send the header of a
+// stream before they start to work.
+//
+// Abandoned is for streams only; other responses are silent until they are complete.
 func (s *Slot) Abandoned(siblings []*Replica) {
 	r, now := s.replica, monotonic()
-	if s.sentAt == 0 || now-s.sentAt < suspiciousSilence || r.health.bodyReads.Load() != s.readsAtSend {
+	if s.sentAt == 0 || now-s.sentAt < silenceWindow || r.health.bodyReads.Load() != s.readsAtSend {
 		return
 	}
 	for _, other := range siblings {
 		if other == r || time.Duration(other.health.lastResponse.Load()) <= s.sentAt {
 			continue
 		}
+		// The compare-and-swap picks one of the requests that report the same silence at once.
 		last := r.health.lastSilence.Load()
-		if now-time.Duration(last) >= suspiciousSilence && r.health.lastSilence.CompareAndSwap(last, int64(now)) {
+		if now-time.Duration(last) >= silenceWindow && r.health.lastSilence.CompareAndSwap(last, int64(now)) {
 			r.recordFailure(s, ErrSilent)
 		}
 		return
 	}
 }
 
-// ReportFailure hears why the request in the slot came to nothing after its answer had begun to come. What
-// is not the replica's fault is ignored, so whoever blames need not tell.
+// ReportFailure records why the request in the slot failed after its response had begun. Errors
+// that are not the replica's fault are ignored, so callers may pass any error.
 func (s *Slot) ReportFailure(err error) { s.replica.recordFailure(s, err) }

@@ -37,7 +37,7 @@ func TestProbesInARowAreCountedByWhatTheySay(t *testing.T) {
 					r.health.bodyReads.Add(1)
 					return lateProbe(ctx)
 				default:
-					return errors.New("its /health answered 500")
+					return errors.New("/health returned 500")
 				}
 			}
 			synctest.Test(t, func(t *testing.T) {
