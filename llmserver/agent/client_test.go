@@ -235,7 +235,7 @@ func TestAControlCallEndsTwoSecondsAfterItsWait(t *testing.T) {
 	})
 	began, wait := time.Now(), 100*time.Millisecond
 	_, err := dial(t, url, "").Reserve(t.Context(), uuid.New(), wait)
-	if err != errAgentLate || llmserver.Refused(err) { // clients may read it
+	if err != errAgentTimeout || llmserver.Refused(err) { // clients may read it
 		t.Errorf("Reserve = %v", err)
 	}
 	const twoSeconds, busyMachine = 2 * time.Second, 5 * time.Second

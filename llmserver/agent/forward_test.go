@@ -62,7 +62,7 @@ func TestEngineThatCannotBeReachedIsLoggedOnce(t *testing.T) {
 	for range 5 {
 		s.chat("")
 	}
-	if strings.Count(log.String(), "the engine is reached again") != 1 || strings.Count(log.String(), "\n") != 2 {
+	if strings.Count(log.String(), "engine reachable again") != 1 || strings.Count(log.String(), "\n") != 2 {
 		t.Errorf("after the outage the log says %q", log.String())
 	}
 }

@@ -6,13 +6,13 @@ import (
 	"berth/llmserver"
 )
 
-// spent remembers tokens for at least MaxLease, longer than a call about one of
-// them can be on its way. It keeps two generations of that age and drops the
-// older as a whole when a token comes, so that forgetting costs nothing per
-// token. The zero value is ready.
+// A tombstones set remembers spent tokens for at least MaxLease, which is longer than a call about
+// one of them can be in transit. It keeps two generations of that age and drops the older one as a
+// whole on an insert, so expiry costs nothing per token and needs no timer. The zero value is ready
+// for use; the table's mutex guards it.
 type tombstones struct {
 	recent, old map[llmserver.Token]struct{}
-	rotatedAt   time.Time // when young was begun
+	rotatedAt   time.Time // when recent was begun
 }
 
 func (s *tombstones) insert(t llmserver.Token) {
@@ -23,9 +23,7 @@ func (s *tombstones) insert(t llmserver.Token) {
 }
 
 func (s *tombstones) contains(t llmserver.Token) bool {
-	if _, ok := s.recent[t]; ok {
-		return true
-	}
-	_, ok := s.old[t]
-	return ok
+	_, recent := s.recent[t]
+	_, old := s.old[t]
+	return recent || old
 }
