@@ -7,10 +7,10 @@ import (
 	openai "github.com/sashabaranov/go-openai"
 )
 
-// created is the time of every answer: a clock would make equal answers differ.
+// created is the time of every response. A clock would make equal responses differ.
 const created = 1700000000
 
-// The arguments of a tool call are a JSON object around the words, whatever their number.
+// The arguments of a tool call are these texts around the words, a JSON object for any number of words.
 const (
 	toolArgsPrefix = `{"input":"`
 	toolArgsSuffix = `"}`
@@ -18,8 +18,8 @@ const (
 
 const doneEvent = "data: [DONE]\n\n"
 
-// A script is the answer to a task, known before its time has come. Streams are put together from rendered pieces,
-// since hundreds of them grow by a chunk in every step.
+// A completion is the response to a task, which is known in advance. Streams are assembled from
+// rendered pieces, because hundreds of them may grow by a chunk in every step.
 type completion struct {
 	task    *task
 	id      string
@@ -27,6 +27,7 @@ type completion struct {
 	choices []choice
 }
 
+// A choice is one element of a response's choices, as rendered pieces.
 type choice struct {
 	seed      uint64
 	preambles []string // whole chunks before the first token
@@ -43,66 +44,66 @@ func newCompletion(t *task) *completion {
 	s.prefix = `data: {"id":` + quote(s.id) + `,"object":` + quote(object) +
 		`,"created":` + strconv.Itoa(created) + `,"model":` + quote(t.model) + `,"choices":[`
 	for p := range t.prompts {
-		for a := range t.answers {
+		for a := range t.choices {
 			s.choices = append(s.choices, s.newChoice(len(s.choices), t.choiceSeed(p, a)))
 		}
 	}
 	return s
 }
 
-func (s *completion) newChoice(index int, voice uint64) choice {
+func (s *completion) newChoice(index int, seed uint64) choice {
 	const reason = `,"logprobs":null,"finish_reason":`
 	const unfinished = reason + "null}]}\n\n"
 	head := s.prefix + `{"index":` + strconv.Itoa(index) + `,`
 	switch {
 	case !s.task.chat:
-		return choice{seed: voice, before: head + `"text":"`, after: `"` + reason}
+		return choice{seed: seed, before: head + `"text":"`, after: `"` + reason}
 	case s.task.tool == "":
 		role := head + `"delta":{"role":"assistant","content":""}` + unfinished
-		return choice{voice, []string{role}, head + `"delta":{"content":"`, `"}` + reason}
+		return choice{seed, []string{role}, head + `"delta":{"content":"`, `"}` + reason}
 	default:
 		const call = `"delta":{"tool_calls":[{"index":0,`
 		role := head + `"delta":{"role":"assistant","content":null}` + unfinished
-		name := head + call + `"id":` + quote(callID(voice)) + `,"type":"function","function":{"name":` +
+		name := head + call + `"id":` + quote(callID(seed)) + `,"type":"function","function":{"name":` +
 			quote(s.task.tool) + `,"arguments":""}}]}` + unfinished
-		return choice{voice, []string{role, name}, head + call + `"function":{"arguments":"`, `"}}]}` + reason}
+		return choice{seed, []string{role, name}, head + call + `"function":{"arguments":"`, `"}}]}` + reason}
 	}
 }
 
-// chunk appends the event with the k-th token of a choice; the last one carries the finish reason.
+// appendChunk appends the event with the k-th token of a choice. The last one carries the finish reason.
 func (s *completion) appendChunk(event []byte, c *choice, k int) []byte {
 	event = append(event, c.before...)
 	if s.task.tool != "" && k == 0 {
 		event = append(event, escape(toolArgsPrefix)...)
 	}
 	event = append(event, word(c.seed, k)...)
-	if k < s.task.limit-1 {
+	if k < s.task.maxTokens-1 {
 		return append(append(event, c.after...), "null}]}\n\n"...)
 	}
 	if s.task.tool != "" {
 		event = append(event, escape(toolArgsSuffix)...)
 	}
-	return append(append(append(event, c.after...), quote(s.task.finish)...), `,"stop_reason":null}]}`+"\n\n"...)
+	return append(append(append(event, c.after...), quote(s.task.finishReason)...), `,"stop_reason":null}]}`+"\n\n"...)
 }
 
-// usageChunk is the event that stream_options.include_usage asks for.
+// usageEvent returns the event that stream_options.include_usage requests.
 func (s *completion) usageEvent(usage openai.Usage) []byte {
 	return append(append(append([]byte(s.prefix), `],"usage":`...), mustEncode(usage)...), "}\n\n"...)
 }
 
-// events is the number of events of the whole stream.
+// eventCount returns the number of events of the whole stream.
 func (s *completion) eventCount() int {
 	n := 1
 	if s.task.includeUsage {
 		n++
 	}
 	for _, c := range s.choices {
-		n += len(c.preambles) + s.task.limit
+		n += len(c.preambles) + s.task.maxTokens
 	}
 	return n
 }
 
-// whole is the answer in one piece.
+// render returns the response that is not streamed.
 func (s *completion) render(usage openai.Usage) []byte {
 	type message struct {
 		Role      string            `json:"role"`
@@ -119,7 +120,7 @@ func (s *completion) render(usage openai.Usage) []byte {
 	}
 	bodies := make([]body, len(s.choices))
 	for i, c := range s.choices {
-		b := body{Index: i, FinishReason: s.task.finish}
+		b := body{Index: i, FinishReason: s.task.finishReason}
 		text := s.choiceText(c.seed)
 		switch {
 		case !s.task.chat:
@@ -148,25 +149,25 @@ func (s *completion) render(usage openai.Usage) []byte {
 	}{s.id, object, created, s.task.model, bodies, usage})
 }
 
-func (s *completion) choiceText(voice uint64) string {
-	text := make([]byte, 0, 4*s.task.limit)
-	for k := range s.task.limit {
-		text = append(text, word(voice, k)...)
+func (s *completion) choiceText(seed uint64) string {
+	text := make([]byte, 0, 4*s.task.maxTokens)
+	for k := range s.task.maxTokens {
+		text = append(text, word(seed, k)...)
 	}
 	return string(text)
 }
 
-func callID(voice uint64) string { return "call-" + strconv.FormatUint(voice, 16) }
+func callID(seed uint64) string { return "call-" + strconv.FormatUint(seed, 16) }
 
 func quote(text string) string { return string(mustEncode(text)) }
 
-// escape renders text for the inside of a JSON string.
+// escape returns text as the inside of a JSON string.
 func escape(text string) string {
 	quoted := quote(text)
 	return quoted[1 : len(quoted)-1]
 }
 
-// encode renders what cannot fail to be JSON.
+// mustEncode returns value as JSON. The encoding of the types of this package cannot fail.
 func mustEncode(value any) []byte {
 	data, err := json.Marshal(value)
 	if err != nil {

@@ -14,7 +14,8 @@ const (
 	maxDimensions     = 4096
 )
 
-// An embedding asks for a vector per prompt: its task has prompts to compute and no answer to generate.
+// An embedding is a request for one vector per prompt: its task has prompts to compute and no tokens to
+// generate.
 type embedding struct {
 	*task
 	dimensions int
@@ -35,7 +36,7 @@ func parseEmbedding(body []byte) (*embedding, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &task{model: in.Model, answers: 1, finish: string(openai.FinishReasonStop)}
+	t := &task{model: in.Model, choices: 1, finishReason: string(openai.FinishReasonStop)}
 	e := &embedding{task: t.setPrompts(prompts...), dimensions: defaultDimensions}
 	if in.Dimensions != nil {
 		e.dimensions = *in.Dimensions
@@ -81,12 +82,12 @@ func (e *embedding) render(usage openai.Usage) []byte {
 	}{"embd-" + e.id(), "list", created, e.model, items, usage})
 }
 
-// vector is a point of the unit sphere.
-func (e *embedding) unitVector(voice uint64) []float32 {
+// unitVector returns a vector of length 1 that depends on the seed.
+func (e *embedding) unitVector(seed uint64) []float32 {
 	vector := make([]float32, e.dimensions)
 	square := 0.0
 	for i := range vector {
-		x := float64(mix(voice+uint64(i))>>11)/(1<<52) - 1
+		x := float64(mix(seed+uint64(i))>>11)/(1<<52) - 1
 		vector[i] = float32(x)
 		square += x * x
 	}

@@ -6,13 +6,13 @@ import (
 	"net/http"
 )
 
-// Handler serves the engine:
+// Handler returns the HTTP handler of the engine:
 //
 //	POST /v1/chat/completions, /v1/completions, /v1/embeddings
 //	GET  /v1/models, /health, /metrics
-//	GET  /simulated/stats      Stats
-//	POST /simulated/faults     SetFaults; unknown fields are an error
-//	POST /simulated/reset      Reset
+//	GET  /simulated/stats      returns Stats
+//	POST /simulated/faults     calls SetFaults; unknown fields are an error
+//	POST /simulated/reset      calls Reset
 func (e *Engine) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("POST /v1/chat/completions", e.accounted(generate(parseChat)))
@@ -33,15 +33,16 @@ func (e *Engine) Handler() http.Handler {
 	})
 }
 
-// counted counts a request in, has it answered, and sees that it is counted out on every way.
-func (e *Engine) accounted(answer func(x *inference, body []byte) error) http.HandlerFunc {
+// accounted wraps handle so that each request is counted when it arrives and, on every path, when it
+// ends.
+func (e *Engine) accounted(handle func(x *inference, body []byte) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		x := &inference{engine: e, w: w, r: r}
-		x.faults, x.replaced = e.faults.takeHit()
+		x.faults, x.faultsReplaced = e.faults.takeHit()
 		switch {
 		case x.faults.Status != 0:
 			e.counts.countRefused()
-			x.readBody() // a refusal is to be read, so the request is taken off the connection first
+			x.readBody() // otherwise net/http may close the connection before the client reads the refusal
 			writeFaultRefusal(w, x.faults)
 			return
 		case !e.counts.admit(e.config.MaxOngoing):
@@ -55,7 +56,7 @@ func (e *Engine) accounted(answer func(x *inference, body []byte) error) http.Ha
 			err = x.waitWhileHung()
 		}
 		if err == nil {
-			err = answer(x, body)
+			err = handle(x, body)
 		}
 		if err != nil {
 			x.writeFailure(err)
@@ -91,7 +92,8 @@ func embed(x *inference, body []byte) error {
 	return x.sendWhole(e.render)
 }
 
-// fail ends an exchange that has no whole answer: with an error if nothing has been sent, else with a broken connection.
+// writeFailure ends a request without a complete response: with an error if nothing was sent yet,
+// otherwise by breaking the connection.
 func (x *inference) writeFailure(err error) {
 	if errors.Is(err, errCutByFault) {
 		return

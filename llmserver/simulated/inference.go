@@ -12,40 +12,42 @@ import (
 
 const maxBody = 64 << 20
 
-// errCut says that a fault has ended the answer.
-var errCutByFault = errors.New("answer cut by a fault")
+// errCutByFault is returned after a fault has ended the response.
+var errCutByFault = errors.New("response cut by a fault")
 
-// An exchange is one request for work, from its arrival to its last byte. It belongs to the handler's goroutine.
+// An inference is one inference request, from its arrival to the last byte of the response. It belongs
+// to the handler's goroutine.
 type inference struct {
-	engine   *Engine
-	w        http.ResponseWriter
-	r        *http.Request
-	faults   Faults
-	replaced <-chan struct{} // closed when the faults have been replaced
-	task     *task           // nil until the body is understood
-	job      *job            // nil until the batch has it
-	events   int             // sent
-	finished bool
+	engine         *Engine
+	w              http.ResponseWriter
+	r              *http.Request
+	faults         Faults
+	faultsReplaced <-chan struct{} // closed when the faults have been replaced
+	task           *task           // nil until the body is understood
+	job            *job            // nil until the batch has it
+	events         int             // sent
+	finished       bool
 }
 
-// leave counts the exchange out, the first time it is called. It comes before the write that completes an answer: whoever has
-// read the answer to its end, and whoever follows in that place, finds it gone.
-func (x *inference) finish(f outcome) {
+// finish counts the end of the request; later calls do nothing. It is called before the write that
+// completes the response, so that a client that has read the end of its response, or that takes the
+// place of this request, does not find it in flight.
+func (x *inference) finish(o outcome) {
 	if x.finished {
 		return
 	}
 	x.finished = true
 	switch {
 	case x.job == nil:
-		x.engine.counts.finish(f, "", 0, 0)
-	case f == completed:
-		x.engine.counts.finish(f, x.task.finish, len(x.task.prompts), 0)
+		x.engine.counts.finish(o, "", 0, 0)
+	case o == completed:
+		x.engine.counts.finish(o, x.task.finishReason, len(x.task.prompts), 0)
 	default:
-		x.engine.counts.finish(f, "abort", len(x.task.prompts), x.job.cancelRemaining())
+		x.engine.counts.finish(o, "abort", len(x.task.prompts), x.job.cancelRemaining())
 	}
 }
 
-// receive reads the body to its end, without which a server does not notice that a client has gone.
+// readBody reads the body to its end. Before that, net/http does not notice a disconnect.
 func (x *inference) readBody() ([]byte, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(x.w, x.r.Body, maxBody))
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
@@ -54,13 +56,13 @@ func (x *inference) readBody() ([]byte, error) {
 	return body, err
 }
 
-// hang holds the request as long as its faults say so.
+// waitWhileHung holds the request while its faults say so.
 func (x *inference) waitWhileHung() error {
 	if !x.faults.Hang {
 		return nil
 	}
 	select {
-	case <-x.replaced:
+	case <-x.faultsReplaced:
 		return nil
 	case <-x.r.Context().Done():
 		return x.r.Context().Err()
@@ -69,7 +71,7 @@ func (x *inference) waitWhileHung() error {
 	}
 }
 
-// start hands the task to the batch.
+// submit adds the task to the batch.
 func (x *inference) submit(t *task) (err error) {
 	if t.model == "" {
 		t.model = x.engine.config.Model
@@ -78,9 +80,9 @@ func (x *inference) submit(t *task) (err error) {
 		return &apiError{http.StatusNotFound, "NotFoundError", "The model `" + t.model + "` does not exist."}
 	}
 	for _, prompt := range t.prompts {
-		if room := x.engine.config.KVCacheTokens; len(prompt)+t.answers*t.limit > room {
-			return badRequest("This model's maximum context length is %d tokens. However, you requested %d tokens (%d in the prompt, %d in the answers).",
-				room, len(prompt)+t.answers*t.limit, len(prompt), t.answers*t.limit)
+		if room := x.engine.config.KVCacheTokens; len(prompt)+t.choices*t.maxTokens > room {
+			return badRequest("This model's maximum context length is %d tokens. However, you requested %d tokens (%d in the prompt, %d in the choices).",
+				room, len(prompt)+t.choices*t.maxTokens, len(prompt), t.choices*t.maxTokens)
 		}
 	}
 	x.task = t
@@ -91,7 +93,7 @@ func (x *inference) submit(t *task) (err error) {
 	return err
 }
 
-// usage is settled when every prompt has been computed.
+// usage returns the usage object, which is final when every prompt has been computed.
 func (x *inference) usage() openai.Usage {
 	u := openai.Usage{PromptTokensDetails: &openai.PromptTokensDetails{}}
 	for _, s := range x.job.sequences {
@@ -103,9 +105,9 @@ func (x *inference) usage() openai.Usage {
 	return u
 }
 
-// whole waits for every token and sends the answer in one piece.
+// sendWhole waits for every token and sends the response in one piece.
 func (x *inference) sendWhole(render func(openai.Usage) []byte) error {
-	if _, err := x.job.waitForTokens(x.r.Context(), x.task.limit-1); err != nil {
+	if _, err := x.job.waitForTokens(x.r.Context(), x.task.maxTokens-1); err != nil {
 		return err
 	}
 	body := render(x.usage())
@@ -126,12 +128,12 @@ func (x *inference) sendWhole(render func(openai.Usage) []byte) error {
 	return x.cutResponse()
 }
 
-// stream sends the tokens as they come, each event in one write.
+// sendStream sends the tokens as they are generated, each event in one write.
 func (x *inference) sendStream(s *completion) error {
 	x.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 	complete := x.faults.Cut == "" || x.faults.CutAfter >= s.eventCount()
 	var event []byte
-	for k := 0; k < s.task.limit; k++ {
+	for k := 0; k < s.task.maxTokens; k++ {
 		if _, err := x.job.waitForTokens(x.r.Context(), k); err != nil {
 			return err
 		}
@@ -140,7 +142,7 @@ func (x *inference) sendStream(s *completion) error {
 				return err
 			}
 		}
-		if k == s.task.limit-1 && complete {
+		if k == s.task.maxTokens-1 && complete {
 			x.finish(completed)
 		}
 		for i := range s.choices {
@@ -158,7 +160,7 @@ func (x *inference) sendStream(s *completion) error {
 	return x.sendEvent([]byte(doneEvent))
 }
 
-// open sends what comes before the first token.
+// sendPreambles sends the events before the first token.
 func (x *inference) sendPreambles(s *completion) error {
 	for _, c := range s.choices {
 		for _, event := range c.preambles {
@@ -181,7 +183,8 @@ func (x *inference) sendEvent(event []byte) error {
 	return http.NewResponseController(x.w).Flush()
 }
 
-// cut ends the answer as its fault says. It returns errCut where the connection's end is not left to net/http.
+// cutResponse ends the response as its fault says. It returns errCutByFault, or panics to make net/http
+// abort the connection.
 func (x *inference) cutResponse() error {
 	x.finish(aborted)
 	if x.faults.Cut == CutReset {

@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// serveMetrics writes the readings of this moment in Prometheus' text format, under vLLM's names.
+// serveMetrics writes the current metrics in Prometheus' text format, under vLLM's names.
 func (e *Engine) serveMetrics(w http.ResponseWriter, _ *http.Request) {
 	var running, waiting int
 	var used float64
@@ -47,7 +47,7 @@ func (e *Engine) serveMetrics(w http.ResponseWriter, _ *http.Request) {
 	w.Write(p.Bytes())
 }
 
-// A page grows by one family after the other, its values under it.
+// A metricsPage is built family by family, each followed by its values.
 type metricsPage struct {
 	bytes.Buffer
 	model string

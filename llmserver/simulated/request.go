@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	defaultLimit = 64   // tokens of an answer whose request names no limit
-	maxAnswers   = 128  // n
-	maxPrompts   = 2048 // prompts of one request
+	defaultMaxTokens = 64   // without max_tokens in the request
+	maxChoices       = 128  // n
+	maxPrompts       = 2048 // prompts of one request
 )
 
-// problem is an answer in OpenAI's error form.
+// An apiError is a response in OpenAI's error format.
 type apiError struct {
 	status  int
 	kind    string
@@ -31,7 +31,8 @@ func badRequest(format string, args ...any) *apiError {
 	return &apiError{http.StatusBadRequest, "BadRequestError", fmt.Sprintf(format, args...)}
 }
 
-// sampling is what chat and completion bodies share. Fields not named here are tolerated, as engines do.
+// commonFields are the fields that chat and completion bodies share. Unknown fields are ignored, as
+// engines do.
 type commonFields struct {
 	Model         string                `json:"model"`
 	Stream        bool                  `json:"stream"`
@@ -41,21 +42,21 @@ type commonFields struct {
 }
 
 func (s *commonFields) task(limit *int) (*task, error) {
-	t := &task{model: s.Model, stream: s.Stream, answers: 1, limit: defaultLimit, finish: string(openai.FinishReasonStop)}
+	t := &task{model: s.Model, stream: s.Stream, choices: 1, maxTokens: defaultMaxTokens, finishReason: string(openai.FinishReasonStop)}
 	if s.StreamOptions != nil {
 		t.includeUsage = s.StreamOptions.IncludeUsage
 	}
 	if s.N != nil {
-		t.answers = *s.N
+		t.choices = *s.N
 	}
 	if limit != nil {
-		t.limit, t.finish = *limit, string(openai.FinishReasonLength)
+		t.maxTokens, t.finishReason = *limit, string(openai.FinishReasonLength)
 	}
-	if t.answers < 1 || t.answers > maxAnswers {
-		return nil, badRequest("n must be between 1 and %d, got %d.", maxAnswers, t.answers)
+	if t.choices < 1 || t.choices > maxChoices {
+		return nil, badRequest("n must be between 1 and %d, got %d.", maxChoices, t.choices)
 	}
-	if t.limit < 1 || t.limit > 1<<30 {
-		return nil, badRequest("max_tokens must be at least 1 and fit the context, got %d.", t.limit)
+	if t.maxTokens < 1 || t.maxTokens > 1<<30 {
+		return nil, badRequest("max_tokens must be at least 1 and fit the context, got %d.", t.maxTokens)
 	}
 	return t, nil
 }
@@ -106,7 +107,7 @@ func parseChat(body []byte) (*task, error) {
 		return nil, err
 	}
 	if t.tool != "" {
-		t.finish = string(openai.FinishReasonToolCalls)
+		t.finishReason = string(openai.FinishReasonToolCalls)
 	}
 	prompt, err := renderChat(in.Tools, in.Messages)
 	if err != nil {
@@ -121,7 +122,8 @@ type message struct {
 	ToolCalls json.RawMessage `json:"tool_calls"`
 }
 
-// renderChat is the chat template: the tools, then each message after a marker of its role, then the assistant's marker.
+// renderChat applies the chat template: the tools, each message after a marker of its role, then the
+// assistant's marker.
 func renderChat(tools json.RawMessage, messages []message) (tokens []token, err error) {
 	if isPresent(tools) {
 		tokens = tokenize(tokenize(tokens, "<|tools|>"), string(tools))
@@ -138,7 +140,8 @@ func renderChat(tools json.RawMessage, messages []message) (tokens []token, err 
 	return tokenize(tokens, "<|assistant|>"), nil
 }
 
-// renderContent counts a part that is not text (an image, say) as the two tokens that tell it from others.
+// renderContent tokenizes a message's content. A part that is not text, such as an image, becomes two
+// tokens of its hash.
 func renderContent(tokens []token, content json.RawMessage) ([]token, error) {
 	if !isPresent(content) {
 		return tokens, nil
@@ -164,7 +167,7 @@ func renderContent(tokens []token, content json.RawMessage) ([]token, error) {
 	return tokens, nil
 }
 
-// chosenTool is the function that the request insists on calling: the one it names, or for "required" its first.
+// chosenTool returns the function that tool_choice forces: the named one, or the first for "required".
 func chosenTool(tools, choice json.RawMessage) (string, error) {
 	if !isPresent(choice) {
 		return "", nil
@@ -190,10 +193,10 @@ func chosenTool(tools, choice json.RawMessage) (string, error) {
 			return name, nil
 		}
 	}
-	return "", badRequest("tool_choice asks for a function that is not among the tools.")
+	return "", badRequest("tool_choice names a function that is not among the tools.")
 }
 
-// parsePrompts reads a string, a list of strings, a list of token ids, or a list of such lists.
+// parsePrompts parses a string, a list of strings, a list of token IDs, or a list of such lists.
 func parsePrompts(raw json.RawMessage) (prompts [][]token, err error) {
 	const trim = " \t\r\n"
 	inner := bytes.TrimLeft(bytes.TrimPrefix(raw, []byte("[")), trim)
@@ -219,7 +222,7 @@ func parsePrompts(raw json.RawMessage) (prompts [][]token, err error) {
 		return nil, err
 	}
 	if len(prompts) == 0 || len(prompts) > maxPrompts {
-		return nil, badRequest("expected 1 to %d prompts: a string, a list of strings, of token ids or of token id lists.", maxPrompts)
+		return nil, badRequest("expected 1 to %d prompts: a string, a list of strings, of token IDs or of token ID lists.", maxPrompts)
 	}
 	for _, prompt := range prompts {
 		if len(prompt) == 0 {
@@ -240,5 +243,5 @@ func decodeJSON(data []byte, into any) error {
 	return badRequest("invalid JSON: %v", err)
 }
 
-// present tells a value from an absent one and from null.
+// isPresent reports whether a value is neither absent nor null.
 func isPresent(raw json.RawMessage) bool { return len(raw) > 0 && string(raw) != "null" }

@@ -50,13 +50,13 @@ func TestTheLimitAndTheReasonToFinishFollowTheRequest(t *testing.T) {
 		limit  int
 		finish string
 	}{
-		``:                {defaultLimit, "stop"},
+		``:                {defaultMaxTokens, "stop"},
 		`,"max_tokens":7`: {7, "length"},
-		`,"max_tokens":null,"stop":"x","logprobs":null,"temperature":0.5,"metadata":{"a":[1]}`: {defaultLimit, "stop"},
+		`,"max_tokens":null,"stop":"x","logprobs":null,"temperature":0.5,"metadata":{"a":[1]}`: {defaultMaxTokens, "stop"},
 		`,"max_tokens":7,"max_completion_tokens":8`:                                            {8, "length"},
 	} {
 		task, err := parseChat([]byte(`{"messages":[{"role":"user","content":"x","name":null}]` + fields + `}`))
-		if err != nil || task.limit != want.limit || task.finish != want.finish {
+		if err != nil || task.maxTokens != want.limit || task.finishReason != want.finish {
 			t.Errorf("%s: %+v, %v", fields, task, err)
 		}
 	}
@@ -148,10 +148,10 @@ func FuzzARequestIsATaskOrAProblem(f *testing.F) {
 			}
 			return
 		}
-		if len(task.prompts) == 0 || task.answers < 1 || task.limit < 0 {
+		if len(task.prompts) == 0 || task.choices < 1 || task.maxTokens < 0 {
 			t.Fatalf("a task that cannot be done: %+v", task)
 		}
-		task.limit = min(task.limit, 20)
+		task.maxTokens = min(task.maxTokens, 20)
 		for i, s := range task.sequences() {
 			if s.Prompt < 1 || s.Prompt != len(task.prompts[i]) || len(s.Chain) > (s.Prompt+s.Limit)/blockTokens {
 				t.Fatalf("sequence %+v of prompt %v", s, task.prompts[i])

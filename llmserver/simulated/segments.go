@@ -1,56 +1,60 @@
 package simulated
 
-// runs are the known blocks of a cache, as a tree: chains that begin alike share the runs of what is alike.
+// A segmentTree holds the known blocks of a cache as a tree of segments: chains with a common prefix
+// share the segments of that prefix.
 type segmentTree struct {
-	slabs     []*slab     // by place; at place 0 is no run, but the start of every chain and both ends of the idle ones
-	allocated segmentID   // used at least once
-	buckets   []segmentID // of the lists of runs, by first hash; a power of two
-	freeList  segmentID   // the list of runs that are gone
+	slabs     []*slab     // by ID; segment 0 is the root of all chains and both ends of the LRU list
+	allocated segmentID   // IDs used at least once
+	buckets   []segmentID // heads of the hash lists, by first hash; the length is a power of two
+	freeList  segmentID   // linked by hashNext
 	known     int         // blocks
-	idle      int         // of them, those that nobody holds
+	idle      int         // known blocks that no lease holds
 }
 
-// place is where a run lies. Places and no pointers, of which there would be many, are what the garbage collector passes by.
+// A segmentID is the index of a segment. IDs instead of pointers spare the garbage collector the
+// scan of a large cache.
 type segmentID uint32
 
-// run is some blocks that follow each other in a chain and are held by the same leases, so that one look, one pin and one
-// place in the order of eviction do for all of them: prompts share long runs of blocks, and going from place to place is
-// what a cache costs. Whatever comes after a run, another run or the end of a lease, comes after its last block; where
-// something is to come after another one, the run is cut. The run before it in its chain is known as long as it is: whoever
-// holds a run holds that one, too, and gives it back later. It is two cache lines.
+// A segment is a run of consecutive blocks in a chain that the same leases hold. One lookup, one pin
+// and one position in the LRU list serve all of its blocks; prompts share long runs of blocks, and
+// moving from segment to segment is the main cost of a cache.
+//
+// Children and the ends of leases always follow a segment's last block. A segment is split where
+// something else is to follow an earlier one. The parent of a known segment is known: whoever holds
+// a segment holds the parent too, and releases it later. A segment fills two cache lines.
 type segment struct {
 	hashes             [segmentBlocks]uint64
-	blocks             uint32    // how many there are; 0: it is gone
-	pins               uint32    // how many leases hold it
-	parent             segmentID // in its chain
-	lastChild          segmentID // the run that was last found after it, which is where the next prompt mostly goes too; 0: there was none yet
-	hashNext           segmentID // in its list of heads, or of the vacant
-	lruOlder, lruNewer segmentID // among the idle
+	blocks             uint32    // number of hashes; 0 in the free list
+	pins               uint32    // number of leases
+	parent             segmentID // 0 at the start of a chain
+	lastChild          segmentID // the child found last; 0 if there never was one
+	hashNext           segmentID // in the bucket's list or the free list
+	lruOlder, lruNewer segmentID // while idle
 }
 
 const segmentBlocks = 12
 
-// slab is memory for runs. It is taken piece by piece, so that none is copied when there is to be more.
+// A slab is memory for segments. The tree grows slab by slab, so that no segment is copied.
 type slab [64]segment
 
 func newSegmentTree() segmentTree {
 	return segmentTree{slabs: []*slab{new(slab)}, allocated: 1, buckets: make([]segmentID, 1)}
 }
 
-// run is the one at a place.
+// segment returns the segment with the given ID.
 func (s *segmentTree) segment(at segmentID) *segment {
 	return &s.slabs[at/segmentID(len(slab{}))][at%segmentID(len(slab{}))]
 }
 
-// found is how far a chain is in memory.
+// A chainMatch is the known prefix of a chain.
 type chainMatch struct {
-	last   segmentID // the run with the last block
-	part   int       // blocks of the last run, its first ones
-	blocks int
-	idle   int // of them
+	last   segmentID // the segment with the last matching block
+	part   int       // matching blocks of that segment
+	blocks int       // matching blocks in all
+	idle   int       // the idle ones among them
 }
 
-// find follows a chain from its start.
+// matchChain follows a chain from its start.
 func (s *segmentTree) matchChain(chain []uint64) (f chainMatch) {
 	for f.blocks < len(chain) {
 		at, n := s.child(f.last, chain[f.blocks:])
@@ -66,26 +70,27 @@ func (s *segmentTree) matchChain(chain []uint64) (f chainMatch) {
 	return f
 }
 
-// after finds the run that follows another one and begins as the chain does, and how many blocks are alike; 0 if there
-// is none. What was found there the last time is looked at first, and is nearly always it; where nothing ever was, there is nothing.
-func (s *segmentTree) child(at segmentID, chain []uint64) (next segmentID, alike int) {
-	before := s.segment(at)
-	if before.lastChild == 0 {
+// child returns the child of parent that shares a prefix with chain and the number of common blocks,
+// or 0, 0. It tries the child found last time first, which nearly always matches; a segment that
+// never had a child needs no lookup.
+func (s *segmentTree) child(parent segmentID, chain []uint64) (child segmentID, common int) {
+	p := s.segment(parent)
+	if p.lastChild == 0 {
 		return 0, 0
 	}
-	if alike = s.segment(before.lastChild).commonPrefix(chain); alike > 0 {
-		return before.lastChild, alike
+	if common = s.segment(p.lastChild).commonPrefix(chain); common > 0 {
+		return p.lastChild, common
 	}
-	for next = *s.bucket(chain[0]); next != 0; next = s.segment(next).hashNext {
-		if alike = s.segment(next).commonPrefix(chain); alike > 0 {
-			before.lastChild = next
-			return next, alike
+	for child = *s.bucket(chain[0]); child != 0; child = s.segment(child).hashNext {
+		if common = s.segment(child).commonPrefix(chain); common > 0 {
+			p.lastChild = child
+			return child, common
 		}
 	}
 	return 0, 0
 }
 
-// alike is how many blocks of the run the chain begins with.
+// commonPrefix returns the number of leading blocks that the segment shares with chain.
 func (r *segment) commonPrefix(chain []uint64) (n int) {
 	for n < min(int(r.blocks), len(chain)) && r.hashes[n] == chain[n] {
 		n++
@@ -93,15 +98,16 @@ func (r *segment) commonPrefix(chain []uint64) (n int) {
 	return n
 }
 
-// add makes the first blocks of a chain known after a run that the caller holds, with one pin, and tells the run that they are
-// in and how many. That is the same run if nobody else holds it, nothing else came after it and there is room.
-func (s *segmentTree) appendBlocks(before segmentID, chain []uint64) (at segmentID, n int) {
-	r := s.segment(before)
-	if at = before; at == 0 || r.pins > 1 || r.lastChild != 0 || r.blocks == segmentBlocks {
+// appendBlocks makes leading blocks of chain known after a segment that the caller holds. It returns
+// their segment, with one pin, and their number. They are appended to the same segment if no other
+// lease holds it, it has no child and it has room; otherwise they start a new one.
+func (s *segmentTree) appendBlocks(parent segmentID, chain []uint64) (at segmentID, n int) {
+	r := s.segment(parent)
+	if at = parent; at == 0 || r.pins > 1 || r.lastChild != 0 || r.blocks == segmentBlocks {
 		at = s.allocSegment()
 		r.lastChild = at
 		r = s.segment(at)
-		*r = segment{pins: 1, parent: before}
+		*r = segment{pins: 1, parent: parent}
 		r.hashes[0] = chain[0]
 		s.hashInsert(at)
 	}
@@ -111,27 +117,28 @@ func (s *segmentTree) appendBlocks(before segmentID, chain []uint64) (at segment
 	return at, n
 }
 
-// cut makes a run of the first blocks of another one, if there are more in that, and tells its place. The others stay where
-// they are, since it is their end that leases and later runs refer to.
-func (s *segmentTree) split(at segmentID, blocks int) (head segmentID) {
+// split moves the leading blocks of a segment into a new parent segment and returns that, or the
+// segment itself if it has no more blocks. The tail keeps its ID, since leases and children refer to
+// a segment's end.
+func (s *segmentTree) split(at segmentID, blocks int) segmentID {
 	if at == 0 || blocks == int(s.segment(at).blocks) {
 		return at
 	}
-	head = s.allocSegment()
-	h, tail := s.segment(head), s.segment(at)
+	front := s.allocSegment()
+	f, tail := s.segment(front), s.segment(at)
 	s.hashRemove(at)
-	*h = *tail
-	h.blocks, h.lastChild = uint32(blocks), at
-	tail.blocks -= h.blocks
+	*f = *tail
+	f.blocks, f.lastChild = uint32(blocks), at
+	tail.blocks -= f.blocks
 	copy(tail.hashes[:], tail.hashes[blocks:])
-	tail.parent = head
-	s.hashInsert(head)
+	tail.parent = front
+	s.hashInsert(front)
 	s.hashInsert(at)
-	if h.pins == 0 { // the end is evicted first
-		h.lruOlder, tail.lruNewer = at, head
-		s.segment(h.lruNewer).lruOlder = head
+	if f.pins == 0 { // the tail is evicted before the front
+		f.lruOlder, tail.lruNewer = at, front
+		s.segment(f.lruNewer).lruOlder = front
 	}
-	return head
+	return front
 }
 
 func (s *segmentTree) pinSegment(at segmentID) {
@@ -151,13 +158,14 @@ func (s *segmentTree) unpinSegment(at segmentID) {
 	}
 }
 
-// wake takes a run from the idle ones.
+// removeIdle removes a segment from the LRU list.
 func (s *segmentTree) removeIdle(r *segment) {
 	s.segment(r.lruOlder).lruNewer, s.segment(r.lruNewer).lruOlder = r.lruNewer, r.lruOlder
 	s.idle -= int(r.blocks)
 }
 
-// evict forgets so many idle blocks, from the end of the oldest run on. Nothing follows that, as what did was idle before it.
+// evictBlocks forgets idle blocks, from the end of the least recently used segment on. That segment
+// has no children left: they became idle before it, so they were evicted before it.
 func (s *segmentTree) evictBlocks(blocks int) {
 	for blocks > 0 {
 		at := s.segment(0).lruNewer
@@ -176,16 +184,15 @@ func (s *segmentTree) evictBlocks(blocks int) {
 	}
 }
 
-// head is the list in which a run with that first hash is, if there is one.
+// bucket returns the head of the list for segments with the given first hash.
 func (s *segmentTree) bucket(hash uint64) *segmentID {
 	return &s.buckets[hash&uint64(len(s.buckets)-1)]
 }
 
-// link puts a run in the list of its first hash.
 func (s *segmentTree) hashInsert(at segmentID) {
 	r := s.segment(at)
-	head := s.bucket(r.hashes[0])
-	r.hashNext, *head = *head, at
+	b := s.bucket(r.hashes[0])
+	r.hashNext, *b = *b, at
 }
 
 func (s *segmentTree) hashRemove(at segmentID) {
@@ -197,7 +204,8 @@ func (s *segmentTree) hashRemove(at segmentID) {
 	*link = r.hashNext
 }
 
-// take is a place for a run, a vacant one or one that was not used yet. The lists are kept short.
+// allocSegment returns an unused segment. It doubles the buckets when there are more segments than
+// buckets, so that the lists stay short.
 func (s *segmentTree) allocSegment() (at segmentID) {
 	if at = s.freeList; at != 0 {
 		s.freeList = s.segment(at).hashNext
@@ -210,7 +218,7 @@ func (s *segmentTree) allocSegment() (at segmentID) {
 	}
 	if int(at) > len(s.buckets) {
 		s.buckets = make([]segmentID, 2*len(s.buckets))
-		for known := segmentID(1); known < at; known++ { // all of them, as none is vacant
+		for known := segmentID(1); known < at; known++ { // every one is in use: the free list is empty
 			s.hashInsert(known)
 		}
 	}
