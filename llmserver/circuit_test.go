@@ -157,7 +157,7 @@ func (m *circuitMachine) check(t *rapid.T) {
 	}
 }
 
-func TestACircuitDoesAsItsPictureSays(t *testing.T) {
+func TestCircuitMatchesItsDiagram(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rapid.Check(withoutDeadline{t}, func(t *rapid.T) {
 			r, _ := newTestReplica(1000)
@@ -196,7 +196,7 @@ func failRequests(t *testing.T, r *Replica, fake *fakeBackend, err error, n int)
 	}
 }
 
-func TestOnlyTheReplicasOwnFailuresEjectIt(t *testing.T) {
+func TestCircuitEjectsOnlyForTheReplicasOwnFailures(t *testing.T) {
 	for name, row := range map[string]struct {
 		err     error
 		ejected bool
@@ -229,7 +229,7 @@ func TestOnlyTheReplicasOwnFailuresEjectIt(t *testing.T) {
 }
 
 // Down counts once each time: many requests that meet one death are one failure.
-func TestAReplicaThatAnswersNothingButItsProbesIsEjectedInTheEnd(t *testing.T) {
+func TestCircuitEjectsReplicaThatAnswersOnlyProbes(t *testing.T) {
 	var dying atomic.Bool
 	probe := func(context.Context) error {
 		if dying.Load() {
@@ -258,7 +258,7 @@ func TestAReplicaThatAnswersNothingButItsProbesIsEjectedInTheEnd(t *testing.T) {
 	})
 }
 
-func TestATrialIsGivenToOneOfMany(t *testing.T) {
+func TestCircuitAdmitsOneTrialOfMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, fake := newTestReplica(1000)
 		failRequests(t, r, fake, ErrBroken, maxFailures)
@@ -291,7 +291,7 @@ func TestATrialIsGivenToOneOfMany(t *testing.T) {
 	})
 }
 
-func TestTheTrialsFirstByteClosesTheCircuitAndStartsSlowly(t *testing.T) {
+func TestCircuitClosesOnFirstByteOfTrialAndStartsSlowly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, fake := newTestReplica(1000)
 		var told atomic.Int32
@@ -332,7 +332,7 @@ func TestTheTrialsFirstByteClosesTheCircuitAndStartsSlowly(t *testing.T) {
 }
 
 // Nobody owns a trial, so nothing that becomes of its request can keep the circuit half-open.
-func TestCircuitLetsTheNextOneInWhereATrialBringsNoVerdict(t *testing.T) {
+func TestCircuitAdmitsAnotherTrialWithoutAnOutcome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, fake := newTestReplica(2 * maxFailures)
 		failRequests(t, r, fake, ErrBroken, maxFailures)
@@ -383,7 +383,7 @@ func TestCircuitLetsTheNextOneInWhereATrialBringsNoVerdict(t *testing.T) {
 }
 
 // What was sent before the circuit opened says nothing of the time since.
-func TestCircuitHeedsNoRequestFromBeforeItOpened(t *testing.T) {
+func TestCircuitIgnoresRequestsAdmittedBeforeItOpened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, fake := newTestReplica(3 * maxFailures)
 		respond := func(s *Slot) {
@@ -427,7 +427,7 @@ func TestCircuitTimesAreMonotonic(t *testing.T) {
 	})
 }
 
-func TestAFailedTrialDoublesTheTimeUpToABound(t *testing.T) {
+func TestCircuitDoublesEjectionTimeUpToAMaximum(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, fake := newTestReplica(maxFailures)
 		failRequests(t, r, fake, ErrBroken, maxFailures)
@@ -447,7 +447,7 @@ func TestAFailedTrialDoublesTheTimeUpToABound(t *testing.T) {
 }
 
 // Two requests that fail at the same moment open the circuit once.
-func TestCircuitCountsOneEjectionWhereFailuresRace(t *testing.T) {
+func TestCircuitCountsOneEjectionWhenFailuresRace(t *testing.T) {
 	for range 15_000 {
 		var c circuit
 		for range maxFailures - 1 {
@@ -462,7 +462,7 @@ func TestCircuitCountsOneEjectionWhereFailuresRace(t *testing.T) {
 
 // A replica that is down may still get the request that nobody else can take. If its circuit's time is over, that is
 // its trial, and what comes of it counts.
-func TestCircuitCountsATrialThatCannotConnect(t *testing.T) {
+func TestCircuitCountsTrialThatCannotConnect(t *testing.T) {
 	for name, down := range map[string]bool{"down before": true, "up before": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -493,7 +493,7 @@ func TestCircuitCountsATrialThatCannotConnect(t *testing.T) {
 }
 
 // A replica that comes back while somebody finds its earlier return long past starts slowly all the same.
-func TestReplicaThatComesBackAgainStartsSlowlyAgain(t *testing.T) {
+func TestReplicaSecondRecoveryStartsSlowlyAgain(t *testing.T) {
 	r, _ := newTestReplica(1)
 	for range 12_000 {
 		r.recoveredAt.Store(1)

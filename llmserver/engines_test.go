@@ -2,7 +2,7 @@ package llmserver
 
 import "testing"
 
-func TestACallThatManagesAnEngineTakesNoSlot(t *testing.T) {
+func TestEngineManagementCallTakesNoSlot(t *testing.T) {
 	for _, path := range []string{
 		"/sleep", "/wake_up", "/reset_prefix_cache", "/reset_mm_cache", "/flush_cache", "/start_profile", "/stop_profile",
 		"/pause", "/resume", "/abort_request", "/update_weights", "/update_weights_from_disk", "/init_weights_update_group",
@@ -19,7 +19,7 @@ func TestACallThatManagesAnEngineTakesNoSlot(t *testing.T) {
 	}
 }
 
-func TestAPostThatAsksForWorkTakesASlot(t *testing.T) {
+func TestEngineInferencePostTakesASlot(t *testing.T) {
 	for _, path := range []string{
 		"/v1/chat/completions", "/v1/responses", "/v1/responses/compact", "/v1/responses/a/b/cancel", "/v1/responses//cancel",
 		"/v1/chat/cancel", "/tokenize", "/rerank", "/generate", "/v1/audio/speech", "/sleeping", "/v1/pauses", "/", "",
@@ -35,7 +35,7 @@ func TestAPostThatAsksForWorkTakesASlot(t *testing.T) {
 	}
 }
 
-func TestOnlyAnEnginesOwnWordsMakeARefusal(t *testing.T) {
+func TestEngineBusyMatchesOnlyItsOwnRefusals(t *testing.T) {
 	for _, c := range []struct {
 		status int
 		body   string

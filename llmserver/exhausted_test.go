@@ -18,7 +18,7 @@ func dialError(call string, cause error, to net.Addr) error {
 	return &net.OpError{Op: "dial", Net: "tcp", Addr: to, Err: os.NewSyscallError(call, cause)}
 }
 
-func TestExhaustedTellsOwnLimitsFromReplicasThatCannotBeReached(t *testing.T) {
+func TestReplicaExhaustionIsDistinguishedFromUnreachable(t *testing.T) {
 	loopback := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9}
 	for _, row := range []struct {
 		err  error
@@ -45,7 +45,7 @@ func TestExhaustedTellsOwnLimitsFromReplicasThatCannotBeReached(t *testing.T) {
 	}
 }
 
-func TestOwnExhaustionSetsNoReplicaAside(t *testing.T) {
+func TestReplicaStaysUpDuringOwnExhaustion(t *testing.T) {
 	var out, asked atomic.Int32
 	probe := func(context.Context) error {
 		asked.Add(1)
@@ -91,7 +91,7 @@ func TestOwnExhaustionSetsNoReplicaAside(t *testing.T) {
 }
 
 // A replica that is down stays down while it cannot be probed.
-func TestOwnExhaustionBringsNoReplicaBack(t *testing.T) {
+func TestReplicaStaysDownDuringOwnExhaustion(t *testing.T) {
 	probe := func(context.Context) error { return ErrExhausted }
 	withProbedReplica(t, probe, func(r *Replica, fake *fakeBackend, _ *atomic.Int32) {
 		sendRequest(t, r, fake, ErrNoConnection)

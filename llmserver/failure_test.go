@@ -16,7 +16,7 @@ import (
 
 // The sentinel decides whether the request may be sent again, so one that the replica may be at work on is never an old
 // connection's failure.
-func TestProgressFailureTellsWhatMayBeSentAgain(t *testing.T) {
+func TestProgressFailureDecidesRetries(t *testing.T) {
 	reset := dialError("read", syscall.ECONNRESET, nil)
 	silent := &net.OpError{Op: "read", Net: "tcp", Err: os.NewSyscallError("read", syscall.ETIMEDOUT)} // by the kernel's probes
 	for name, c := range map[string]struct {
@@ -65,7 +65,7 @@ func TestProgressFailureTellsWhatMayBeSentAgain(t *testing.T) {
 }
 
 // Clients may read the reason, to whom Go's own words for the end of a stream say nothing.
-func TestReasonNamesNoEOF(t *testing.T) {
+func TestFailureReasonContainsNoEOF(t *testing.T) {
 	for _, err := range []error{io.EOF, io.ErrUnexpectedEOF, fmt.Errorf("reading: %w", io.EOF)} {
 		if got := FailureReason(err); strings.Contains(got, "EOF") || got == "" {
 			t.Errorf("Reason(%v) = %q", err, got)

@@ -23,7 +23,7 @@ func admits(c counts, bound int) error {
 	}
 }
 
-func TestAGateCountsAsANaiveModelDoes(t *testing.T) {
+func TestGateMatchesModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var g gate
 		var model counts
@@ -93,7 +93,7 @@ func TestAGateCountsAsANaiveModelDoes(t *testing.T) {
 	})
 }
 
-func TestALoweredLimitAdmitsNothingUntilOngoingIsBelowIt(t *testing.T) {
+func TestGateLoweredLimitAdmitsNothingUntilBelowIt(t *testing.T) {
 	var g gate
 	g.setLimit(4)
 	for range 4 {
@@ -114,7 +114,7 @@ func TestALoweredLimitAdmitsNothingUntilOngoingIsBelowIt(t *testing.T) {
 	}
 }
 
-func TestAUnitThatIsNotThereCannotBeGivenBack(t *testing.T) {
+func TestGatePanicsOnDoubleRelease(t *testing.T) {
 	for name, give := range map[string]func(*gate){
 		"free reserved": func(g *gate) { g.release(oneReserved) },
 		"free running":  func(g *gate) { g.release(oneRunning) },
@@ -134,7 +134,7 @@ func TestAUnitThatIsNotThereCannotBeGivenBack(t *testing.T) {
 	}
 }
 
-func TestAGateIsExactUnderContention(t *testing.T) {
+func TestGateIsExactUnderContention(t *testing.T) {
 	const limit = 3
 	var g gate
 	g.setLimit(limit)

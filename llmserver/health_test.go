@@ -61,7 +61,7 @@ func sendInSlot(t *testing.T, s *Slot, fake *fakeBackend, err error) {
 	}
 }
 
-func TestARefusedConnectionTakesAReplicaDownAtOnceAndAProbeBringsItBack(t *testing.T) {
+func TestReplicaIsDownAfterRefusedConnectUntilAProbeSucceeds(t *testing.T) {
 	var down atomic.Bool
 	probe := func(context.Context) error {
 		if down.Load() {
@@ -90,7 +90,7 @@ func TestARefusedConnectionTakesAReplicaDownAtOnceAndAProbeBringsItBack(t *testi
 	})
 }
 
-func TestOnlyAFailureToConnectTakesAReplicaDown(t *testing.T) {
+func TestReplicaIsDownOnlyAfterFailedConnects(t *testing.T) {
 	withProbedReplica(t, nil, func(r *Replica, fake *fakeBackend, changes *atomic.Int32) {
 		for _, err := range []error{ErrBroken, ErrStale, ErrNotHTTP, context.Canceled, context.DeadlineExceeded} {
 			sendRequest(t, r, fake, err)
@@ -101,7 +101,7 @@ func TestOnlyAFailureToConnectTakesAReplicaDown(t *testing.T) {
 	})
 }
 
-func TestADownReplicaIsProbedWithGrowingGaps(t *testing.T) {
+func TestReplicaDownIsProbedWithBackoff(t *testing.T) {
 	var at []time.Time
 	probe := func(context.Context) error {
 		at = append(at, time.Now())
@@ -126,7 +126,7 @@ func TestADownReplicaIsProbedWithGrowingGaps(t *testing.T) {
 	})
 }
 
-func TestProbesAloneSetAReplicaAsideOnlyAfterThreeFailuresInARow(t *testing.T) {
+func TestReplicaIsDownAfterThreeConsecutiveProbeFailures(t *testing.T) {
 	for name, failure := range map[string]error{"a 5xx": errors.New("/health returned 500"), "refused": ErrNoConnection} {
 		t.Run(name, func(t *testing.T) {
 			var answers = []error{failure, failure, nil, failure, failure, nil, failure, failure, failure}
@@ -150,7 +150,7 @@ func TestProbesAloneSetAReplicaAsideOnlyAfterThreeFailuresInARow(t *testing.T) {
 	}
 }
 
-func TestReplicaIsDownAfterItsFirstLateProbeIfNothingElseCame(t *testing.T) {
+func TestReplicaIsDownAfterFirstProbeTimeoutWithoutTraffic(t *testing.T) {
 	probes := 0
 	probe := func(ctx context.Context) error {
 		probes++
@@ -168,7 +168,7 @@ func TestReplicaIsDownAfterItsFirstLateProbeIfNothingElseCame(t *testing.T) {
 	})
 }
 
-func TestReplicaThatSendsResponsesIsNotDownForLateProbes(t *testing.T) {
+func TestReplicaWithTrafficSurvivesProbeTimeouts(t *testing.T) {
 	for name, sends := range map[string]func(t *testing.T, r *Replica, fake *fakeBackend) func(){
 		"responses": func(t *testing.T, r *Replica, _ *fakeBackend) func() {
 			return func() { sendResponse(t, r) }
@@ -201,7 +201,7 @@ func TestReplicaThatSendsResponsesIsNotDownForLateProbes(t *testing.T) {
 	}
 }
 
-func TestDrainingIsTold(t *testing.T) {
+func TestReplicaDrainNotifiesTheObserver(t *testing.T) {
 	withProbedReplica(t, nil, func(r *Replica, _ *fakeBackend, changes *atomic.Int32) {
 		r.Drain()
 		if r.Available() || changes.Load() != 1 || r.DownReason() != ErrDraining.Error() {
@@ -210,7 +210,7 @@ func TestDrainingIsTold(t *testing.T) {
 	})
 }
 
-func TestARetiredReplicaIsProbedNoMore(t *testing.T) {
+func TestReplicaRetiredIsNotProbed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		probes := 0
 		fake := newFake(1)
@@ -235,7 +235,7 @@ func TestARetiredReplicaIsProbedNoMore(t *testing.T) {
 	})
 }
 
-func TestAProbeThatHearsOfADrainSetsTheReplicaAsideAtOnce(t *testing.T) {
+func TestReplicaIsDownAfterProbeReportsDraining(t *testing.T) {
 	probe := func(context.Context) error { return ErrDraining }
 	withProbedReplica(t, probe, func(r *Replica, _ *fakeBackend, _ *atomic.Int32) {
 		synctest.Wait()

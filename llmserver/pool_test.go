@@ -37,7 +37,7 @@ func mustSet(t *testing.T, p *Pool, endpoints ...Endpoint) []*Replica {
 	return replicas
 }
 
-func TestARenamedOrRecappedReplicaKeepsItsPointerAndItsCounts(t *testing.T) {
+func TestPoolKeepsPointerAndSlotsAcrossRenames(t *testing.T) {
 	p, fakes := newTestPool()
 	defer p.Close()
 	a := mustSet(t, p, endpoint("a"), endpoint("b"))[0]
@@ -54,7 +54,7 @@ func TestARenamedOrRecappedReplicaKeepsItsPointerAndItsCounts(t *testing.T) {
 	s.Release()
 }
 
-func TestAnotherProcessIsAnotherReplica(t *testing.T) {
+func TestPoolMakesAnotherReplicaForAnotherInstance(t *testing.T) {
 	p, _ := newTestPool()
 	defer p.Close()
 	first := endpoint("a")
@@ -86,7 +86,7 @@ func TestAnotherProcessIsAnotherReplica(t *testing.T) {
 	other.Release()
 }
 
-func TestABadSetChangesNothing(t *testing.T) {
+func TestPoolBadSetChangesNothing(t *testing.T) {
 	for name, c := range map[string]struct {
 		bad  Endpoint
 		says string
@@ -114,7 +114,7 @@ func TestABadSetChangesNothing(t *testing.T) {
 	}
 }
 
-func TestAReplicaThatIsNoLongerNamedServesUntilItIsRetired(t *testing.T) {
+func TestPoolRemovedReplicaServesUntilRetired(t *testing.T) {
 	p, fakes := newTestPool()
 	a := mustSet(t, p, endpoint("a"))[0]
 	_, retire, err := p.Set(nil)
@@ -138,7 +138,7 @@ func TestAReplicaThatIsNoLongerNamedServesUntilItIsRetired(t *testing.T) {
 	retire() // late
 }
 
-func TestABusyReplicaThatComesBackKeepsItsRequests(t *testing.T) {
+func TestPoolReusesBusyReplicaThatComesBack(t *testing.T) {
 	p, _ := newTestPool()
 	defer p.Close()
 	a := mustSet(t, p, endpoint("a"))[0]
@@ -160,7 +160,7 @@ func TestABusyReplicaThatComesBackKeepsItsRequests(t *testing.T) {
 	}
 }
 
-func TestALateRetireSparesWhatHasComeBack(t *testing.T) {
+func TestPoolLateRetireSparesReplicaThatCameBack(t *testing.T) {
 	p, _ := newTestPool()
 	defer p.Close()
 	a := mustSet(t, p, endpoint("a"))[0]
@@ -180,7 +180,7 @@ func TestALateRetireSparesWhatHasComeBack(t *testing.T) {
 	s.Release()
 }
 
-func TestClosingAPoolWaitsForTheCancelsUnderWay(t *testing.T) {
+func TestPoolCloseWaitsForCancels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var failed []string
 		p, fakes := newTestPool()
@@ -200,7 +200,7 @@ func TestClosingAPoolWaitsForTheCancelsUnderWay(t *testing.T) {
 }
 
 // The process that answers now has none of the requests that the replica had when it left.
-func TestPoolMakesAnotherReplicaOfOneThatRestartedWhileItWasAway(t *testing.T) {
+func TestPoolDoesNotReuseReplicaThatRestarted(t *testing.T) {
 	p, _ := newTestPool()
 	defer p.Close()
 	a := mustSet(t, p, endpoint("a"))[0]
@@ -215,7 +215,7 @@ func TestPoolMakesAnotherReplicaOfOneThatRestartedWhileItWasAway(t *testing.T) {
 }
 
 // Until retire is called, requests may still choose a replica that has left the set.
-func TestPoolRemembersAnIdleReplicaUntilItIsRetired(t *testing.T) {
+func TestPoolKeepsIdleReplicaUntilRetired(t *testing.T) {
 	p, _ := newTestPool()
 	defer p.Close()
 	a := mustSet(t, p, endpoint("a"))[0]
@@ -235,7 +235,7 @@ func TestPoolRemembersAnIdleReplicaUntilItIsRetired(t *testing.T) {
 	s.Release()
 }
 
-func TestPoolForgetsReplicasThatLeftThoughNobodyAsks(t *testing.T) {
+func TestPoolForgetsIdleReplicasOnSet(t *testing.T) {
 	p, _ := newTestPool()
 	defer p.Close()
 	for n := range 10 {
@@ -246,7 +246,7 @@ func TestPoolForgetsReplicasThatLeftThoughNobodyAsks(t *testing.T) {
 	}
 }
 
-func TestPoolProbesAReplicaOnceHoweverOftenItIsSet(t *testing.T) {
+func TestPoolProbesEachReplicaOnceAcrossSets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		probes := 0
 		fake := newFake(1)
@@ -264,7 +264,7 @@ func TestPoolProbesAReplicaOnceHoweverOftenItIsSet(t *testing.T) {
 }
 
 // A pause between probes must not hold up the end of the process.
-func TestPoolCloseEndsAllProbingAtOnce(t *testing.T) {
+func TestPoolCloseStopsProbingAtOnce(t *testing.T) {
 	for name, leave := range map[string]bool{"in the set": false, "left, not yet retired": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -284,7 +284,7 @@ func TestPoolCloseEndsAllProbingAtOnce(t *testing.T) {
 	}
 }
 
-func TestPoolCloseWaitsForTheProbeUnderWay(t *testing.T) {
+func TestPoolCloseWaitsForTheCurrentProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		over := false
 		fake := newFake(1)

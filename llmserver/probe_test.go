@@ -10,7 +10,7 @@ import (
 
 // Three failed probes in a row set a replica aside. One that could not be sent is none of them, and one that is late
 // while a response goes on shows that the replica is alive.
-func TestProbesInARowAreCountedByWhatTheySay(t *testing.T) {
+func TestReplicaProbeFailuresAreCountedByKind(t *testing.T) {
 	const fails, lost, alive = "fails", "not sent", "late, while a response goes on"
 	for name, c := range map[string]struct {
 		probes []string
@@ -64,7 +64,7 @@ func TestProbesInARowAreCountedByWhatTheySay(t *testing.T) {
 }
 
 // An agent that drains says so in its report; its engine is well all the while.
-func TestProbeOfAnAgentThatDrainsSetsTheReplicaAside(t *testing.T) {
+func TestReplicaProbeReturnsErrDrainingForDrainingAgent(t *testing.T) {
 	r, b, _ := newReportingReplica(1)
 	b.setReport(Report{Limit: 1, Instance: "i", Seq: 1, Draining: true})
 	if err := r.probeOnce(t.Context()); err != ErrDraining {
@@ -73,7 +73,7 @@ func TestProbeOfAnAgentThatDrainsSetsTheReplicaAside(t *testing.T) {
 }
 
 // A request that the replica refuses because it drains says the same, and is no failure.
-func TestReplicaThatRefusesARequestForADrainIsSetAside(t *testing.T) {
+func TestReplicaIsDownAfterDrainingRefusal(t *testing.T) {
 	withProbedReplica(t, lateProbe, func(r *Replica, fake *fakeBackend, changes *atomic.Int32) {
 		sendRequest(t, r, fake, ErrDraining)
 		if r.Up() || changes.Load() != 1 || r.DownReason() != ErrDraining.Error() || r.circuit.state().failures != 0 {
@@ -82,7 +82,7 @@ func TestReplicaThatRefusesARequestForADrainIsSetAside(t *testing.T) {
 	})
 }
 
-func TestReplicaThatComesUpStartsSlowly(t *testing.T) {
+func TestReplicaStartsSlowlyAfterRecovery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := newTestReplica(1)
 		r.setHealth(errors.New("down"))

@@ -11,7 +11,7 @@ import (
 )
 
 // An agent that has not seen the request would hold its reservation until the lease ends.
-func TestReplicaDoCancelsTheReservationOfARequestThatFailed(t *testing.T) {
+func TestReplicaDoCancelsReservationAfterFailure(t *testing.T) {
 	for _, c := range []struct {
 		err     error
 		plain   bool // no agent counts
@@ -54,7 +54,7 @@ func TestReplicaDoCancelsTheReservationOfARequestThatFailed(t *testing.T) {
 }
 
 // Whichever call meets it, the exhaustion of this process is reported as such.
-func TestReplicaReportsExhaustionMetByACallOrACancel(t *testing.T) {
+func TestReplicaReportsExhaustionOfCallsAndCancels(t *testing.T) {
 	for name, c := range map[string]struct {
 		err                     error
 		call                    func(r *Replica)
@@ -85,7 +85,7 @@ func TestReplicaReportsExhaustionMetByACallOrACancel(t *testing.T) {
 	}
 }
 
-func TestReplicaLabelIsWhatClientsMayRead(t *testing.T) {
+func TestReplicaErrorsCarryTheLabel(t *testing.T) {
 	r, fake := newTestReplica(1)
 	fake.faults = func(string) error { return ErrBroken }
 	if _, err := r.Call(&http.Request{}); r.Label() != "r" || err.Error() != "replica r: "+ErrBroken.Error() {
@@ -99,7 +99,7 @@ func TestReplicaLabelIsWhatClientsMayRead(t *testing.T) {
 	}
 }
 
-func TestReplicaSlotsTellHolderAndAge(t *testing.T) {
+func TestReplicaSlotsListHolderAndAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := newTestReplica(2)
 		began := time.Now()

@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestEveryAnswerOfAnAgentIsListenedTo(t *testing.T) {
+func TestReplicaAppliesReportOfEveryCall(t *testing.T) {
 	failed := errors.New("failed")
 	answers := map[string]func(t *testing.T, r *Replica, b *reportingBackend){
 		"a reservation": func(t *testing.T, r *Replica, _ *reportingBackend) { mustReserve(t, r).Release() },
@@ -70,7 +70,7 @@ func TestEveryAnswerOfAnAgentIsListenedTo(t *testing.T) {
 	}
 }
 
-func TestOthersCountAsLoad(t *testing.T) {
+func TestReplicaLoadIncludesOtherIngresses(t *testing.T) {
 	r, _, _ := newReportingReplica(8)
 	mine := mustReserve(t, r)
 	r.applyReport(Report{Ongoing: 4, Limit: 8, Instance: "i", Seq: 5, Own: 1})
@@ -96,7 +96,7 @@ func TestOthersCountAsLoad(t *testing.T) {
 	}
 }
 
-func TestAnOlderReportIsIgnoredAndOneOfTheSameStateIsNot(t *testing.T) {
+func TestReplicaIgnoresOlderReports(t *testing.T) {
 	r, _, n := newReportingReplica(8)
 	r.applyReport(Report{Ongoing: 4, Limit: 8, Instance: "i", Seq: 5})
 	r.applyReport(Report{Ongoing: 7, Limit: 3, Instance: "i", Seq: 4})
@@ -117,7 +117,7 @@ func TestAnOlderReportIsIgnoredAndOneOfTheSameStateIsNot(t *testing.T) {
 
 // A report that leaves no room holds for a while: the others tell the agent,
 // not us, what they give back.
-func TestAFullReplicaIsTriedAgainOnlyWhenItsReportIsOld(t *testing.T) {
+func TestReplicaFullReportExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _, _ := newReportingReplica(2)
 		r.applyReport(Report{Ongoing: 1, Limit: 2, Instance: "i", Seq: 1})
@@ -144,7 +144,7 @@ func TestAFullReplicaIsTriedAgainOnlyWhenItsReportIsOld(t *testing.T) {
 }
 
 // What was asked for in vain is not among the requests that the report counts.
-func TestARefusalShowsThatThereIsNoRoom(t *testing.T) {
+func TestReplicaHasNoRoomAfterRefusal(t *testing.T) {
 	r, b, _ := newReportingReplica(3)
 	b.setReport(Report{Ongoing: 3, Limit: 3, Instance: "i", Seq: 1})
 	b.capacity = 0
@@ -160,7 +160,7 @@ func TestARefusalShowsThatThereIsNoRoom(t *testing.T) {
 	}
 }
 
-func TestACapacityThatIsReportedHolds(t *testing.T) {
+func TestReplicaReportedCapacityApplies(t *testing.T) {
 	r, b, n := newReportingReplica(8)
 	r.applyReport(Report{Ongoing: 1, Instance: "i", Seq: 1}) // a header, which does not tell it
 	if r.Usage().Limit != 8 || n.differs.Load() != 0 {
@@ -195,7 +195,7 @@ func TestACapacityThatIsReportedHolds(t *testing.T) {
 }
 
 // A report and a reload at the same time: whichever comes first, the report holds.
-func TestAReloadDoesNotUndoACapacityReportedMeanwhile(t *testing.T) {
+func TestReplicaReloadKeepsReportedCapacity(t *testing.T) {
 	for range 2000 {
 		r, _, _ := newReportingReplica(8)
 		e := r.Endpoint()
@@ -210,7 +210,7 @@ func TestAReloadDoesNotUndoACapacityReportedMeanwhile(t *testing.T) {
 	}
 }
 
-func TestAnotherProcessIsToldOnceAndChangesNothingHere(t *testing.T) {
+func TestReplicaReportsRestartOnce(t *testing.T) {
 	r, _, n := newReportingReplica(8)
 	r.applyReport(Report{Ongoing: 4, Limit: 3, Instance: "old", Seq: 900})
 	mine := mustReserve(t, r)
@@ -230,7 +230,7 @@ func TestAnotherProcessIsToldOnceAndChangesNothingHere(t *testing.T) {
 	mine.Release()
 }
 
-func TestARestartedReplicaIsReplacedAndTheOthersStay(t *testing.T) {
+func TestPoolReplacesOnlyTheRestartedReplica(t *testing.T) {
 	p, _ := newTestPool()
 	defer p.Close()
 	var restarted atomic.Int32
@@ -289,7 +289,7 @@ func (m *agentModel) report() {
 
 // Reports may be late and overtake each other and the edges here: what the others have is always as the newest
 // report says, and what is this ingress's own is always as it is now.
-func TestTheLoadIsRightInWhateverOrderReportsCome(t *testing.T) {
+func TestReplicaLoadIsExactForAnyOrderOfReports(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r, _, _ := newReportingReplica(100)
 		var m agentModel

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func TestSlotAbandonedCountsOnlyWhereTheReplicaAloneIsSilent(t *testing.T) {
+func TestSlotAbandonedCountsOnlySilenceWhileSiblingsRespond(t *testing.T) {
 	for name, c := range map[string]struct {
 		meanwhile func(silent, sibling *Replica)
 		wait      time.Duration
@@ -49,7 +49,7 @@ func TestSlotAbandonedCountsOnlyWhereTheReplicaAloneIsSilent(t *testing.T) {
 	}
 }
 
-func TestSlotAbandonedHeedsBytesOfStreamsUnderWay(t *testing.T) {
+func TestSlotAbandonedConsidersBytesOfOtherStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		busy, _ := newTestReplica(1000)
 		sibling, _ := newTestReplica(1000)
@@ -127,7 +127,7 @@ func mustStart(t *testing.T, r *Replica) *Slot {
 }
 
 // A client that disconnects before its request was sent has not waited for the replica.
-func TestSlotAbandonedBeforeItWasSentSaysNothing(t *testing.T) {
+func TestSlotAbandonedBeforeSendIsNoFailure(t *testing.T) {
 	silent, _ := newTestReplica(1000)
 	sibling, _ := newTestReplica(1000)
 	sibling.Do(&http.Request{}, mustStart(t, sibling))

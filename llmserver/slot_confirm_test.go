@@ -9,7 +9,7 @@ import (
 
 // A reservation that may have been granted, but of which nothing was heard, takes the replica out of use until a probe
 // has reached it. A refusal says that it is well.
-func TestSlotConfirmWithoutAClearResponseSetsTheReplicaAside(t *testing.T) {
+func TestSlotConfirmWithUnknownOutcomeMarksTheReplicaDown(t *testing.T) {
 	for _, c := range []struct {
 		err error
 		up  bool
@@ -43,7 +43,7 @@ func TestSlotConfirmWithoutAClearResponseSetsTheReplicaAside(t *testing.T) {
 }
 
 // A client that disconnects during the reservation is no sign of a sick replica.
-func TestSlotConfirmForAClientThatHasGoneSaysNothingOfTheReplica(t *testing.T) {
+func TestSlotConfirmAfterClientDisconnectIsNoFailure(t *testing.T) {
 	r, fake := newTestReplica(1)
 	for range 2 * maxFailures {
 		ctx, leave := context.WithCancel(t.Context())
@@ -67,7 +67,7 @@ func TestSlotConfirmForAClientThatHasGoneSaysNothingOfTheReplica(t *testing.T) {
 	wantUsage(t, r, 0, 0)
 }
 
-func TestSlotConfirmAsksTheBackendOnce(t *testing.T) {
+func TestSlotConfirmCallsTheBackendOnce(t *testing.T) {
 	r, fake := newTestReplica(1)
 	s := mustReserve(t, r)
 	if err := s.Confirm(t.Context(), 0); err != nil || fake.reserves != 1 {
@@ -79,7 +79,7 @@ func TestSlotConfirmAsksTheBackendOnce(t *testing.T) {
 
 // Start must not come between the end of a slot and what that end accounts for, both under the replica's mutex: a
 // slot that is ended as a running one is counted as running by then.
-func TestSlotStartWaitsForTheReplicasMutex(t *testing.T) {
+func TestSlotStartLocksTheReplicasMutex(t *testing.T) {
 	r, _ := newTestReplica(1)
 	s := reserveUnconfirmed(t, r)
 	r.mu.Lock()

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestAnAnsweredRequestCostsNoCancel(t *testing.T) {
+func TestSlotOfCompletedRequestIsNotCancelled(t *testing.T) {
 	r, f := newTestReplica(1)
 	s := mustReserve(t, r)
 	wantUsage(t, r, 1, 0)
@@ -30,7 +30,7 @@ func TestAnAnsweredRequestCostsNoCancel(t *testing.T) {
 	}
 }
 
-func TestASlotThatIsNeverStartedIsCancelledOnceByItsName(t *testing.T) {
+func TestSlotNeverStartedIsCancelledOnceByToken(t *testing.T) {
 	r, f := newTestReplica(1)
 	s := mustReserve(t, r)
 	s.Release()
@@ -42,7 +42,7 @@ func TestASlotThatIsNeverStartedIsCancelledOnceByItsName(t *testing.T) {
 	}
 }
 
-func TestALostReplyIsCancelledByNameAndARefusalIsNot(t *testing.T) {
+func TestSlotConfirmCancelsLostRepliesButNotRefusals(t *testing.T) {
 	for _, c := range []struct {
 		reply   error
 		cancels int
@@ -82,7 +82,7 @@ func TestALostReplyIsCancelledByNameAndARefusalIsNot(t *testing.T) {
 	}
 }
 
-func TestAReservationThatCannotConnectTakesTheReplicaDown(t *testing.T) {
+func TestSlotConfirmWithoutConnectionMarksTheReplicaDown(t *testing.T) {
 	r, f := newTestReplica(1)
 	f.faults = func(string) error { return ErrNoConnection }
 	s, err := r.TryReserve("holder", 0)
@@ -95,7 +95,7 @@ func TestAReservationThatCannotConnectTakesTheReplicaDown(t *testing.T) {
 	}
 }
 
-func TestOneOfManyStartsWins(t *testing.T) {
+func TestSlotStartSucceedsOnce(t *testing.T) {
 	r, _ := newTestReplica(1)
 	s := mustReserve(t, r)
 	var won, spent atomic.Int32
@@ -121,7 +121,7 @@ func TestOneOfManyStartsWins(t *testing.T) {
 
 // A slot that is started and released at one moment must not be counted down
 // as running before it was counted up.
-func TestAReleaseThatRacesWithTheStartGivesBackOnce(t *testing.T) {
+func TestSlotReleaseRacingWithStartReleasesOnce(t *testing.T) {
 	r, _ := newTestReplica(1)
 	for range 20_000 {
 		s, err := r.TryReserve("holder", 0)
@@ -134,7 +134,7 @@ func TestAReleaseThatRacesWithTheStartGivesBackOnce(t *testing.T) {
 	r.Wait()
 }
 
-func TestAHandOverIsFreeAtNoMoment(t *testing.T) {
+func TestSlotHandOverIsNeverFree(t *testing.T) {
 	r, f := newTestReplica(1)
 	s := mustReserve(t, r)
 	if err := s.Start(); err != nil {
@@ -172,7 +172,7 @@ func TestAHandOverIsFreeAtNoMoment(t *testing.T) {
 	wantUsage(t, r, 0, 0)
 }
 
-func TestAHandOverOfAReservationCancelsItByItsName(t *testing.T) {
+func TestSlotHandOverCancelsReservationByToken(t *testing.T) {
 	r, f := newTestReplica(2)
 	s := mustReserve(t, r)
 	heir := s.HandOver("heir")
@@ -188,7 +188,7 @@ func TestAHandOverOfAReservationCancelsItByItsName(t *testing.T) {
 	r.Wait()
 }
 
-func TestAHandOverIsRefusedWhereNothingMayBeAdmitted(t *testing.T) {
+func TestSlotHandOverIsRefusedWhenNothingMayBeAdmitted(t *testing.T) {
 	for name, forbid := range map[string]func(*Replica){
 		"draining":      (*Replica).Drain,
 		"retired":       (*Replica).retire,
@@ -214,7 +214,7 @@ func TestAHandOverIsRefusedWhereNothingMayBeAdmitted(t *testing.T) {
 	}
 }
 
-func TestWhatIsReservedCountsAsLoadAndAsDrainingWork(t *testing.T) {
+func TestSlotReservedCountsAsLoadAndWhileDraining(t *testing.T) {
 	r, _ := newTestReplica(2)
 	s := mustReserve(t, r)
 	if r.Load() != 1 {
@@ -237,7 +237,7 @@ func TestWhatIsReservedCountsAsLoadAndAsDrainingWork(t *testing.T) {
 	wantUsage(t, r, 0, 0)
 }
 
-func TestNothingIsStartedOnARetiredReplica(t *testing.T) {
+func TestSlotStartFailsOnRetiredReplica(t *testing.T) {
 	r, _ := newTestReplica(1)
 	s := mustReserve(t, r)
 	r.retire()
@@ -250,7 +250,7 @@ func TestNothingIsStartedOnARetiredReplica(t *testing.T) {
 	r.Wait()
 }
 
-func TestClaimStaysBelowItsBound(t *testing.T) {
+func TestReplicaTryReserveStaysBelowItsBound(t *testing.T) {
 	r, _ := newTestReplica(5)
 	for range 2 {
 		if _, err := r.TryReserve("holder", 2); err != nil {
@@ -265,7 +265,7 @@ func TestClaimStaysBelowItsBound(t *testing.T) {
 	}
 }
 
-func TestSlotsListsWhatIsLive(t *testing.T) {
+func TestReplicaSlotsListsLiveSlots(t *testing.T) {
 	r, _ := newTestReplica(3)
 	var slots []*Slot
 	for _, name := range []string{"a", "b", "c"} {

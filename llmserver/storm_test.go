@@ -11,7 +11,7 @@ import (
 
 // After a storm every slot is back, here and at the replica, which never saw
 // a request without a slot, nor two in one.
-func TestAStormLeavesNoSlotBehind(t *testing.T) {
+func TestSlotStormLeavesNoSlotBehind(t *testing.T) {
 	const capacity = 5
 	r, f := newTestReplica(capacity)
 	f.faults = func(op string) error {
@@ -141,7 +141,7 @@ func race(f, g func()) {
 
 // Where no reply is lost and nobody walks away, the replica never has to
 // refuse: the gate asks for no more than there is.
-func TestTheGateNeverAsksForMoreThanTheReplicaHas(t *testing.T) {
+func TestGateNeverExceedsTheBackendsCapacity(t *testing.T) {
 	const capacity = 3
 	r, f := newTestReplica(capacity)
 	f.faults = func(string) error { runtime.Gosched(); return nil }

@@ -16,7 +16,7 @@ import (
 
 // The ingress that left is told nothing more, but until the engine has closed its side the next
 // request would be one too many there.
-func TestAnAbortedRequestHoldsItsSlotUntilTheEngineHasLetGo(t *testing.T) {
+func TestAgentHoldsSlotOfAbortedRequestUntilEngineCloses(t *testing.T) {
 	for phase, begun := range map[string]string{
 		"before the response": "",
 		"in a stream":         "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\nA\r\ndata: {}\n\n\r\n",

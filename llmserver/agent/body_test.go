@@ -29,7 +29,7 @@ func (s *testAgent) upload(token, part string, declared string) *http.Response {
 	return resp
 }
 
-func TestASilentUploadIsEndedAndItsSlotGivenBack(t *testing.T) {
+func TestAgentEndsIdleUploadAndReleasesSlot(t *testing.T) {
 	s := newTestAgent(t, 1, nil, func(c *Config) { c.BodyTimeout = 50 * time.Millisecond })
 	token := headerToken + ": " + s.mustReserve().String() + "\r\n"
 	for name, token := range map[string]string{"with a reservation": token, "without": ""} {
@@ -48,7 +48,7 @@ func TestASilentUploadIsEndedAndItsSlotGivenBack(t *testing.T) {
 	}
 }
 
-func TestASlowUploadThatIsNotSilentIsServed(t *testing.T) {
+func TestAgentServesSlowUpload(t *testing.T) {
 	s := newTestAgent(t, 1, nil, func(c *Config) { c.BodyTimeout = 10 * time.Second })
 	body, client := io.Pipe()
 	go func() {
@@ -67,7 +67,7 @@ func TestASlowUploadThatIsNotSilentIsServed(t *testing.T) {
 	}
 }
 
-func TestBodiesTogetherAreBoundedAndRefusedAsFull(t *testing.T) {
+func TestAgentRefusesBodiesBeyondTheBudgetAsFull(t *testing.T) {
 	entered, leave := make(chan struct{}, 8), make(chan struct{})
 	s := newTestAgent(t, 8, func(w http.ResponseWriter, _ *http.Request) {
 		entered <- struct{}{}
@@ -96,7 +96,7 @@ func TestBodiesTogetherAreBoundedAndRefusedAsFull(t *testing.T) {
 	}
 }
 
-func TestABodyIsReadWholeWhateverItsSize(t *testing.T) {
+func TestAgentReadsBodyOfAnySize(t *testing.T) {
 	s := &bodies{each: 1 << 20}
 	for _, n := range []int{0, 1, firstBuffer - 1, firstBuffer, firstBuffer + 1, 3 * firstBuffer, 1 << 20} {
 		for _, declared := range []bool{true, false} {
@@ -124,7 +124,7 @@ func TestABodyIsReadWholeWhateverItsSize(t *testing.T) {
 	}
 }
 
-func TestADeclaredLengthAloneHoldsNothing(t *testing.T) {
+func TestAgentDeclaredLengthReservesNoMemory(t *testing.T) {
 	s := &bodies{each: 1 << 40, all: 1 << 20}
 	r := httptest.NewRequest(http.MethodPost, "/", io.NopCloser(strings.NewReader("little")))
 	r.ContentLength = 1 << 39

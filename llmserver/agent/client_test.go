@@ -48,7 +48,7 @@ func scriptedAgent(t *testing.T, handler http.HandlerFunc) (url string) {
 // cut breaks the connection instead of an answer.
 func abortConnection() { panic(http.ErrAbortHandler) }
 
-func TestAClientReservesCancelsAndDispatches(t *testing.T) {
+func TestClientReservesCancelsAndDispatches(t *testing.T) {
 	for _, secret := range []string{"", "sesame"} {
 		s := newTestAgent(t, 2, nil, func(c *Config) { c.Secret = secret })
 		c := dial(t, s.url, secret)
@@ -84,7 +84,7 @@ func TestAClientReservesCancelsAndDispatches(t *testing.T) {
 	}
 }
 
-func TestAnAgentsRefusalsAreErrorsThatSayNothingIsHeld(t *testing.T) {
+func TestClientMapsRefusalsToRefusedErrors(t *testing.T) {
 	s := newTestAgent(t, 1, nil)
 	c := dial(t, s.url, "")
 	down := newTestAgent(t, 1, nil, func(c *Config) { c.Engine = unreachableEngine(t) })
@@ -121,7 +121,7 @@ func TestAnAgentsRefusalsAreErrorsThatSayNothingIsHeld(t *testing.T) {
 	s.wantCounts(0, 0, 0)
 }
 
-func TestAClientWaitsInTheAgentsLine(t *testing.T) {
+func TestClientWaitsInTheAgentsQueue(t *testing.T) {
 	s := newTestAgent(t, 1, nil)
 	c := dial(t, s.url, "")
 	held := s.mustReserve()
@@ -142,7 +142,7 @@ func TestAClientWaitsInTheAgentsLine(t *testing.T) {
 }
 
 // The agent has reserved, but the ingress does not hear of it.
-func TestASlotWhoseReplyWasLostIsCancelledByName(t *testing.T) {
+func TestClientCancelsSlotOfLostReply(t *testing.T) {
 	losses := map[string]func(http.ResponseWriter, *httptest.ResponseRecorder){
 		"no byte of it":     func(http.ResponseWriter, *httptest.ResponseRecorder) { abortConnection() },
 		"a part of it came": func(w http.ResponseWriter, whole *httptest.ResponseRecorder) { dropReply(w, whole.Body.Bytes()) },
@@ -192,7 +192,7 @@ func dropReply(w http.ResponseWriter, body []byte) {
 }
 
 // A pooled connection that the agent has just closed says nothing of the agent.
-func TestAStaleConnectionIsTriedOnceMoreAndAFreshOneIsNot(t *testing.T) {
+func TestClientRetriesOnlyStaleConnections(t *testing.T) {
 	s := newTestAgent(t, 1, nil)
 	var calls atomic.Int64
 	var broken atomic.Bool
@@ -225,7 +225,7 @@ func TestAStaleConnectionIsTriedOnceMoreAndAFreshOneIsNot(t *testing.T) {
 
 // An agent that is silent must not hold up a request for ever, nor may it be
 // given up while it does what it was asked for: wait.
-func TestAControlCallEndsTwoSecondsAfterItsWait(t *testing.T) {
+func TestClientControlCallTimesOutTwoSecondsAfterItsWait(t *testing.T) {
 	t.Parallel()
 	asked := make(chan struct{}, 1)
 	url := scriptedAgent(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -245,7 +245,7 @@ func TestAControlCallEndsTwoSecondsAfterItsWait(t *testing.T) {
 	<-asked
 }
 
-func TestAClientSaysWhatIsWrongWithAnAgent(t *testing.T) {
+func TestClientErrorsDescribeTheAgent(t *testing.T) {
 	locked := newTestAgent(t, 1, nil, func(c *Config) { c.Secret = "sesame" })
 	tests := map[string]struct {
 		url  string
@@ -272,7 +272,7 @@ func TestAClientSaysWhatIsWrongWithAnAgent(t *testing.T) {
 	}
 }
 
-func TestAProbeHearsOfTheEngineAndOfTheDrain(t *testing.T) {
+func TestClientProbeSeesEngineHealthAndDrain(t *testing.T) {
 	s := newTestAgent(t, 1, nil)
 	down := newTestAgent(t, 1, nil, func(c *Config) { c.Engine = unreachableEngine(t) })
 	if _, err := dial(t, down.url, "").Probe(t.Context()); err == nil {
@@ -285,7 +285,7 @@ func TestAProbeHearsOfTheEngineAndOfTheDrain(t *testing.T) {
 }
 
 // Every response says how much of the count is the caller's own: nothing, if it does not name itself.
-func TestAnIngressIsToldHowMuchIsItsOwn(t *testing.T) {
+func TestAgentReportsTheCallersOwnShare(t *testing.T) {
 	s := newTestAgent(t, 8, nil)
 	first, second := dial(t, s.url, ""), dial(t, s.url, "")
 	want := func(what string, report llmserver.Report, own, ongoing int) {

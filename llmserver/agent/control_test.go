@@ -53,7 +53,7 @@ func ok(body string) string {
 }
 
 // The first try may have been heard, so the second one's failure to connect is no proof that nothing is held.
-func TestControlCallThatMayHaveBeenHeardIsNotRefused(t *testing.T) {
+func TestClientControlCallThatMayHaveArrivedIsNotRefused(t *testing.T) {
 	for name, call := range map[string]func(c llmserver.Backend) error{
 		"Reserve": func(c llmserver.Backend) error { _, err := c.Reserve(t.Context(), uuid.New(), 0); return err },
 		"Cancel":  func(c llmserver.Backend) error { _, err := c.Cancel(t.Context(), uuid.New()); return err },
@@ -71,7 +71,7 @@ func TestControlCallThatMayHaveBeenHeardIsNotRefused(t *testing.T) {
 }
 
 // A response that breaks off is a broken connection: the reservation may be held.
-func TestControlCallWhoseResponseBreaksOffIsBroken(t *testing.T) {
+func TestClientControlCallWithTruncatedResponseIsBroken(t *testing.T) {
 	url := scriptedAgent(t, func(w http.ResponseWriter, _ *http.Request) { dropReply(w, []byte(`{"accepted":true}`)) })
 	if _, err := dial(t, url, "").Reserve(t.Context(), uuid.New(), 0); !errors.Is(err, llmserver.ErrBroken) {
 		t.Errorf("Reserve = %v; want it broken", err)
@@ -79,7 +79,7 @@ func TestControlCallWhoseResponseBreaksOffIsBroken(t *testing.T) {
 }
 
 // A slot that nobody comes for is free again after the lease, so the lease must not grow with the wait.
-func TestReserveAsksForTheDefaultLeaseHoweverLongItWaits(t *testing.T) {
+func TestClientReserveRequestsTheDefaultLease(t *testing.T) {
 	var body atomic.Pointer[string]
 	url := scriptedAgent(t, func(w http.ResponseWriter, r *http.Request) {
 		text, _ := io.ReadAll(r.Body)
@@ -99,7 +99,7 @@ func TestReserveAsksForTheDefaultLeaseHoweverLongItWaits(t *testing.T) {
 	}
 }
 
-func TestClientTakesOverANewSecret(t *testing.T) {
+func TestClientUsesNewSecretAfterDescribe(t *testing.T) {
 	s := newTestAgent(t, 1, nil, func(c *Config) { c.Secret = "new" })
 	c := dial(t, s.url, "old")
 	if _, err := c.Probe(t.Context()); err != errSecret {
@@ -112,7 +112,7 @@ func TestClientTakesOverANewSecret(t *testing.T) {
 }
 
 // Draining says why nothing new is let in, at once; a failed health check would say so after its third time.
-func TestProbeOfADrainingAgentIsNoFailedHealthCheck(t *testing.T) {
+func TestClientProbeOfDrainingAgentSucceeds(t *testing.T) {
 	s := newTestAgent(t, 1, nil)
 	s.agent.Drain()
 	if report, err := dial(t, s.url, "").Probe(t.Context()); !report.Draining || err != nil {
@@ -121,7 +121,7 @@ func TestProbeOfADrainingAgentIsNoFailedHealthCheck(t *testing.T) {
 }
 
 // The request may be sent to another replica next, which must not see this one's token.
-func TestClientLeavesTheCallersHeaderAlone(t *testing.T) {
+func TestClientDoesNotModifyTheCallersHeader(t *testing.T) {
 	s := newTestAgent(t, 1, nil)
 	c := dial(t, s.url, "")
 	req := chatRequest(t.Context())
@@ -137,7 +137,7 @@ func TestClientLeavesTheCallersHeaderAlone(t *testing.T) {
 }
 
 // At twice the capacity there are as many refusals as responses.
-func TestClientUsesTheConnectionOfARefusalAgain(t *testing.T) {
+func TestClientReusesConnectionAfterRefusal(t *testing.T) {
 	s := newTestAgent(t, 1, nil)
 	var connections atomic.Int32
 	server := httptest.NewUnstartedServer(s.agent)

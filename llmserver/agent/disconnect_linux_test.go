@@ -14,7 +14,7 @@ import (
 
 // When an ingress is killed, its requests end and so free slots. Its own place in the queue may be the
 // next to get one, before the context of that call has ended.
-func TestASlotIsNotGivenToACallerWhoseConnectionIsClosed(t *testing.T) {
+func TestAgentGrantsNoSlotToDisconnectedCaller(t *testing.T) {
 	s := newTestAgent(t, 1, nil)
 	held := s.mustReserve()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

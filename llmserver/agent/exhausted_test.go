@@ -23,7 +23,7 @@ func (exhausted) Probe(context.Context) (llmserver.Report, error) {
 	return llmserver.Report{}, errExhausted
 }
 
-func TestOwnExhaustionIsNotTheEngines(t *testing.T) {
+func TestAgentOwnExhaustionIsNotTheEngines(t *testing.T) {
 	s := newTestAgent(t, 1, nil, func(c *Config) { c.Engine = exhausted{c.Engine} })
 	a, err := s.tryCall(http.MethodPost, "/v1/x", "{}")
 	if err != nil {

@@ -31,7 +31,7 @@ var endings = map[string]http.HandlerFunc{
 	},
 }
 
-func TestAFinishedRequestHasLeftTheCountsWhenItsEndIsSeen(t *testing.T) {
+func TestAgentReleasesSlotBeforeTheEndIsWritten(t *testing.T) {
 	for name, engine := range endings {
 		t.Run(name, func(t *testing.T) {
 			s := newTestAgent(t, 1, engine)
@@ -57,7 +57,7 @@ func TestAFinishedRequestHasLeftTheCountsWhenItsEndIsSeen(t *testing.T) {
 }
 
 // What an engine does between [DONE] and the end of its body, it does in the slot.
-func TestASlotIsHeldUntilTheEngineHasEndedTheBody(t *testing.T) {
+func TestAgentHoldsSlotUntilTheEngineEndsTheBody(t *testing.T) {
 	end := make(chan struct{})
 	var s *testAgent
 	s = newTestAgent(t, 1, func(w http.ResponseWriter, _ *http.Request) {

@@ -31,7 +31,7 @@ func engineAt(t *testing.T, url string) llmserver.Backend {
 
 // An engine that dies with a request in hand may have begun the work, so the ingress must not be told that it can send
 // it elsewhere, as it is where no connection could be made at first.
-func TestRequestThatTheEngineMayHaveHadIsBrokenNotRefused(t *testing.T) {
+func TestAgentRequestThatMayHaveArrivedIsBrokenNotRefused(t *testing.T) {
 	s := newTestAgent(t, 1, nil, func(c *Config) { c.Engine = engineAt(t, dyingServer(t, ok("{}"))) })
 	if a := s.chat(""); a.StatusCode != http.StatusOK {
 		t.Fatalf("the first request: %s", a.Status)
@@ -45,7 +45,7 @@ func TestRequestThatTheEngineMayHaveHadIsBrokenNotRefused(t *testing.T) {
 	s.wantRefusal(s.chat(""), http.StatusServiceUnavailable, "engine_down", "engine_down") // nothing was sent of this one
 }
 
-func TestEngineThatCannotBeReachedIsLoggedOnce(t *testing.T) {
+func TestAgentLogsUnreachableEngineOnce(t *testing.T) {
 	var log strings.Builder
 	away := &flakyEngine{Backend: unreachableEngine(t)}
 	s := newTestAgent(t, 1, nil, func(c *Config) {
@@ -81,7 +81,7 @@ func (s *flakyEngine) Do(req *http.Request, t llmserver.Token) (*http.Response, 
 	return s.Backend.Do(req, t)
 }
 
-func TestPathAndQueryReachTheEngineAsTheyAre(t *testing.T) {
+func TestAgentForwardsPathAndQueryUnchanged(t *testing.T) {
 	var uri atomic.Pointer[string]
 	s := newTestAgent(t, 1, func(_ http.ResponseWriter, r *http.Request) { uri.Store(&r.RequestURI) })
 	for _, want := range []string{"/v1/models/org%2Fname", "/v1/models/a%20b?x=1&y=%2F"} {
@@ -92,7 +92,7 @@ func TestPathAndQueryReachTheEngineAsTheyAre(t *testing.T) {
 }
 
 // The bytes of bodies are bounded together, and responses take minutes.
-func TestBodyIsNotHeldForTheTimeOfTheResponse(t *testing.T) {
+func TestAgentReleasesBodyBeforeTheResponse(t *testing.T) {
 	end := make(chan struct{})
 	s := newTestAgent(t, 1, func(w http.ResponseWriter, _ *http.Request) {
 		http.NewResponseController(w).Flush()
@@ -111,7 +111,7 @@ func TestBodyIsNotHeldForTheTimeOfTheResponse(t *testing.T) {
 	close(end)
 }
 
-func TestBodyOfARefusedRequestIsNotHeld(t *testing.T) {
+func TestAgentReleasesBodyOfRefusedRequest(t *testing.T) {
 	s := newTestAgent(t, 1, nil)
 	s.mustReserve()
 	s.wantRefusal(s.chat(""), http.StatusTooManyRequests, "slots_full", "full")
@@ -122,7 +122,7 @@ func TestBodyOfARefusedRequestIsNotHeld(t *testing.T) {
 }
 
 // An upload takes time. The report of its refusal must be no older than the refusal, or it would show room.
-func TestRefusalAfterASlowUploadReportsWhatIsOngoingThen(t *testing.T) {
+func TestAgentRefusalCarriesACurrentReport(t *testing.T) {
 	s := newTestAgent(t, 1, nil)
 	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
 	if err != nil {
@@ -150,7 +150,7 @@ func (s *testAgent) headerReport() llmserver.Report {
 }
 
 // The read deadline of an upload must not outlive it: net/http takes its end for that of the client.
-func TestResponseMayTakeLongerThanAnUploadMayBeSilent(t *testing.T) {
+func TestAgentBodyTimeoutDoesNotLimitTheResponse(t *testing.T) {
 	const silence = 50 * time.Millisecond
 	for _, protocol := range []string{"HTTP/1.1", "HTTP/2.0"} {
 		s := newTestAgent(t, 1, func(w http.ResponseWriter, r *http.Request) {
@@ -175,7 +175,7 @@ func TestResponseMayTakeLongerThanAnUploadMayBeSilent(t *testing.T) {
 }
 
 // An ingress that reads nothing any more would keep its slot for ever.
-func TestSlotOfACallerThatDoesNotReadIsGivenBack(t *testing.T) {
+func TestAgentReleasesSlotOfCallerThatDoesNotRead(t *testing.T) {
 	s := newTestAgent(t, 1, func(w http.ResponseWriter, r *http.Request) {
 		for piece := make([]byte, 64<<10); r.Context().Err() == nil; {
 			if _, err := w.Write(piece); err != nil {
@@ -194,7 +194,7 @@ func TestSlotOfACallerThatDoesNotReadIsGivenBack(t *testing.T) {
 }
 
 // Who has read the last byte that it needs may ask for the slot at once, on another connection.
-func TestSlotIsFreeWhenTheLastByteOfTheResponseArrives(t *testing.T) {
+func TestAgentSlotIsFreeWhenTheLastByteArrives(t *testing.T) {
 	const events = "data: {}\n\ndata: [DONE]\n\n"
 	large := strings.Repeat("x", 200_000)
 	for name, c := range map[string]struct{ response, body string }{
@@ -234,7 +234,7 @@ func (hangingEngine) Probe(ctx context.Context) (llmserver.Report, error) {
 	return llmserver.Report{}, ctx.Err()
 }
 
-func TestHealthIsAnsweredInTimeThoughTheEngineHangs(t *testing.T) {
+func TestAgentHealthTimesOutWhenTheEngineHangs(t *testing.T) {
 	s := newTestAgent(t, 1, nil, func(c *Config) { c.Engine, c.ProbeTimeout = hangingEngine{c.Engine}, 20*time.Millisecond })
 	ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
 	defer stop()
@@ -249,7 +249,7 @@ func TestHealthIsAnsweredInTimeThoughTheEngineHangs(t *testing.T) {
 }
 
 // Names of callers are kept in memory, so they are bounded.
-func TestHolderWithTooLongANameHasNone(t *testing.T) {
+func TestAgentIgnoresTooLongHolderNames(t *testing.T) {
 	s := newTestAgent(t, 8, nil)
 	for name, own := range map[string]string{strings.Repeat("a", maxHolderName): "1", strings.Repeat("b", maxHolderName+1): "0"} {
 		a := s.call(http.MethodPost, "/internal/slots", `{"token":"`+uuid.NewString()+`"}`, headerHolder, name)
@@ -260,7 +260,7 @@ func TestHolderWithTooLongANameHasNone(t *testing.T) {
 }
 
 // The longest wait that can be written must be one.
-func TestWaitIsClampedNotRefused(t *testing.T) {
+func TestAgentClampsWait(t *testing.T) {
 	s := newTestAgent(t, 1, nil)
 	holder := s.mustReserve()
 	answers := s.wait(uuid.New(), "9223372036854775807")

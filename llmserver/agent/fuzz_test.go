@@ -38,7 +38,7 @@ func wantSane(t *testing.T, s *Server, w *httptest.ResponseRecorder, accepted bo
 	}
 }
 
-func FuzzReservation(f *testing.F) {
+func FuzzAgentReservation(f *testing.F) {
 	for _, body := range []string{
 		`{"token":"0b42a62c-9a9b-4cd6-a2a8-2f0a2a1f8f2e","lease_s":10,"wait_ms":0}`, `{"token":null}`, `{"lease_s":1e999}`, `[]`, ``,
 		`{"token":"urn:uuid:0b42a62c-9a9b-4cd6-a2a8-2f0a2a1f8f2e","lease_s":1e-9}`,
@@ -64,7 +64,7 @@ func FuzzReservation(f *testing.F) {
 	})
 }
 
-func FuzzReleasedToken(f *testing.F) {
+func FuzzAgentReleasedToken(f *testing.F) {
 	for _, token := range []string{"0b42a62c-9a9b-4cd6-a2a8-2f0a2a1f8f2e", "", "..", "%00", "{0b42a62c-9a9b-4cd6-a2a8-2f0a2a1f8f2e}", "a/b"} {
 		f.Add(token)
 	}
@@ -82,7 +82,7 @@ func FuzzReleasedToken(f *testing.F) {
 	})
 }
 
-func FuzzTokenHeader(f *testing.F) {
+func FuzzAgentTokenHeader(f *testing.F) {
 	for _, token := range []string{"0b42a62c-9a9b-4cd6-a2a8-2f0a2a1f8f2e", "", " ", "\x00", "0", "00000000-0000-0000-0000-000000000000"} {
 		f.Add(token)
 	}

@@ -15,7 +15,7 @@ var (
 )
 
 // A metric is told to operators by its row in docs/operations.md: name, labels and what it is.
-func TestThePageOfOperationsListsEveryMetric(t *testing.T) {
+func TestAgentMetricsAreAllDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../docs/operations.md")
 	if err != nil {
 		t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 )
 
 // The engine's key is for the engine; the slot secret for control calls alone.
-func TestKeyAndSecretGoEachTheirOwnWay(t *testing.T) {
+func TestClientSendsKeyAndSecretSeparately(t *testing.T) {
 	var wrong atomic.Int64
 	url := scriptedAgent(t, func(w http.ResponseWriter, r *http.Request) {
 		control := strings.HasPrefix(r.URL.Path, "/internal/") || r.URL.Path == "/health"
@@ -37,7 +37,7 @@ func TestKeyAndSecretGoEachTheirOwnWay(t *testing.T) {
 }
 
 // A report that cannot be true is none.
-func TestAHeaderThatIsNoReportSaysNothing(t *testing.T) {
+func TestAgentInvalidReportHeaderIsIgnored(t *testing.T) {
 	good := func() http.Header {
 		h := http.Header{}
 		setReportHeader(h, llmserver.Report{Ongoing: 3, Instance: "i", Seq: 7, Own: 2})

@@ -12,7 +12,7 @@ import (
 )
 
 // Neither a try nor a request without a reservation is faster than the line.
-func TestNobodyOvertakesTheLine(t *testing.T) {
+func TestTableQueueIsNotOvertaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := NewTable(1)
 		holder := mustConsume(t, table, mustReserve(t, table))
@@ -46,7 +46,7 @@ func TestNobodyOvertakesTheLine(t *testing.T) {
 }
 
 // Whatever makes a slot come free, it is granted in the same step.
-func TestAGrantedSlotIsFreeAtNoMoment(t *testing.T) {
+func TestTableGrantedSlotIsNeverFree(t *testing.T) {
 	ends := map[string]func(t *testing.T, table *Table, token llmserver.Token){
 		"finish":  func(t *testing.T, table *Table, token llmserver.Token) { mustConsume(t, table, token).Finish() },
 		"release": func(_ *testing.T, table *Table, token llmserver.Token) { table.Release(token) },
@@ -79,7 +79,7 @@ func TestAGrantedSlotIsFreeAtNoMoment(t *testing.T) {
 	}
 }
 
-func TestAWaitThatIsOverHoldsNothing(t *testing.T) {
+func TestTableEndedWaitHoldsNothing(t *testing.T) {
 	tests := map[string]struct {
 		end  func(table *Table, a *pendingReserve)
 		took time.Duration
@@ -113,7 +113,7 @@ func TestAWaitThatIsOverHoldsNothing(t *testing.T) {
 }
 
 // A slot that is granted just as who asked for it goes away is not lost.
-func TestASlotThatNobodyHearsOfComesBack(t *testing.T) {
+func TestTableReclaimsSlotOfCallerThatLeft(t *testing.T) {
 	ways := map[string]struct {
 		end  func(table *Table, a *pendingReserve)
 		want error
@@ -144,7 +144,7 @@ func TestASlotThatNobodyHearsOfComesBack(t *testing.T) {
 	}
 }
 
-func TestATokenAskedTwiceSharesItsWait(t *testing.T) {
+func TestTableRepeatedTokenSharesItsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := NewTable(1)
 		holder := mustConsume(t, table, mustReserve(t, table))
@@ -172,7 +172,7 @@ func TestATokenAskedTwiceSharesItsWait(t *testing.T) {
 	})
 }
 
-func TestTheLineIsBounded(t *testing.T) {
+func TestTableQueueIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := NewTable(1)
 		defer table.Release(mustReserve(t, table))

@@ -11,7 +11,7 @@ import (
 	"github.com/google/uuid"
 )
 
-func TestATokenIsConsumedOnceAndNeverReachesTheEngine(t *testing.T) {
+func TestAgentConsumesTokenOnceAndKeepsItFromTheEngine(t *testing.T) {
 	seen := make(chan http.Header, 1)
 	s := newTestAgent(t, 1, func(w http.ResponseWriter, r *http.Request) {
 		seen <- r.Header.Clone()
@@ -34,7 +34,7 @@ func TestATokenIsConsumedOnceAndNeverReachesTheEngine(t *testing.T) {
 }
 
 // A token that is not reserved is no way in, not even while slots are free.
-func TestATokenThatIsNotReservedIsRefusedWithoutACallToTheEngine(t *testing.T) {
+func TestAgentRefusesUnknownTokensWithoutCallingTheEngine(t *testing.T) {
 	s := newTestAgent(t, 3, nil)
 	released, expired := s.mustReserve(), uuid.New()
 	s.call(http.MethodDelete, "/internal/slots/"+released.String(), "")
@@ -51,7 +51,7 @@ func TestATokenThatIsNotReservedIsRefusedWithoutACallToTheEngine(t *testing.T) {
 	s.wantCounts(0, 0, 0)
 }
 
-func TestARequestWithoutATokenTakesAFreeSlotOrIsRefused(t *testing.T) {
+func TestAgentRequestWithoutTokenTakesFreeSlotOrIsRefused(t *testing.T) {
 	s := newTestAgent(t, 1, nil)
 	if a := s.chat(""); a.StatusCode != http.StatusOK {
 		t.Errorf("with a free slot: %s", a.Status)
@@ -73,7 +73,7 @@ func TestARequestWithoutATokenTakesAFreeSlotOrIsRefused(t *testing.T) {
 }
 
 // A client that is slow to send must not hold a slot for that time.
-func TestABodyIsReadBeforeASlotIsTaken(t *testing.T) {
+func TestAgentReadsBodyBeforeTakingASlot(t *testing.T) {
 	s := newTestAgent(t, 1, nil)
 	body, client := io.Pipe()
 	status := make(chan int, 1)
@@ -101,7 +101,7 @@ func TestABodyIsReadBeforeASlotIsTaken(t *testing.T) {
 	s.wantCounts(0, 0, 1)
 }
 
-func TestWhatAsksForNoWorkTakesNoSlot(t *testing.T) {
+func TestAgentManagementCallsTakeNoSlot(t *testing.T) {
 	s := newTestAgent(t, 1, nil)
 	s.mustReserve()
 	calls := int64(0)
@@ -121,7 +121,7 @@ func TestWhatAsksForNoWorkTakesNoSlot(t *testing.T) {
 }
 
 // A token is consumed or refused, never ignored: its slot would stay reserved.
-func TestATokenIsConsumedAlsoByWhatNeedsNone(t *testing.T) {
+func TestAgentConsumesTokenOfRequestThatNeedsNoSlot(t *testing.T) {
 	s := newTestAgent(t, 1, nil)
 	calls := int64(0)
 	for _, c := range [][2]string{{http.MethodGet, "/v1/models"}, {http.MethodPost, "/v1/load_lora_adapter"}} {
@@ -135,7 +135,7 @@ func TestATokenIsConsumedAlsoByWhatNeedsNone(t *testing.T) {
 	s.wantCounts(0, 0, calls)
 }
 
-func TestABodyThatIsTooLargeGivesItsSlotBack(t *testing.T) {
+func TestAgentReleasesSlotOfTooLargeBody(t *testing.T) {
 	s := newTestAgent(t, 1, nil, func(c *Config) { c.MaxBodyBytes = 10 })
 	for _, token := range []string{"", s.mustReserve().String()} {
 		header := []string{headerToken, token}
@@ -148,7 +148,7 @@ func TestABodyThatIsTooLargeGivesItsSlotBack(t *testing.T) {
 	s.wantCounts(0, 0, 0)
 }
 
-func TestAnEngineThatBreaksOffIsABrokenConnection(t *testing.T) {
+func TestAgentBreaksConnectionWhenTheEngineDoes(t *testing.T) {
 	tests := map[string]struct {
 		engine http.HandlerFunc
 		text   string // that arrives before the break; none: not even a head
@@ -187,7 +187,7 @@ func TestAnEngineThatBreaksOffIsABrokenConnection(t *testing.T) {
 	}
 }
 
-func TestAnEngineThatIsDownIsToldApartFromOneThatBroke(t *testing.T) {
+func TestAgentMarksUnreachableEngineAsRefusal(t *testing.T) {
 	s := newTestAgent(t, 1, nil, func(c *Config) { c.Engine = unreachableEngine(t) })
 	s.wantRefusal(s.chat(s.mustReserve().String()), http.StatusServiceUnavailable, "engine_down", "engine_down")
 	s.wantRefusal(s.chat(""), http.StatusServiceUnavailable, "engine_down", "engine_down")
@@ -195,7 +195,7 @@ func TestAnEngineThatIsDownIsToldApartFromOneThatBroke(t *testing.T) {
 }
 
 // The end of a client reaches the engine at once and gives the slot back.
-func TestAClientThatHasGoneIsGoneForTheEngineToo(t *testing.T) {
+func TestAgentForwardsClientDisconnect(t *testing.T) {
 	for _, phase := range []string{"before the answer", "in a stream"} {
 		t.Run(phase, func(t *testing.T) {
 			begun, gone := make(chan struct{}), make(chan struct{})
@@ -234,7 +234,7 @@ func TestAClientThatHasGoneIsGoneForTheEngineToo(t *testing.T) {
 	}
 }
 
-func TestTheProtocolIsSpokenOverHTTP2Too(t *testing.T) {
+func TestAgentServesHTTP2(t *testing.T) {
 	s := newTestAgent(t, 1, endings["events without DONE"])
 	transport := &http.Transport{Protocols: new(http.Protocols)}
 	transport.Protocols.SetUnencryptedHTTP2(true)

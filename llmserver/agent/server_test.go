@@ -34,7 +34,7 @@ func (s *testAgent) wantReport(a response, want map[string]any) {
 	}
 }
 
-func TestAReservationTellsWhatBecameOfItAndHowFullItIs(t *testing.T) {
+func TestAgentReserveReturnsOutcomeAndReport(t *testing.T) {
 	s := newTestAgent(t, 2, nil)
 	first, second := uuid.New(), uuid.New()
 	a := s.reserve(first)
@@ -58,7 +58,7 @@ func TestAReservationTellsWhatBecameOfItAndHowFullItIs(t *testing.T) {
 	s.wantCounts(2, 0, 0)
 }
 
-func TestASlotIsGivenBackByNameAndNoMoreThanOnce(t *testing.T) {
+func TestAgentReleasesByTokenOnce(t *testing.T) {
 	s := newTestAgent(t, 2, nil)
 	token, overtaken := s.mustReserve(), uuid.New()
 	for _, name := range []llmserver.Token{token, token, overtaken} {
@@ -72,7 +72,7 @@ func TestASlotIsGivenBackByNameAndNoMoreThanOnce(t *testing.T) {
 	s.wantCounts(0, 0, 0)
 }
 
-func TestAReadingTellsReservedFromRunning(t *testing.T) {
+func TestAgentCountsSeparateReservedFromRunning(t *testing.T) {
 	hold := make(chan struct{})
 	s := newTestAgent(t, 3, func(http.ResponseWriter, *http.Request) { <-hold })
 	s.mustReserve()
@@ -92,7 +92,7 @@ func TestAReadingTellsReservedFromRunning(t *testing.T) {
 	<-done
 }
 
-func TestABadReservationIsRefusedAndHoldsNothing(t *testing.T) {
+func TestAgentRejectsInvalidReservations(t *testing.T) {
 	s := newTestAgent(t, 1, nil)
 	token := uuid.NewString()
 	for _, body := range []string{
@@ -114,7 +114,7 @@ func TestABadReservationIsRefusedAndHoldsNothing(t *testing.T) {
 	s.wantRefusal(s.call(http.MethodPost, "/internal/other", "{}"), http.StatusNotFound, "unknown_url", "")
 }
 
-func TestALeaseIsThatAskedForUpToItsBound(t *testing.T) {
+func TestAgentLeaseIsClamped(t *testing.T) {
 	for asked, want := range map[string]time.Duration{
 		"": DefaultLease, `,"lease_s":null`: DefaultLease, `,"lease_s":0.25`: time.Second / 4,
 		`,"lease_s":61`: MaxLease, `,"lease_s":1e300`: MaxLease,
@@ -141,7 +141,7 @@ func (s *testAgent) wait(token llmserver.Token, ms string) (answers chan respons
 	return answers
 }
 
-func TestAWaitEndsWithASlotOrByNameOrInVain(t *testing.T) {
+func TestAgentWaitEndsWithSlotCancelOrTimeout(t *testing.T) {
 	s := newTestAgent(t, 1, nil)
 	waiting := func() bool { return s.agent.Read().Waiting == 1 }
 	release := func(token llmserver.Token) { s.call(http.MethodDelete, "/internal/slots/"+token.String(), "") }
@@ -161,7 +161,7 @@ func TestAWaitEndsWithASlotOrByNameOrInVain(t *testing.T) {
 	s.wantCounts(1, 0, 0)
 }
 
-func TestAnIngressThatHangsUpLosesItsPlace(t *testing.T) {
+func TestAgentDequeuesDisconnectedIngress(t *testing.T) {
 	s := newTestAgent(t, 1, nil)
 	s.mustReserve()
 	token := uuid.New()
@@ -181,7 +181,7 @@ func TestAnIngressThatHangsUpLosesItsPlace(t *testing.T) {
 	s.wantRefusal(s.reserve(token), http.StatusConflict, "unknown_slot_token", "unknown_token")
 }
 
-func TestControlCallsNeedTheSecretAndRequestsDoNot(t *testing.T) {
+func TestAgentRequiresSecretForControlCallsOnly(t *testing.T) {
 	s := newTestAgent(t, 2, nil, func(c *Config) { c.Secret = "open sesame" })
 	token := uuid.New()
 	if _, err := s.agent.table.Reserve(t.Context(), token, DefaultLease, 0); err != nil {
@@ -215,7 +215,7 @@ func TestControlCallsNeedTheSecretAndRequestsDoNot(t *testing.T) {
 	}
 }
 
-func TestHealthIsTheEnginesUntilItDrains(t *testing.T) {
+func TestAgentHealthIsTheEnginesUntilDraining(t *testing.T) {
 	s := newTestAgent(t, 1, nil)
 	sick := newTestAgent(t, 1, nil, func(c *Config) { c.Engine = unreachableEngine(t) })
 	for _, path := range []string{"/health", "/readyz"} {
@@ -238,7 +238,7 @@ func TestHealthIsTheEnginesUntilItDrains(t *testing.T) {
 	}
 }
 
-func TestMetricsAreReadingsOfTheTable(t *testing.T) {
+func TestAgentMetricsAreReadFromTheTable(t *testing.T) {
 	s := newTestAgent(t, 2, nil)
 	s.chat(s.mustReserve().String())
 	s.chat("")

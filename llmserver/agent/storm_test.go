@@ -14,7 +14,7 @@ import (
 )
 
 // A lease that ends as its token comes: exactly one of the two wins, and before and after it the one that must.
-func TestTheEndOfALeaseAndTheRequestAreOneDecision(t *testing.T) {
+func TestTableLeaseExpiryAndConsumeExcludeEachOther(t *testing.T) {
 	const lease = time.Millisecond
 	for _, late := range []time.Duration{-1, 0, 1} {
 		for range 100 {
@@ -43,7 +43,7 @@ func TestTheEndOfALeaseAndTheRequestAreOneDecision(t *testing.T) {
 
 // Thirty-two callers do whatever they like; the capacity holds, and when
 // they have gone everything is back.
-func TestAStormNeverPassesTheCapacityAndLeavesNothing(t *testing.T) {
+func TestTableStormNeverExceedsCapacityAndLeavesNothing(t *testing.T) {
 	const limit = 7
 	table := NewTable(limit)
 	tokens := make(chan llmserver.Token, 64) // who finds one here knows it from somebody else

@@ -241,7 +241,7 @@ type withoutDeadline struct{ rapid.TB }
 
 // Calls may overtake one another, come twice and come late; the table does
 // what the plainest one would.
-func TestTheTableAgreesWithTheModel(t *testing.T) {
+func TestTableMatchesModel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rapid.Check(withoutDeadline{t}, func(rt *rapid.T) { runMachine(t, rt) })
 	})

@@ -99,7 +99,7 @@ func wantBalance(t interface{ Fatalf(string, ...any) }, r Snapshot) {
 	}
 }
 
-func TestALeaseEndsAReservationAtItsTimeButNeverARequest(t *testing.T) {
+func TestTableLeaseEndsReservationsNotRequests(t *testing.T) {
 	for lease, want := range map[time.Duration]time.Duration{
 		time.Second: time.Second, MaxLease: MaxLease, MaxLease + 1: MaxLease, 1 << 62: MaxLease,
 	} {
@@ -128,7 +128,7 @@ func TestALeaseEndsAReservationAtItsTimeButNeverARequest(t *testing.T) {
 	}
 }
 
-func TestTheSameTokenAskedTwiceHoldsOneSlotOfTheFirstLease(t *testing.T) {
+func TestTableRepeatedTokenHoldsOneSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := NewTable(2)
 		token := mustReserve(t, table)
@@ -143,7 +143,7 @@ func TestTheSameTokenAskedTwiceHoldsOneSlotOfTheFirstLease(t *testing.T) {
 	})
 }
 
-func TestAReservedTokenIsAnsweredAlikeWhileDraining(t *testing.T) {
+func TestTableReservedTokenStaysReservedWhileDraining(t *testing.T) {
 	table := NewTable(1)
 	token := mustReserve(t, table)
 	table.Drain()
@@ -155,7 +155,7 @@ func TestAReservedTokenIsAnsweredAlikeWhileDraining(t *testing.T) {
 
 // A token is spent however it ended, and stays so for longer than any call
 // about it can be late.
-func TestASpentTokenNeverReservesAgain(t *testing.T) {
+func TestTableSpentTokenNeverReservesAgain(t *testing.T) {
 	ways := map[string]func(t *testing.T, table *Table, token llmserver.Token){
 		"consumed": func(t *testing.T, table *Table, token llmserver.Token) {
 			tryReserve(t, table, token)
@@ -216,7 +216,7 @@ func TestASpentTokenNeverReservesAgain(t *testing.T) {
 	}
 }
 
-func TestDrainedIsTheMomentWhenNothingIsOngoing(t *testing.T) {
+func TestTableDrainedWhenNothingIsOngoing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		drained := func(table *Table) bool {
 			select {

@@ -9,7 +9,7 @@ import (
 )
 
 // What operators read of refusals is what happened, waits that ended without a slot among them.
-func TestTotalsCountEveryRefusal(t *testing.T) {
+func TestTableTotalsCountEveryRefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := NewTable(1)
 		spent := uuid.New()
@@ -34,7 +34,7 @@ func TestTotalsCountEveryRefusal(t *testing.T) {
 }
 
 // Of two reports the one with the lower seq is ignored.
-func TestReportThatSaysDrainingIsNewerThanThoseBefore(t *testing.T) {
+func TestTableDrainIncrementsSeq(t *testing.T) {
 	table := NewTable(1)
 	before := table.Report().Seq
 	if table.Drain(); table.Report().Seq <= before {

@@ -21,7 +21,7 @@ func runToEnd(b *Batch) (now time.Duration) {
 	return now
 }
 
-func TestALoneSequenceTakesItsPrefillAndAStepPerToken(t *testing.T) {
+func TestBatchLoneSequenceTakesPrefillAndOneStepPerToken(t *testing.T) {
 	for _, prompt := range []int{1, 100, prefillChunk, 3*prefillChunk + 5} {
 		b := NewBatch(testCost, NewCache(1<<20, 16), 8)
 		b.Add(&Sequence{Prompt: prompt, Answers: 1, Limit: 7})
@@ -31,7 +31,7 @@ func TestALoneSequenceTakesItsPrefillAndAStepPerToken(t *testing.T) {
 	}
 }
 
-func TestALongPromptDelaysTheRunningAnswersButDoesNotStopThem(t *testing.T) {
+func TestBatchLongPromptDelaysRunningChoices(t *testing.T) {
 	b := NewBatch(testCost, NewCache(1<<20, 16), 8)
 	answers := &Sequence{Prompt: 1, Answers: 1, Limit: 100}
 	b.Add(answers)
@@ -48,7 +48,7 @@ func TestALongPromptDelaysTheRunningAnswersButDoesNotStopThem(t *testing.T) {
 	}
 }
 
-func TestSequencesAreAdmittedInOrderAsPlacesAndMemoryAllow(t *testing.T) {
+func TestBatchAdmitsInOrderAsRoomAndMemoryAllow(t *testing.T) {
 	b := NewBatch(testCost, NewCache(10*16, 16), 2)
 	var done []string
 	add := func(name string, prompt, limit int) {
@@ -82,7 +82,7 @@ func TestSequencesAreAdmittedInOrderAsPlacesAndMemoryAllow(t *testing.T) {
 	}
 }
 
-func TestARemovedSequenceShortensTheStepAndFreesItsMemory(t *testing.T) {
+func TestBatchRemoveShortensTheStepAndFreesMemory(t *testing.T) {
 	b := NewBatch(testCost, NewCache(1<<20, 16), 8)
 	prompt := &Sequence{Prompt: 1000, Answers: 1, Limit: 5}
 	answer := &Sequence{Prompt: 1, Answers: 1, Limit: 5}
@@ -103,7 +103,7 @@ func TestARemovedSequenceShortensTheStepAndFreesItsMemory(t *testing.T) {
 	}
 }
 
-func TestTheNextTurnFindsThePromptAndTheAnswerButItsOwnLastToken(t *testing.T) {
+func TestBatchNextTurnFindsPromptAndResponseInCache(t *testing.T) {
 	b := NewBatch(testCost, NewCache(1<<20, 16), 8)
 	chain := chainFrom(make([]uint64, 10)) // 160 tokens
 	b.Add(&Sequence{Prompt: 64, Answers: 1, Limit: 64, Chain: chain[:8]})
@@ -126,7 +126,7 @@ func TestTheNextTurnFindsThePromptAndTheAnswerButItsOwnLastToken(t *testing.T) {
 	}
 }
 
-func TestABlockIsThereForOthersAsSoonAsItIsWhole(t *testing.T) {
+func TestBatchSharesCompleteBlocksAtOnce(t *testing.T) {
 	b := NewBatch(testCost, NewCache(1<<20, 16), 8)
 	chain := chainFrom(make([]uint64, 2))
 	b.Add(&Sequence{Prompt: 17, Answers: 1, Limit: 20, Chain: chain})
@@ -142,7 +142,7 @@ func TestABlockIsThereForOthersAsSoonAsItIsWhole(t *testing.T) {
 	}
 }
 
-func TestAnAbandonedPrefillLeavesOnlyWhatWasComputed(t *testing.T) {
+func TestBatchAbandonedPrefillKeepsComputedBlocks(t *testing.T) {
 	b := NewBatch(testCost, NewCache(1<<20, 16), 8)
 	chain := chainFrom(make([]uint64, 60)) // hashes of a path; deep enough for three chunks of a 20-token block
 	b.cache = NewCache(1<<20, 128)
@@ -157,7 +157,7 @@ func TestAnAbandonedPrefillLeavesOnlyWhatWasComputed(t *testing.T) {
 	}
 }
 
-func TestAllAnswersOfAPromptGrowTogetherAndCountEach(t *testing.T) {
+func TestBatchChoicesGrowTogetherAndCountEach(t *testing.T) {
 	b := NewBatch(testCost, NewCache(1<<20, 16), 8)
 	b.Add(&Sequence{Prompt: 10, Answers: 4, Limit: 3})
 	if got, want := runToEnd(b), testCost.Prefill(10)+3*testCost.Decode(4); got != want {
@@ -168,7 +168,7 @@ func TestAllAnswersOfAPromptGrowTogetherAndCountEach(t *testing.T) {
 	}
 }
 
-func TestASequenceWithoutAnswersEndsWithItsPrompt(t *testing.T) {
+func TestBatchSequenceWithoutChoicesEndsWithItsPrompt(t *testing.T) {
 	b := NewBatch(testCost, NewCache(1<<20, 16), 8)
 	told := []int{}
 	b.Add(&Sequence{Prompt: 3000, Answers: 1, Progress: func(generated int) { told = append(told, generated) }})
@@ -180,7 +180,7 @@ func TestASequenceWithoutAnswersEndsWithItsPrompt(t *testing.T) {
 	}
 }
 
-func TestStepsThatAreAlikeCanBeTakenAtOnce(t *testing.T) {
+func TestBatchAlikeStepsCanBeTakenAtOnce(t *testing.T) {
 	begun := func(blocks int, leap func(alike int) int, prompts ...Sequence) (steps int, told []string) {
 		b := NewBatch(testCost, NewCache(blocks*128, 128), 8)
 		now := time.Duration(0)

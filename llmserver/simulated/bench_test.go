@@ -12,7 +12,7 @@ import (
 
 // One operation is a chunk that has gone from the batch through a socket to a client that reads and drops it.
 // The machine is saturated, so the client reads many chunks at once; the figure is no lone chunk's cost and varies with that.
-func BenchmarkAChunkAmongStreams(b *testing.B) {
+func BenchmarkSimulatedChunkAmongStreams(b *testing.B) {
 	for _, streams := range []int{1, 300} {
 		b.Run(fmt.Sprint(streams), func(b *testing.B) {
 			s, err := Listen("127.0.0.1:0", Config{DecodeStep: 1, DecodeStepPerRequest: 1, KVCacheTokens: 1 << 40, MaxRunning: streams})

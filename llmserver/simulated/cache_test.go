@@ -17,7 +17,7 @@ func mustFill(t *testing.T, c *Cache, chain ...uint64) {
 	l.Release()
 }
 
-func TestAPromptFindsThePrefixThatAnotherLeft(t *testing.T) {
+func TestCacheFindsPrefixOfEarlierPrompt(t *testing.T) {
 	c := NewCache(10*16, 16)
 	mustFill(t, c, 1, 2, 3, 4)
 	l, _ := c.Lease([]uint64{1, 2, 30, 4}, 4)
@@ -29,7 +29,7 @@ func TestAPromptFindsThePrefixThatAnotherLeft(t *testing.T) {
 	}
 }
 
-func TestBlocksNotComputedYetAreNotFound(t *testing.T) {
+func TestCacheDoesNotFindUncomputedBlocks(t *testing.T) {
 	c := NewCache(10*16, 16)
 	l, _ := c.Lease([]uint64{1, 2, 3}, 3)
 	if n := c.Match([]uint64{1, 2, 3}); n != 0 {
@@ -45,7 +45,7 @@ func TestBlocksNotComputedYetAreNotFound(t *testing.T) {
 	}
 }
 
-func TestTheLeastRecentlyUsedBlockGoesFirstAndTheEndOfAChainBeforeItsBeginning(t *testing.T) {
+func TestCacheEvictsLeastRecentlyUsedAndChainEndsFirst(t *testing.T) {
 	c := NewCache(4*16, 16)
 	mustFill(t, c, 1, 2)
 	mustFill(t, c, 11, 12)
@@ -56,7 +56,7 @@ func TestTheLeastRecentlyUsedBlockGoesFirstAndTheEndOfAChainBeforeItsBeginning(t
 	}
 }
 
-func TestHeldBlocksAreNeverEvicted(t *testing.T) {
+func TestCacheNeverEvictsHeldBlocks(t *testing.T) {
 	c := NewCache(4*16, 16)
 	l, _ := c.Lease([]uint64{1, 2}, 3)
 	l.Extend([]uint64{1, 2})
@@ -78,7 +78,7 @@ func TestHeldBlocksAreNeverEvicted(t *testing.T) {
 	}
 }
 
-func TestABlockComputedTwiceTakesMemoryOnce(t *testing.T) {
+func TestCacheStoresEqualBlocksOnce(t *testing.T) {
 	c := NewCache(4*16, 16)
 	a, _ := c.Lease([]uint64{1, 2}, 2)
 	b, _ := c.Lease([]uint64{1, 2}, 2)
@@ -99,7 +99,7 @@ func TestABlockComputedTwiceTakesMemoryOnce(t *testing.T) {
 }
 
 // The cache against the plainest possible one: every lease remembered whole, everything else recounted.
-func TestTheCacheNeverHoldsMoreThanItsCapacityAndNeverLosesABlock(t *testing.T) {
+func TestCacheNeverExceedsCapacityNorLosesBlocks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		capacity := rapid.IntRange(1, 12).Draw(t, "capacity")
 		c := NewCache(capacity, 1)

@@ -14,7 +14,7 @@ var testConfig = Config{
 	DecodeStepPerRequest:   testCost.DecodeStepPerRequest,
 }
 
-func TestAnEmptyConfigIsTheDocumentedOne(t *testing.T) {
+func TestSimulatedConfigDefaultsAreAsDocumented(t *testing.T) {
 	want := Config{
 		ID: "simulated", Model: "demo",
 		PrefillTokensPerSecond: 8000, DecodeStep: 6 * time.Millisecond, DecodeStepPerRequest: 350 * time.Microsecond,
@@ -56,7 +56,7 @@ func waitFor(t *testing.T, w *job, tokens int) time.Duration {
 	return time.Since(began).Round(time.Microsecond)
 }
 
-func TestTokensComeWhenTheCostModelSaysSo(t *testing.T) {
+func TestSimulatedTokensFollowTheCostModel(t *testing.T) {
 	inBubble(t, testConfig, func(t *testing.T, e *Engine) {
 		w := mustSubmit(t, e, &Sequence{Prompt: 100, Answers: 1, Limit: 10})
 		if got, want := waitFor(t, w, 1), 100*time.Millisecond+testCost.Decode(1); got != want {
@@ -73,7 +73,7 @@ func TestTokensComeWhenTheCostModelSaysSo(t *testing.T) {
 	})
 }
 
-func TestEveryRunningRequestSlowsTheOthers(t *testing.T) {
+func TestSimulatedRequestsSlowEachOther(t *testing.T) {
 	inBubble(t, testConfig, func(t *testing.T, e *Engine) {
 		var all []*job
 		for range 50 {
@@ -88,7 +88,7 @@ func TestEveryRunningRequestSlowsTheOthers(t *testing.T) {
 	})
 }
 
-func TestACachedPromptIsNotComputedAgain(t *testing.T) {
+func TestSimulatedCachedPromptIsNotComputedAgain(t *testing.T) {
 	inBubble(t, testConfig, func(t *testing.T, e *Engine) {
 		chain := chainFrom(make([]uint64, 10))
 		waitFor(t, mustSubmit(t, e, &Sequence{Prompt: 165, Answers: 1, Limit: 1, Chain: chain}), 1)
@@ -102,7 +102,7 @@ func TestACachedPromptIsNotComputedAgain(t *testing.T) {
 	})
 }
 
-func TestWorkThatIsStoppedLeavesAtOnceWhereverItIs(t *testing.T) {
+func TestSimulatedCancelledJobLeavesAtOnce(t *testing.T) {
 	config := testConfig
 	config.MaxRunning = 2
 	inBubble(t, config, func(t *testing.T, e *Engine) {
@@ -134,7 +134,7 @@ func TestWorkThatIsStoppedLeavesAtOnceWhereverItIs(t *testing.T) {
 	})
 }
 
-func TestWorkIsAsFarAsItsSlowestPrompt(t *testing.T) {
+func TestSimulatedJobProgressIsThatOfItsSlowestPrompt(t *testing.T) {
 	inBubble(t, testConfig, func(t *testing.T, e *Engine) {
 		w, err := e.submit([]*Sequence{{Prompt: 1, Answers: 1, Limit: 9}, {Prompt: 2 * prefillChunk, Answers: 1, Limit: 9}})
 		if err != nil {
@@ -149,7 +149,7 @@ func TestWorkIsAsFarAsItsSlowestPrompt(t *testing.T) {
 	})
 }
 
-func TestAWaiterReturnsWhenItsContextEnds(t *testing.T) {
+func TestSimulatedWaitEndsWithItsContext(t *testing.T) {
 	inBubble(t, testConfig, func(t *testing.T, e *Engine) {
 		ctx, cancel := context.WithTimeout(t.Context(), 70*time.Millisecond)
 		defer cancel()
@@ -163,7 +163,7 @@ func TestAWaiterReturnsWhenItsContextEnds(t *testing.T) {
 	})
 }
 
-func TestCloseWakesWhoeverWaits(t *testing.T) {
+func TestSimulatedCloseWakesWaiters(t *testing.T) {
 	inBubble(t, testConfig, func(t *testing.T, e *Engine) {
 		w := mustSubmit(t, e, &Sequence{Prompt: 1000, Answers: 1, Limit: 1})
 		go func() {
@@ -184,7 +184,7 @@ func TestCloseWakesWhoeverWaits(t *testing.T) {
 	})
 }
 
-func TestSlowStretchesTheStepInProgressAndEveryOther(t *testing.T) {
+func TestSimulatedSlowAppliesToTheStepInProgress(t *testing.T) {
 	inBubble(t, testConfig, func(t *testing.T, e *Engine) {
 		w := mustSubmit(t, e, &Sequence{Prompt: 100, Answers: 1, Limit: 10})
 		e.SetFaults(Faults{Slow: 10})
@@ -198,7 +198,7 @@ func TestSlowStretchesTheStepInProgressAndEveryOther(t *testing.T) {
 	})
 }
 
-func TestWhoeverFollowsAnAbandonedPromptIsComputedFromThen(t *testing.T) {
+func TestSimulatedNextPromptStartsWhenOneIsAbandoned(t *testing.T) {
 	config := testConfig
 	config.MaxRunning = 1
 	inBubble(t, config, func(t *testing.T, e *Engine) {
@@ -217,7 +217,7 @@ func stallEngine(e *Engine, d time.Duration) {
 	e.withBatch(func(*Batch) { time.Sleep(d) })
 }
 
-func TestALateStepDoesNotMakeTheNextOneLate(t *testing.T) {
+func TestSimulatedLateStepDoesNotDelayTheNext(t *testing.T) {
 	inBubble(t, testConfig, func(t *testing.T, e *Engine) {
 		w := mustSubmit(t, e, &Sequence{Prompt: 1, Answers: 1, Limit: 10})
 		waitFor(t, w, 1)
@@ -230,7 +230,7 @@ func TestALateStepDoesNotMakeTheNextOneLate(t *testing.T) {
 	})
 }
 
-func TestAnEngineThatWasHeldUpDoesNotRush(t *testing.T) {
+func TestSimulatedEngineDoesNotRushAfterAStall(t *testing.T) {
 	inBubble(t, testConfig, func(t *testing.T, e *Engine) {
 		w := mustSubmit(t, e, &Sequence{Prompt: 1, Answers: 1, Limit: 10})
 		waitFor(t, w, 1)

@@ -28,7 +28,7 @@ func serve(t *testing.T, server *http.Server) (url string) {
 	return "http://" + listener.Addr().String()
 }
 
-func TestARefusalHitsAsManyRequestsAsItSays(t *testing.T) {
+func TestSimulatedFaultHitsTheGivenNumberOfRequests(t *testing.T) {
 	s := mustListen(t, atOnce)
 	if resp, body, err := post(t, httpClient(t), s.URL()+"/simulated/faults", `{"status":503,"times":2}`); err != nil || resp.StatusCode != 200 {
 		t.Fatal(err, body)
@@ -55,7 +55,7 @@ func TestARefusalHitsAsManyRequestsAsItSays(t *testing.T) {
 	}
 }
 
-func TestFaultsThatMeanNothingAreRefused(t *testing.T) {
+func TestSimulatedInvalidFaultsAreRejected(t *testing.T) {
 	s := mustListen(t, atOnce)
 	for _, body := range []string{`{"status":99}`, `{"cut":"maybe"}`, `{"cut_after":-1}`, `{"slow":1e300}`, `{"hnag":true}`, `x`} {
 		if resp, _, err := post(t, httpClient(t), s.URL()+"/simulated/faults", body); err != nil || resp.StatusCode != 400 {
@@ -64,7 +64,7 @@ func TestFaultsThatMeanNothingAreRefused(t *testing.T) {
 	}
 }
 
-func TestGarbageIsNotJSON(t *testing.T) {
+func TestSimulatedGarbageIsNotJSON(t *testing.T) {
 	s := mustListen(t, atOnce)
 	s.Engine().SetFaults(Faults{Status: 599, Garbage: true})
 	resp, body, err := post(t, httpClient(t), s.URL()+"/v1/chat/completions", chatBody+`}`)
@@ -73,7 +73,7 @@ func TestGarbageIsNotJSON(t *testing.T) {
 	}
 }
 
-func TestAnUnhealthyEngineSaysSoAndAResetHealsIt(t *testing.T) {
+func TestSimulatedUnhealthyUntilReset(t *testing.T) {
 	s := mustListen(t, atOnce)
 	status := func() int {
 		resp, err := httpClient(t).Get(s.URL() + "/health")
@@ -102,7 +102,7 @@ func TestAnUnhealthyEngineSaysSoAndAResetHealsIt(t *testing.T) {
 	}
 }
 
-func TestAHangingRequestGoesOnWhenItsFaultIsReplacedAndEndsWhenItsClientLeaves(t *testing.T) {
+func TestSimulatedHangEndsWithFaultOrClient(t *testing.T) {
 	s := mustListen(t, atOnce)
 	e := s.Engine()
 	e.SetFaults(Faults{Hang: true})
@@ -132,7 +132,7 @@ func TestAHangingRequestGoesOnWhenItsFaultIsReplacedAndEndsWhenItsClientLeaves(t
 	}
 }
 
-func TestAnAnswerIsCutWhereAndHowTheFaultSays(t *testing.T) {
+func TestSimulatedResponseIsCutAsTheFaultSays(t *testing.T) {
 	const stream, whole = chatBody + `,"stream":true}`, chatBody + `}`
 	for _, c := range []struct {
 		body   string
@@ -176,7 +176,7 @@ func read(t *testing.T, url, body string) (events int, err error) {
 	return strings.Count(answer, "\n\n"), err
 }
 
-func TestACutBeyondTheEndCutsNothing(t *testing.T) {
+func TestSimulatedCutBeyondTheEndCutsNothing(t *testing.T) {
 	s := mustListen(t, atOnce)
 	s.Engine().SetFaults(Faults{Cut: CutAbort, CutAfter: 7}) // role, five tokens, [DONE]
 	_, answer, err := post(t, httpClient(t), s.URL()+"/v1/chat/completions", chatBody+`,"stream":true}`)
@@ -185,7 +185,7 @@ func TestACutBeyondTheEndCutsNothing(t *testing.T) {
 	}
 }
 
-func TestAClosedServerCutsItsStreamsAndAShutDownOneFinishesThem(t *testing.T) {
+func TestSimulatedCloseCutsStreamsAndShutdownFinishesThem(t *testing.T) {
 	config := testConfig
 	config.DecodeStep = 2 * time.Millisecond
 	for _, graceful := range []bool{false, true} {
@@ -207,7 +207,7 @@ func TestAClosedServerCutsItsStreamsAndAShutDownOneFinishesThem(t *testing.T) {
 	}
 }
 
-func TestCloseWaitsForTheRequestsItCut(t *testing.T) {
+func TestSimulatedCloseWaitsForCutRequests(t *testing.T) {
 	s := mustListen(t, testConfig)
 	resp, err := httpClient(t).Post(s.URL()+"/v1/completions", "application/json", strings.NewReader(`{"prompt":"x","max_tokens":100000,"stream":true}`))
 	if err != nil {
@@ -232,7 +232,7 @@ func TestCloseWaitsForTheRequestsItCut(t *testing.T) {
 	}
 }
 
-func TestAnEngineThatClosesNeverMakesAStreamLookWhole(t *testing.T) {
+func TestSimulatedCloseNeverMakesAStreamLookComplete(t *testing.T) {
 	e := New(testConfig)
 	url := serve(t, &http.Server{Handler: e.Handler()})
 	resp, err := httpClient(t).Post(url+"/v1/completions", "application/json", strings.NewReader(`{"prompt":"x","max_tokens":1000,"stream":true}`))

@@ -40,7 +40,7 @@ func runningPrompts(e *Engine) (running int) {
 	return running
 }
 
-func TestARequestHasLeftBeforeItsAnswerIsComplete(t *testing.T) {
+func TestSimulatedRequestIsFinishedBeforeItsResponseEnds(t *testing.T) {
 	e := New(atOnce)
 	defer e.Close()
 	ends := make(chan []int64, 3)
@@ -83,7 +83,7 @@ func (f *framer) FlushError() error {
 	return http.NewResponseController(f.ResponseWriter).Flush()
 }
 
-func TestEveryEventIsOneWriteAndOneFlush(t *testing.T) {
+func TestSimulatedEventIsOneWriteAndOneFlush(t *testing.T) {
 	e := New(atOnce)
 	defer e.Close()
 	f := &framer{ResponseWriter: httptest.NewRecorder()}
@@ -114,7 +114,7 @@ func (a *auditor) Write(p []byte) (int, error) {
 	return a.ResponseWriter.Write(p)
 }
 
-func TestNoTokenIsSentBeforeItIsGenerated(t *testing.T) {
+func TestSimulatedTokenIsNotSentBeforeItIsGenerated(t *testing.T) {
 	e := New(Config{DecodeStep: time.Millisecond})
 	defer e.Close()
 	a := &auditor{engine: e}
@@ -134,7 +134,7 @@ func TestNoTokenIsSentBeforeItIsGenerated(t *testing.T) {
 	}
 }
 
-func TestManyConcurrentRequestsAreAllCountedAndNeverTooMany(t *testing.T) {
+func TestSimulatedConcurrentRequestsAreCountedAndBounded(t *testing.T) {
 	config := atOnce
 	config.MaxOngoing = 4
 	s := mustListen(t, config)
@@ -168,7 +168,7 @@ func TestManyConcurrentRequestsAreAllCountedAndNeverTooMany(t *testing.T) {
 	}
 }
 
-func TestASuccessorIsNeverRefused(t *testing.T) {
+func TestSimulatedSuccessorIsNeverRefused(t *testing.T) {
 	config := atOnce
 	config.MaxOngoing = 1
 	s := mustListen(t, config)
@@ -184,7 +184,7 @@ func TestASuccessorIsNeverRefused(t *testing.T) {
 	}
 }
 
-func TestADisconnectStopsTheWorkInEveryPhase(t *testing.T) {
+func TestSimulatedDisconnectStopsTheJobInEveryPhase(t *testing.T) {
 	config := testConfig
 	config.MaxRunning = 1
 	for phase, body := range map[string]string{
@@ -226,7 +226,7 @@ func TestADisconnectStopsTheWorkInEveryPhase(t *testing.T) {
 	}
 }
 
-func TestMetricsAreWhatPrometheusReadsAndWhatHappened(t *testing.T) {
+func TestSimulatedMetricsParseAndMatchStats(t *testing.T) {
 	s := mustListen(t, atOnce)
 	for range 2 {
 		if _, _, err := post(t, httpClient(t), s.URL()+"/v1/chat/completions", `{"messages":[{"role":"user","content":"`+strings.Repeat("abcd", 100)+`"}],"max_tokens":9}`); err != nil {

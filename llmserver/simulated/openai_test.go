@@ -20,7 +20,7 @@ var chatRequest = openai.ChatCompletionRequest{
 
 const chatBody = `{"model":"demo","messages":[{"role":"user","content":"hello"}],"max_tokens":5`
 
-func TestAChatIsAnsweredWholeAndStreamedWithTheSameWords(t *testing.T) {
+func TestSimulatedChatAndStreamHaveTheSameWords(t *testing.T) {
 	c := newClient(t, mustListen(t, atOnce))
 	request := chatRequest
 	request.N = 2
@@ -72,7 +72,7 @@ func TestAChatIsAnsweredWholeAndStreamedWithTheSameWords(t *testing.T) {
 	}
 }
 
-func TestAStreamIsFramedAsVLLMFramesIt(t *testing.T) {
+func TestSimulatedStreamIsFramedLikeVLLM(t *testing.T) {
 	s := mustListen(t, atOnce)
 	resp, got, err := post(t, httpClient(t), s.URL()+"/v1/completions", `{"prompt":"hello","max_tokens":2,"stream":true,"stream_options":{"include_usage":true}}`)
 	if err != nil {
@@ -93,7 +93,7 @@ func TestAStreamIsFramedAsVLLMFramesIt(t *testing.T) {
 	}
 }
 
-func TestEqualRequestsGetEqualBytesFromEveryReplica(t *testing.T) {
+func TestSimulatedEqualRequestsGetEqualBytes(t *testing.T) {
 	a, b := mustListen(t, atOnce), mustListen(t, atOnce)
 	for path, body := range map[string]string{
 		"/v1/chat/completions": chatBody + `,"n":3,"stream":true}`,
@@ -117,7 +117,7 @@ func TestEqualRequestsGetEqualBytesFromEveryReplica(t *testing.T) {
 	}
 }
 
-func TestAForcedToolCallIsStreamedNameFirstThenItsArguments(t *testing.T) {
+func TestSimulatedToolCallStreamsNameThenArguments(t *testing.T) {
 	c := newClient(t, mustListen(t, atOnce))
 	request := chatRequest
 	request.Tools = []openai.Tool{{Type: "function", Function: &openai.FunctionDefinition{Name: "look_up"}}}
@@ -159,7 +159,7 @@ func TestAForcedToolCallIsStreamedNameFirstThenItsArguments(t *testing.T) {
 	}
 }
 
-func TestEmbeddingsAreTheSameInBothEncodings(t *testing.T) {
+func TestSimulatedEmbeddingsAreEqualInBothEncodings(t *testing.T) {
 	s := mustListen(t, atOnce)
 	request := openai.EmbeddingRequest{Input: []string{"one", "two"}, Model: "demo", Dimensions: 8}
 	floats, err := newClient(t, s).CreateEmbeddings(t.Context(), request)
@@ -184,7 +184,7 @@ func TestEmbeddingsAreTheSameInBothEncodings(t *testing.T) {
 	}
 }
 
-func TestErrorsHaveOpenAIsForm(t *testing.T) {
+func TestSimulatedErrorsHaveOpenAIFormat(t *testing.T) {
 	config := atOnce
 	config.KVCacheTokens = 64
 	s := mustListen(t, config)
@@ -209,7 +209,7 @@ func TestErrorsHaveOpenAIsForm(t *testing.T) {
 	}
 }
 
-func TestHeadersNameTheReplicaAndEchoTheRequest(t *testing.T) {
+func TestSimulatedHeadersNameReplicaAndRequest(t *testing.T) {
 	config := atOnce
 	config.ID = "r7"
 	s := mustListen(t, config)

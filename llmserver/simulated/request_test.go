@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestEveryWordIsOneToken(t *testing.T) {
+func TestSimulatedWordIsOneToken(t *testing.T) {
 	seen := map[string]bool{}
 	for _, w := range words {
 		if len(w) != 4 || seen[w] {
@@ -17,13 +17,13 @@ func TestEveryWordIsOneToken(t *testing.T) {
 	}
 }
 
-func TestTextIsAFewBytesPerToken(t *testing.T) {
+func TestSimulatedTextIsFourBytesPerToken(t *testing.T) {
 	if got := tokenize(nil, "abcdefghi"); !reflect.DeepEqual(got, []token{0x64636261, 0x68676665, 0x69}) {
 		t.Errorf("%#x", got)
 	}
 }
 
-func TestAChainTellsWhatCameBefore(t *testing.T) {
+func TestSimulatedChainDependsOnAllEarlierBlocks(t *testing.T) {
 	a, b := make([]token, 40), make([]token, 40)
 	b[3] = 1
 	chainA, chainB := hashChain(a), hashChain(b)
@@ -32,7 +32,7 @@ func TestAChainTellsWhatCameBefore(t *testing.T) {
 	}
 }
 
-func TestPromptsOfEveryFormAreRead(t *testing.T) {
+func TestSimulatedPromptsOfEveryFormAreParsed(t *testing.T) {
 	for body, want := range map[string][][]token{
 		`{"prompt":"abcd"}`:                   {{0x64636261}},
 		`{"prompt":[ "abcd" , "a"]}`:          {{0x64636261}, {0x61}},
@@ -45,7 +45,7 @@ func TestPromptsOfEveryFormAreRead(t *testing.T) {
 	}
 }
 
-func TestTheLimitAndTheReasonToFinishFollowTheRequest(t *testing.T) {
+func TestSimulatedLimitAndFinishReasonFollowTheRequest(t *testing.T) {
 	for fields, want := range map[string]struct {
 		limit  int
 		finish string
@@ -62,7 +62,7 @@ func TestTheLimitAndTheReasonToFinishFollowTheRequest(t *testing.T) {
 	}
 }
 
-func TestTheNextTurnOfAChatBeginsWithThisTurnAndItsAnswer(t *testing.T) {
+func TestSimulatedNextTurnBeginsWithThisTurnAndItsResponse(t *testing.T) {
 	first, err := parseChat([]byte(`{"messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"Who is there, in one long sentence?"}],"max_tokens":40}`))
 	if err != nil {
 		t.Fatal(err)
@@ -79,7 +79,7 @@ func TestTheNextTurnOfAChatBeginsWithThisTurnAndItsAnswer(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotTextIsToldApartByItsContent(t *testing.T) {
+func TestSimulatedNonTextPartsDifferByContent(t *testing.T) {
 	prompt := func(part string) []token {
 		task, err := parseChat([]byte(`{"messages":[{"role":"user","content":[` + part + `]}]}`))
 		if err != nil {
@@ -93,7 +93,7 @@ func TestWhatIsNotTextIsToldApartByItsContent(t *testing.T) {
 	}
 }
 
-func TestTheToolThatMustBeCalledIsFound(t *testing.T) {
+func TestSimulatedForcedToolIsFound(t *testing.T) {
 	const tools = `"tools":[{"type":"function","function":{"name":"a"}},{"type":"function","function":{"name":"b"}}]`
 	for choice, want := range map[string]string{
 		`"auto"`: "", `"none"`: "", `null`: "", `"required"`: "a",
@@ -106,7 +106,7 @@ func TestTheToolThatMustBeCalledIsFound(t *testing.T) {
 	}
 }
 
-func TestBadRequestsAreNamedBad(t *testing.T) {
+func TestSimulatedInvalidRequestsAreRejected(t *testing.T) {
 	chat := func(body []byte) error { _, err := parseChat(body); return err }
 	completion := func(body []byte) error { _, err := parseCompletion(body); return err }
 	embedding := func(body []byte) error { _, err := parseEmbedding(body); return err }
@@ -132,7 +132,7 @@ func TestBadRequestsAreNamedBad(t *testing.T) {
 	}
 }
 
-func FuzzARequestIsATaskOrAProblem(f *testing.F) {
+func FuzzSimulatedRequest(f *testing.F) {
 	for _, body := range []string{
 		`{"messages":[{"role":"user","content":[{"type":"text","text":"x"},7,null]}],"tools":[{}],"tool_choice":"required"}`,
 		`{"prompt":[[1,2],[3]],"input":["x"],"n":2,"stream":true,"stream_options":{"include_usage":true}}`,

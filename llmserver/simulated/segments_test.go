@@ -107,7 +107,7 @@ func runsChain(t *rapid.T) (chain []uint64) {
 	return chain
 }
 
-func TestTheCacheKeepsAndEvictsAsOneThatLooksAtBlockByBlock(t *testing.T) {
+func TestCacheMatchesModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		plain := &plainCache{capacity: rapid.IntRange(1, 60).Draw(t, "capacity"), blocks: map[uint64]*plainBlock{}}
 		c := NewCache(plain.capacity, 1)
