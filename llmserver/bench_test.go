@@ -55,7 +55,7 @@ func BenchmarkSlotHandOver(b *testing.B) {
 		if s.Start() != nil {
 			b.Fatal("it was refused")
 		}
-		if s = s.HandOver("heir"); s == nil {
+		if s = s.HandOver("next"); s == nil {
 			b.Fatal("it was not handed over")
 		}
 	}

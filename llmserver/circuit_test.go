@@ -17,10 +17,10 @@ import (
 	"pgregory.net/rapid"
 )
 
-// bubble hides the deadline of a test, for which a bubble has no use.
+// withoutDeadline hides the deadline of a test from rapid, since time in a synctest bubble is fake.
 type withoutDeadline struct{ rapid.TB }
 
-// modelCircuit is a circuit as its picture says it.
+// modelCircuit implements the diagram of circuit in the plainest way.
 type modelCircuit struct {
 	failures  int
 	ejections int
@@ -36,7 +36,7 @@ func (m *modelCircuit) expired() bool { return m.isOpen() && monotonic() >= m.un
 
 func (m *modelCircuit) admits() bool { return !m.isOpen() || m.bypassed || m.expired() }
 
-// enter lets a request in, as a trial if the time is over.
+// admit admits a request, as a trial if the open time is over.
 func (m *modelCircuit) admit() {
 	if m.expired() {
 		m.halfOpen, m.until = true, monotonic()+5*time.Second
@@ -50,10 +50,10 @@ func (m *modelCircuit) open() {
 	m.until = m.opened + min(30*time.Second<<(m.ejections-1), 300*time.Second)
 }
 
-// counts reports whether what came of the slot's request has a say while the circuit is open.
+// isConclusive reports whether the outcome of the slot's request counts while the circuit is open.
 func (m *modelCircuit) isConclusive(s *Slot) bool { return s.reservedAt >= m.opened }
 
-// circuitMachine plays requests on one replica, and the model beside it.
+// circuitMachine applies the same requests to a replica and to the model.
 type circuitMachine struct {
 	r     *Replica
 	model modelCircuit
@@ -71,17 +71,17 @@ func (m *circuitMachine) reserve(t *rapid.T) {
 	switch {
 	case !m.model.admits() && !anyway:
 		if err != ErrEjected {
-			t.Fatalf("Claim = %v; want it ejected", err)
+			t.Fatalf("TryReserve = %v; want it ejected", err)
 		}
 		return
 	case err != nil:
-		t.Fatalf("Claim = %v", err)
+		t.Fatalf("TryReserve = %v", err)
 	}
 	m.model.admit()
 	m.slots = append(m.slots, s)
 }
 
-// take draws a slot and takes it out.
+// drawSlot draws a slot and removes it from the list.
 func (m *circuitMachine) drawSlot(t *rapid.T) *Slot {
 	if len(m.slots) == 0 {
 		t.Skip("no slot")
@@ -119,7 +119,7 @@ func (m *circuitMachine) bad(t *rapid.T) {
 	s.Release()
 }
 
-// silent ends a request in a way that says nothing of the replica.
+// inconclusive ends a request with an outcome that does not count for or against the replica.
 func (m *circuitMachine) inconclusive(t *rapid.T) {
 	s := m.drawSlot(t)
 	switch rapid.IntRange(0, 3).Draw(t, "end") {
@@ -135,16 +135,16 @@ func (m *circuitMachine) inconclusive(t *rapid.T) {
 	s.Release()
 }
 
-// pass hands a slot over, as a request in line gets it.
+// handOver hands a slot over, as the queue does.
 func (m *circuitMachine) handOver(t *rapid.T) {
 	s := m.drawSlot(t)
-	heir := s.HandOver("heir")
-	if (heir != nil) != m.model.admits() {
-		t.Fatalf("handed over: %t; want %t", heir != nil, m.model.admits())
+	next := s.HandOver("next")
+	if (next != nil) != m.model.admits() {
+		t.Fatalf("handed over: %t; want %t", next != nil, m.model.admits())
 	}
-	if heir != nil {
+	if next != nil {
 		m.model.admit()
-		m.slots = append(m.slots, heir)
+		m.slots = append(m.slots, next)
 	}
 }
 
@@ -166,11 +166,11 @@ func TestCircuitMatchesItsDiagram(t *testing.T) {
 				"":      m.check,
 				"claim": m.reserve, "claim again": m.reserve,
 				"good": m.good, "bad": m.bad, "bad again": m.bad, "bad once more": m.bad,
-				"silent": m.inconclusive, "pass": m.handOver,
-				"spare": func(t *rapid.T) {
-					spared := rapid.Bool().Draw(t, "spared")
-					r.AllowEjected(spared)
-					m.model.bypassed = spared && m.model.isOpen()
+				"inconclusive": m.inconclusive, "hand over": m.handOver,
+				"bypass": func(t *rapid.T) {
+					bypassed := rapid.Bool().Draw(t, "bypassed")
+					r.AllowEjected(bypassed)
+					m.model.bypassed = bypassed && m.model.isOpen()
 				},
 				"sleep": func(t *rapid.T) {
 					time.Sleep(time.Duration(rapid.SampledFrom([]int{1, 4, 5, 29, 30, 60, 299, 300}).Draw(t, "seconds")) * time.Second)
@@ -184,7 +184,7 @@ func TestCircuitMatchesItsDiagram(t *testing.T) {
 	})
 }
 
-// fail has a replica fail n requests that were under way at once.
+// failRequests fails n concurrent requests with err.
 func failRequests(t *testing.T, r *Replica, fake *fakeBackend, err error, n int) {
 	t.Helper()
 	var under []*Slot
@@ -221,7 +221,7 @@ func TestCircuitEjectsOnlyForTheReplicasOwnFailures(t *testing.T) {
 					t.Errorf("available: %t", r.Available())
 				}
 				if row.ejected && (changes.Load() != 1 || r.Ejections() != 1 || r.State() != "ejected" || !strings.HasPrefix(r.DownReason(), "ejected: ")) {
-					t.Errorf("%d changes, %d ejections, it is %s and said %q", changes.Load(), r.Ejections(), r.State(), r.DownReason())
+					t.Errorf("%d changes, %d ejections, it is %s and the reason is %q", changes.Load(), r.Ejections(), r.State(), r.DownReason())
 				}
 			})
 		})
@@ -264,7 +264,7 @@ func TestCircuitAdmitsOneTrialOfMany(t *testing.T) {
 		failRequests(t, r, fake, ErrBroken, maxFailures)
 		time.Sleep(baseEjectionTime - time.Millisecond)
 		if _, err := r.TryReserve("too early", 0); err != ErrEjected || r.State() != "ejected" {
-			t.Fatalf("Claim = %v, and it is %s", err, r.State())
+			t.Fatalf("TryReserve = %v, and it is %s", err, r.State())
 		}
 		time.Sleep(time.Millisecond)
 		if r.State() != "half_open" {
@@ -294,13 +294,13 @@ func TestCircuitAdmitsOneTrialOfMany(t *testing.T) {
 func TestCircuitClosesOnFirstByteOfTrialAndStartsSlowly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, fake := newTestReplica(1000)
-		var told atomic.Int32
-		r.OnChange(func() { told.Add(1) })
+		var notified atomic.Int32
+		r.OnChange(func() { notified.Add(1) })
 		failRequests(t, r, fake, ErrBroken, maxFailures)
 		time.Sleep(baseEjectionTime)
 		synctest.Wait()
-		if told.Load() != 2 {
-			t.Errorf("who waits was told %d times; want of the ejection and of its end", told.Load())
+		if notified.Load() != 2 {
+			t.Errorf("the observer was notified %d times; want of the ejection and of its end", notified.Load())
 		}
 		s := mustReserve(t, r)
 		s.Start()
@@ -309,37 +309,37 @@ func TestCircuitClosesOnFirstByteOfTrialAndStartsSlowly(t *testing.T) {
 			t.Fatal(err)
 		}
 		if r.Available() {
-			t.Error("a head alone has closed the circuit")
+			t.Error("the header alone has closed the circuit")
 		}
 		resp.Body.Read(make([]byte, 1))
-		if !r.Available() || r.State() != "serving" || told.Load() != 3 {
-			t.Errorf("available: %t, it is %s, told %d times", r.Available(), r.State(), told.Load())
+		if !r.Available() || r.State() != "serving" || notified.Load() != 3 {
+			t.Errorf("available: %t, it is %s, notified %d times", r.Available(), r.State(), notified.Load())
 		}
 		resp.Body.Close()
 		s.Release()
 		if b := r.WeightedLoad(); b != 10 {
-			t.Errorf("it begins with the burden %v", b)
+			t.Errorf("it begins with the weighted load %v", b)
 		}
 		time.Sleep(slowStart / 2)
 		if b := r.WeightedLoad(); b != 2 {
-			t.Errorf("half way its burden is %v", b)
+			t.Errorf("half way the weighted load is %v", b)
 		}
 		time.Sleep(slowStart / 2)
 		if b := r.WeightedLoad(); b != 1 || r.recoveredAt.Load() != 0 {
-			t.Errorf("in the end its burden is %v", b)
+			t.Errorf("in the end the weighted load is %v", b)
 		}
 	})
 }
 
-// Nobody owns a trial, so nothing that becomes of its request can keep the circuit half-open.
+// No request owns the trial, so no outcome of one can keep the circuit half-open.
 func TestCircuitAdmitsAnotherTrialWithoutAnOutcome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, fake := newTestReplica(2 * maxFailures)
 		failRequests(t, r, fake, ErrBroken, maxFailures)
 		time.Sleep(baseEjectionTime)
 		synctest.Wait()
-		var told atomic.Int32
-		r.OnChange(func() { told.Add(1) })
+		var notified atomic.Int32
+		r.OnChange(func() { notified.Add(1) })
 		var under []*Slot
 		for name, end := range map[string]func(s *Slot){
 			"its client goes":      func(s *Slot) { s.ReportFailure(context.Canceled); s.Release() },
@@ -352,12 +352,12 @@ func TestCircuitAdmitsAnotherTrialWithoutAnOutcome(t *testing.T) {
 				s.Release()
 			},
 			"the request was at fault":  func(s *Slot) { r.observeBody(s, &http.Response{StatusCode: 400}); s.Release() },
-			"the backend would not":     func(s *Slot) { fake.faults = func(string) error { return ErrFull }; s.Confirm(t.Context(), 0) },
-			"its connection was an old": func(s *Slot) { s.ReportFailure(fmt.Errorf("%w: %w", ErrBroken, ErrStale)); s.Release() },
-			"another one gets its slot": func(s *Slot) { s.HandOver("heir").Release() },
+			"the backend refused":       func(s *Slot) { fake.faults = func(string) error { return ErrFull }; s.Confirm(t.Context(), 0) },
+			"its connection was stale":  func(s *Slot) { s.ReportFailure(fmt.Errorf("%w: %w", ErrBroken, ErrStale)); s.Release() },
+			"another one gets its slot": func(s *Slot) { s.HandOver("next").Release() },
 		} {
 			fake.faults = nil
-			told.Store(0)
+			notified.Store(0)
 			s, err := r.TryReserve("holder", 0)
 			if err != nil {
 				t.Fatalf("where %s: %v", name, err)
@@ -371,8 +371,8 @@ func TestCircuitAdmitsAnotherTrialWithoutAnOutcome(t *testing.T) {
 			}
 			time.Sleep(time.Millisecond)
 			synctest.Wait()
-			if !r.Available() || told.Load() == 0 {
-				t.Errorf("where %s: available %t, told %d times", name, r.Available(), told.Load())
+			if !r.Available() || notified.Load() == 0 {
+				t.Errorf("where %s: available %t, notified %d times", name, r.Available(), notified.Load())
 			}
 		}
 		for _, s := range under {
@@ -382,7 +382,7 @@ func TestCircuitAdmitsAnotherTrialWithoutAnOutcome(t *testing.T) {
 	})
 }
 
-// What was sent before the circuit opened says nothing of the time since.
+// The outcome of a request from before the circuit opened does not count.
 func TestCircuitIgnoresRequestsAdmittedBeforeItOpened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, fake := newTestReplica(3 * maxFailures)
@@ -395,11 +395,11 @@ func TestCircuitIgnoresRequestsAdmittedBeforeItOpened(t *testing.T) {
 		good, bad := mustReserve(t, r), mustReserve(t, r)
 		time.Sleep(time.Second)
 		failRequests(t, r, fake, ErrBroken, maxFailures)
-		var told atomic.Int32
-		r.OnChange(func() { told.Add(1) })
+		var notified atomic.Int32
+		r.OnChange(func() { notified.Add(1) })
 		respond(good)
-		if r.Available() || told.Load() != 0 {
-			t.Errorf("a response to an earlier request has closed it, or so it was told %d times", told.Load())
+		if r.Available() || notified.Load() != 0 {
+			t.Errorf("a response to an earlier request has closed the circuit; %d notifications", notified.Load())
 		}
 		time.Sleep(baseEjectionTime)
 		trial := mustReserve(t, r)
@@ -416,7 +416,7 @@ func TestCircuitIgnoresRequestsAdmittedBeforeItOpened(t *testing.T) {
 	})
 }
 
-// A clock that is set back keeps no replica out: time.Now is never compared.
+// Setting the wall clock back keeps no replica ejected: deadlines are monotonic.
 func TestCircuitTimesAreMonotonic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, fake := newTestReplica(maxFailures)
@@ -460,8 +460,8 @@ func TestCircuitCountsOneEjectionWhenFailuresRace(t *testing.T) {
 	}
 }
 
-// A replica that is down may still get the request that nobody else can take. If its circuit's time is over, that is
-// its trial, and what comes of it counts.
+// A replica that is down may still get a request that no other replica can serve. If the circuit's open
+// time is over, that request is the trial, and its outcome counts.
 func TestCircuitCountsTrialThatCannotConnect(t *testing.T) {
 	for name, down := range map[string]bool{"down before": true, "up before": false} {
 		t.Run(name, func(t *testing.T) {
@@ -492,14 +492,14 @@ func TestCircuitCountsTrialThatCannotConnect(t *testing.T) {
 	}
 }
 
-// A replica that comes back while somebody finds its earlier return long past starts slowly all the same.
+// A replica that recovers while another goroutine ends its earlier slow start begins a new one.
 func TestReplicaSecondRecoveryStartsSlowlyAgain(t *testing.T) {
 	r, _ := newTestReplica(1)
 	for range 12_000 {
 		r.recoveredAt.Store(1)
 		race(func() { r.WeightedLoad() }, r.markRecovered)
 		if r.recoveredAt.Load() == 0 {
-			t.Fatal("its return is forgotten")
+			t.Fatal("the second recovery is lost")
 		}
 	}
 }

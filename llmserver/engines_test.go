@@ -46,7 +46,7 @@ func TestEngineBusyMatchesOnlyItsOwnRefusals(t *testing.T) {
 		{429, `{"error":"Model is overloaded","error_type":"overloaded"}`, true},
 		{503, `{"error":"server busy, please try again.  maximum pending requests exceeded"}`, true},
 		{503, `{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}`, true},
-		{429, `{"error":{"message":"The request queue is full."}}`, false}, // not how that engine says it
+		{429, `{"error":{"message":"The request queue is full."}}`, false}, // not the status that this engine uses
 		{503, `{"error":{"message":"EngineCore encountered an issue."}}`, false},
 		{429, `{"error":{"message":"Rate limit reached"}}`, false},
 		{500, `The request queue is full.`, false},

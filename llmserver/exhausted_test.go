@@ -76,7 +76,7 @@ func TestReplicaStaysUpDuringOwnExhaustion(t *testing.T) {
 		time.Sleep(time.Minute) // dozens of probes
 		synctest.Wait()
 		if s := r.circuit.state(); !r.Available() || changes.Load() != 0 || s.failures != 0 {
-			t.Errorf("available %t after %d changes and %d failures; it said %q", r.Available(), changes.Load(), s.failures, r.DownReason())
+			t.Errorf("available %t after %d changes and %d failures; reason %q", r.Available(), changes.Load(), s.failures, r.DownReason())
 		}
 		if n := reported.Load(); n < 2*maxFailures+1+maxProbeFailures {
 			t.Errorf("%d failures were reported", n)
@@ -102,10 +102,10 @@ func TestReplicaStaysDownDuringOwnExhaustion(t *testing.T) {
 	})
 }
 
-// claimed is a slot that is reserved at the gate alone.
+// reserveUnconfirmed returns a slot that the gate has granted and the backend does not know yet.
 func reserveUnconfirmed(t *testing.T, r *Replica) *Slot {
 	t.Helper()
-	s, err := r.TryReserve("a test", 0)
+	s, err := r.TryReserve("test", 0)
 	if err != nil {
 		t.Fatal(err)
 	}

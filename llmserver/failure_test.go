@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// The sentinel decides whether the request may be sent again, so one that the replica may be at work on is never an old
-// connection's failure.
+// The sentinel decides whether a request may be retried, so a request that the replica may be working on
+// never fails with ErrStale.
 func TestProgressFailureDecidesRetries(t *testing.T) {
 	reset := dialError("read", syscall.ECONNRESET, nil)
 	silent := &net.OpError{Op: "read", Net: "tcp", Err: os.NewSyscallError("read", syscall.ETIMEDOUT)} // by the kernel's probes
@@ -64,11 +64,11 @@ func TestProgressFailureDecidesRetries(t *testing.T) {
 	}
 }
 
-// Clients may read the reason, to whom Go's own words for the end of a stream say nothing.
+// Clients may read the reason, so it must not contain Go's internal term for the end of a stream.
 func TestFailureReasonContainsNoEOF(t *testing.T) {
 	for _, err := range []error{io.EOF, io.ErrUnexpectedEOF, fmt.Errorf("reading: %w", io.EOF)} {
 		if got := FailureReason(err); strings.Contains(got, "EOF") || got == "" {
-			t.Errorf("Reason(%v) = %q", err, got)
+			t.Errorf("FailureReason(%v) = %q", err, got)
 		}
 	}
 }

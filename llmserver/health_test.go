@@ -12,17 +12,17 @@ import (
 	"time"
 )
 
-// patient is an endpoint that is probed every ten seconds.
+// probedEndpoint is probed every ten seconds.
 var probedEndpoint = Endpoint{Model: "m", ID: "a", URL: "http://a", Limit: 100, ProbeEvery: 10 * time.Second, ProbeTimeout: 2 * time.Second}
 
-// late is a probe that is not answered in time.
+// lateProbe is a probe that times out.
 func lateProbe(ctx context.Context) error {
 	<-ctx.Done()
 	return ctx.Err()
 }
 
-// watched runs f in a bubble on a replica that is probed by probe, with a
-// count of what its observer heard.
+// withProbedReplica runs f in a synctest bubble on a replica that is probed by probe. changes counts the
+// calls of its observer.
 func withProbedReplica(t *testing.T, probe func(ctx context.Context) error, f func(r *Replica, fake *fakeBackend, changes *atomic.Int32)) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := newFake(100)
@@ -36,13 +36,13 @@ func withProbedReplica(t *testing.T, probe func(ctx context.Context) error, f fu
 	})
 }
 
-// ask sends one request whose sending ends with err.
+// sendRequest sends one request, which ends with err.
 func sendRequest(t *testing.T, r *Replica, fake *fakeBackend, err error) {
 	t.Helper()
 	sendInSlot(t, mustReserve(t, r), fake, err)
 }
 
-// askIn sends it into a slot.
+// sendInSlot sends one request into s, which ends with err.
 func sendInSlot(t *testing.T, s *Slot, fake *fakeBackend, err error) {
 	t.Helper()
 	r := s.Replica()
@@ -75,17 +75,17 @@ func TestReplicaIsDownAfterRefusedConnectUntilAProbeSucceeds(t *testing.T) {
 		sendRequest(t, r, fake, ErrNoConnection)
 		sendRequest(t, r, fake, ErrNoConnection)
 		if r.Available() || changes.Load() != 1 || r.DownReason() == "" {
-			t.Fatalf("available %t, %d changes, said %q", r.Available(), changes.Load(), r.DownReason())
+			t.Fatalf("available %t, %d changes, reason %q", r.Available(), changes.Load(), r.DownReason())
 		}
 		synctest.Wait()
 		if r.DownReason() != "not yet" {
-			t.Errorf("it was not probed at once; it said %q", r.DownReason())
+			t.Errorf("it was not probed at once; reason %q", r.DownReason())
 		}
 		down.Store(false)
 		time.Sleep(2 * firstProbeRetry)
 		synctest.Wait()
 		if !r.Available() || changes.Load() != 2 || r.DownReason() != "" {
-			t.Errorf("after a good probe: available %t, %d changes, said %q", r.Available(), changes.Load(), r.DownReason())
+			t.Errorf("after a good probe: available %t, %d changes, reason %q", r.Available(), changes.Load(), r.DownReason())
 		}
 	})
 }
@@ -129,18 +129,18 @@ func TestReplicaDownIsProbedWithBackoff(t *testing.T) {
 func TestReplicaIsDownAfterThreeConsecutiveProbeFailures(t *testing.T) {
 	for name, failure := range map[string]error{"a 5xx": errors.New("/health returned 500"), "refused": ErrNoConnection} {
 		t.Run(name, func(t *testing.T) {
-			var answers = []error{failure, failure, nil, failure, failure, nil, failure, failure, failure}
+			results := []error{failure, failure, nil, failure, failure, nil, failure, failure, failure}
 			probes := 0
 			probe := func(context.Context) error {
 				probes++
-				return answers[min(probes, len(answers))-1]
+				return results[min(probes, len(results))-1]
 			}
 			withProbedReplica(t, probe, func(r *Replica, _ *fakeBackend, _ *atomic.Int32) {
-				setAside := make(chan int, 1)
-				r.OnChange(func() { setAside <- probes })
+				down := make(chan int, 1)
+				r.OnChange(func() { down <- probes })
 				began := time.Now()
-				if n := <-setAside; n != len(answers) || r.Available() {
-					t.Errorf("available %t after %d probes; want false, %d", r.Available(), n, len(answers))
+				if n := <-down; n != len(results) || r.Available() {
+					t.Errorf("available %t after %d probes; want false, %d", r.Available(), n, len(results))
 				}
 				if took := time.Since(began); took > 2*probedEndpoint.ProbeEvery+9*time.Second {
 					t.Errorf("failures are followed up only after %v", took)
@@ -157,13 +157,13 @@ func TestReplicaIsDownAfterFirstProbeTimeoutWithoutTraffic(t *testing.T) {
 		return lateProbe(ctx)
 	}
 	withProbedReplica(t, probe, func(r *Replica, _ *fakeBackend, _ *atomic.Int32) {
-		setAside := make(chan int, 1)
-		r.OnChange(func() { setAside <- probes })
-		if n := <-setAside; n != 1 || r.Available() {
+		down := make(chan int, 1)
+		r.OnChange(func() { down <- probes })
+		if n := <-down; n != 1 || r.Available() {
 			t.Errorf("available %t after %d probes; want false, 1", r.Available(), n)
 		}
 		if r.DownReason() != "health check timed out" {
-			t.Errorf("it says %q", r.DownReason())
+			t.Errorf("the reason is %q", r.DownReason())
 		}
 	})
 }
@@ -191,7 +191,7 @@ func TestReplicaWithTrafficSurvivesProbeTimeouts(t *testing.T) {
 				if !r.Available() || changes.Load() != 0 {
 					t.Fatalf("available %t after %d changes", r.Available(), changes.Load())
 				}
-				time.Sleep(2 * (probedEndpoint.ProbeEvery + probedEndpoint.ProbeTimeout)) // now it sends nothing any more
+				time.Sleep(2 * (probedEndpoint.ProbeEvery + probedEndpoint.ProbeTimeout)) // without traffic
 				synctest.Wait()
 				if r.Available() {
 					t.Error("it is still available")
@@ -205,7 +205,7 @@ func TestReplicaDrainNotifiesTheObserver(t *testing.T) {
 	withProbedReplica(t, nil, func(r *Replica, _ *fakeBackend, changes *atomic.Int32) {
 		r.Drain()
 		if r.Available() || changes.Load() != 1 || r.DownReason() != ErrDraining.Error() {
-			t.Errorf("available %t, %d changes, said %q", r.Available(), changes.Load(), r.DownReason())
+			t.Errorf("available %t, %d changes, reason %q", r.Available(), changes.Load(), r.DownReason())
 		}
 	})
 }
@@ -216,14 +216,14 @@ func TestReplicaRetiredIsNotProbed(t *testing.T) {
 		fake := newFake(1)
 		fake.probe = func(ctx context.Context) error {
 			if probes++; probes == 5 {
-				return lateProbe(ctx) // it is under way when the replica leaves
+				return lateProbe(ctx) // in progress when the replica is removed
 			}
 			return nil
 		}
 		p := &Pool{Dial: func(Endpoint) (Backend, error) { return fake, nil }}
 		e := probedEndpoint
 		e.ProbeTimeout = time.Hour
-		mustSet(t, p, e)[0].OnChange(func() { t.Error("its leaving was told as a change") })
+		mustSet(t, p, e)[0].OnChange(func() { t.Error("the removal was notified as a change") })
 		time.Sleep(time.Minute)
 		mustSet(t, p)
 		time.Sleep(time.Minute)

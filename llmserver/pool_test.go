@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// newTestPool is a pool on fakes, which are found by the replica's ID.
+// newTestPool returns a pool of fake backends, and the fakes by replica ID.
 func newTestPool() (*Pool, map[string]*fakeBackend) {
 	fakes := make(map[string]*fakeBackend)
 	return &Pool{Dial: func(e Endpoint) (Backend, error) {
@@ -26,7 +26,7 @@ func endpoint(id string) Endpoint {
 	return Endpoint{Model: "m", ID: id, URL: "http://" + id, Limit: 2}
 }
 
-// mustSet sets and retires at once.
+// mustSet calls Set and its retire function.
 func mustSet(t *testing.T, p *Pool, endpoints ...Endpoint) []*Replica {
 	t.Helper()
 	replicas, retire, err := p.Set(endpoints)
@@ -49,7 +49,7 @@ func TestPoolKeepsPointerAndSlotsAcrossRenames(t *testing.T) {
 		t.Errorf("%p %q with load %d and limit %d; want %p renamed, 1, 7", got[1], a.ID(), a.Load(), a.Usage().Limit, a)
 	}
 	if d := fakes["a"].described; d[len(d)-1] != changed {
-		t.Errorf("the backend was last told %+v", d[len(d)-1])
+		t.Errorf("the backend's last description is %+v", d[len(d)-1])
 	}
 	s.Release()
 }
@@ -78,7 +78,7 @@ func TestPoolMakesAnotherReplicaForAnotherInstance(t *testing.T) {
 	wantUsage(t, old, 0, 0)
 	wantUsage(t, reborn, 1, 0)
 	if _, err := old.TryReserve("late", 0); !errors.Is(err, ErrGone) {
-		t.Errorf("Claim on the old process = %v", err)
+		t.Errorf("TryReserve on the old process = %v", err)
 	}
 	if got := p.Leaving(); len(got) != 0 {
 		t.Errorf("leaving although idle: %v", got)
@@ -89,7 +89,7 @@ func TestPoolMakesAnotherReplicaForAnotherInstance(t *testing.T) {
 func TestPoolBadSetChangesNothing(t *testing.T) {
 	for name, c := range map[string]struct {
 		bad  Endpoint
-		says string
+		want string
 	}{
 		"two of one identity": {Endpoint{Model: "m", ID: "c", URL: "http://a"}, "http://a"},
 		"not to be dialled":   {Endpoint{Model: "m", ID: "c"}, "replica c: no URL"},
@@ -101,8 +101,8 @@ func TestPoolBadSetChangesNothing(t *testing.T) {
 			recapped := endpoint("a")
 			recapped.Limit = 9
 			_, _, err := p.Set([]Endpoint{recapped, c.bad})
-			if err == nil || !strings.Contains(err.Error(), c.says) {
-				t.Fatalf("Set = %v; want it to say %q", err, c.says)
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Fatalf("Set = %v; want an error with %q", err, c.want)
 			}
 			if before[0].Usage().Limit != 2 || !before[1].Available() {
 				t.Error("the bad set had an effect")
@@ -127,7 +127,7 @@ func TestPoolRemovedReplicaServesUntilRetired(t *testing.T) {
 	}
 	retire()
 	if _, err := a.TryReserve("late", 0); !errors.Is(err, ErrGone) || a.Available() || a.DownReason() != ErrGone.Error() {
-		t.Errorf("Claim = %v, available %t, said %q", err, a.Available(), a.DownReason())
+		t.Errorf("TryReserve = %v, available %t, reason %q", err, a.Available(), a.DownReason())
 	}
 	wantUsage(t, a, 0, 1)
 	if fakes["a"].closed == 0 {
@@ -199,7 +199,7 @@ func TestPoolCloseWaitsForCancels(t *testing.T) {
 	})
 }
 
-// The process that answers now has none of the requests that the replica had when it left.
+// The new process has none of the requests that the replica had when it was removed.
 func TestPoolDoesNotReuseReplicaThatRestarted(t *testing.T) {
 	p, _ := newTestPool()
 	defer p.Close()
@@ -223,7 +223,7 @@ func TestPoolKeepsIdleReplicaUntilRetired(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.Leaving() // which forgets what is over
+	p.Leaving() // prunes
 	s := mustReserve(t, a)
 	retire()
 	if got := p.Leaving(); !slices.Equal(got, []*Replica{a}) {
@@ -299,7 +299,7 @@ func TestPoolCloseWaitsForTheCurrentProbe(t *testing.T) {
 		synctest.Wait()
 		p.Close()
 		if !over {
-			t.Error("a probe was still under way when Close returned")
+			t.Error("a probe was still in progress when Close returned")
 		}
 	})
 }

@@ -8,8 +8,8 @@ import (
 	"testing/synctest"
 )
 
-// Three failed probes in a row set a replica aside. One that could not be sent is none of them, and one that is late
-// while a response goes on shows that the replica is alive.
+// Three consecutive probe failures mark a replica down. A probe that could not be sent does not count, and
+// one that times out while a response continues shows that the replica is alive.
 func TestReplicaProbeFailuresAreCountedByKind(t *testing.T) {
 	const fails, lost, alive = "fails", "not sent", "late, while a response goes on"
 	for name, c := range map[string]struct {
@@ -63,21 +63,21 @@ func TestReplicaProbeFailuresAreCountedByKind(t *testing.T) {
 	}
 }
 
-// An agent that drains says so in its report; its engine is well all the while.
+// A draining agent reports it although its engine is healthy.
 func TestReplicaProbeReturnsErrDrainingForDrainingAgent(t *testing.T) {
 	r, b, _ := newReportingReplica(1)
 	b.setReport(Report{Limit: 1, Instance: "i", Seq: 1, Draining: true})
 	if err := r.probeOnce(t.Context()); err != ErrDraining {
-		t.Errorf("the probe says %v", err)
+		t.Errorf("probeOnce = %v", err)
 	}
 }
 
-// A request that the replica refuses because it drains says the same, and is no failure.
+// A refusal because of draining marks the replica down and is no failure.
 func TestReplicaIsDownAfterDrainingRefusal(t *testing.T) {
 	withProbedReplica(t, lateProbe, func(r *Replica, fake *fakeBackend, changes *atomic.Int32) {
 		sendRequest(t, r, fake, ErrDraining)
 		if r.Up() || changes.Load() != 1 || r.DownReason() != ErrDraining.Error() || r.circuit.state().failures != 0 {
-			t.Errorf("up: %t, %d changes, said %q, %d failures", r.Up(), changes.Load(), r.DownReason(), r.circuit.state().failures)
+			t.Errorf("up: %t, %d changes, reason %q, %d failures", r.Up(), changes.Load(), r.DownReason(), r.circuit.state().failures)
 		}
 	})
 }
@@ -86,11 +86,11 @@ func TestReplicaStartsSlowlyAfterRecovery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := newTestReplica(1)
 		r.setHealth(errors.New("down"))
-		var burden float64
-		r.OnChange(func() { burden = r.WeightedLoad() })
+		var weighted float64
+		r.OnChange(func() { weighted = r.WeightedLoad() })
 		r.setHealth(nil)
-		if burden != 10 {
-			t.Errorf("its burden is %v when it is known to be up", burden)
+		if weighted != 10 {
+			t.Errorf("the weighted load is %v when the observer is notified", weighted)
 		}
 	})
 }

@@ -53,7 +53,7 @@ func TestReplicaDoCancelsReservationAfterFailure(t *testing.T) {
 	}
 }
 
-// Whichever call meets it, the exhaustion of this process is reported as such.
+// Exhaustion of this process is reported as such for every kind of call.
 func TestReplicaReportsExhaustionOfCallsAndCancels(t *testing.T) {
 	for name, c := range map[string]struct {
 		err                     error
@@ -79,7 +79,7 @@ func TestReplicaReportsExhaustionOfCallsAndCancels(t *testing.T) {
 				t.Errorf("%d times exhausted, %d failed cancels; want %d, %d", exhausted, cancelFailed, c.exhausted, c.cancelFailed)
 			}
 			if !r.Available() {
-				t.Error("a call that takes no slot has set the replica aside")
+				t.Error("a call that takes no slot has marked the replica down")
 			}
 		})
 	}

@@ -15,7 +15,7 @@ import (
 
 func TestReplicaAppliesReportOfEveryCall(t *testing.T) {
 	failed := errors.New("failed")
-	answers := map[string]func(t *testing.T, r *Replica, b *reportingBackend){
+	calls := map[string]func(t *testing.T, r *Replica, b *reportingBackend){
 		"a reservation": func(t *testing.T, r *Replica, _ *reportingBackend) { mustReserve(t, r).Release() },
 		"a refusal": func(t *testing.T, r *Replica, b *reportingBackend) {
 			b.capacity = 0
@@ -29,7 +29,7 @@ func TestReplicaAppliesReportOfEveryCall(t *testing.T) {
 			b.setReport(now)
 			s.Release()
 		},
-		"an answer": func(t *testing.T, r *Replica, b *reportingBackend) {
+		"a response": func(t *testing.T, r *Replica, b *reportingBackend) {
 			now := b.currentReport()
 			b.setReport(Report{})
 			s := mustReserve(t, r)
@@ -57,14 +57,14 @@ func TestReplicaAppliesReportOfEveryCall(t *testing.T) {
 		},
 		"a probe": func(t *testing.T, r *Replica, _ *reportingBackend) { r.probeOnce(t.Context()) },
 	}
-	for name, answer := range answers {
+	for name, call := range calls {
 		t.Run(name, func(t *testing.T) {
 			r, b, _ := newReportingReplica(8)
 			b.setReport(Report{Ongoing: 5, Limit: 6, Instance: "i", Seq: 1})
-			answer(t, r, b)
+			call(t, r, b)
 			r.Wait()
 			if got := r.remote.last; got != b.currentReport() {
-				t.Errorf("it was heard as %+v", got)
+				t.Errorf("the last report is %+v", got)
 			}
 		})
 	}
@@ -111,12 +111,11 @@ func TestReplicaIgnoresOlderReports(t *testing.T) {
 	mine.Release()
 	r.applyReport(Report{})
 	if r.Load() != 3 || n.restarted.Load() != 0 {
-		t.Errorf("after a report that says nothing: load %d, %d restarts", r.Load(), n.restarted.Load())
+		t.Errorf("after an empty report: load %d, %d restarts", r.Load(), n.restarted.Load())
 	}
 }
 
-// A report that leaves no room holds for a while: the others tell the agent,
-// not us, what they give back.
+// A report of a full replica expires: other ingresses release their slots at the agent, not here.
 func TestReplicaFullReportExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _, _ := newReportingReplica(2)
@@ -143,7 +142,7 @@ func TestReplicaFullReportExpires(t *testing.T) {
 	})
 }
 
-// What was asked for in vain is not among the requests that the report counts.
+// A refused reservation is not among the requests that the report counts.
 func TestReplicaHasNoRoomAfterRefusal(t *testing.T) {
 	r, b, _ := newReportingReplica(3)
 	b.setReport(Report{Ongoing: 3, Limit: 3, Instance: "i", Seq: 1})
@@ -162,17 +161,17 @@ func TestReplicaHasNoRoomAfterRefusal(t *testing.T) {
 
 func TestReplicaReportedCapacityApplies(t *testing.T) {
 	r, b, n := newReportingReplica(8)
-	r.applyReport(Report{Ongoing: 1, Instance: "i", Seq: 1}) // a header, which does not tell it
+	r.applyReport(Report{Ongoing: 1, Instance: "i", Seq: 1}) // from a header, without the capacity
 	if r.Usage().Limit != 8 || n.differs.Load() != 0 {
-		t.Errorf("limit %d before it was told", r.Usage().Limit)
+		t.Errorf("limit %d before one was reported", r.Usage().Limit)
 	}
 	r.applyReport(Report{Ongoing: 1, Limit: 3, Instance: "i", Seq: 1})
 	r.applyReport(Report{Ongoing: 1, Limit: 3, Instance: "i", Seq: 2})
 	if r.Usage().Limit != 3 || n.differs.Load() != 1 || n.configured != 8 || n.reported != 3 {
-		t.Errorf("limit %d; told %d times that %d was configured and %d reported", r.Usage().Limit, n.differs.Load(), n.configured, n.reported)
+		t.Errorf("limit %d; %d events that %d was configured and %d reported", r.Usage().Limit, n.differs.Load(), n.configured, n.reported)
 	}
 	if n.observed.Load() != 1 {
-		t.Errorf("who waits was told %d times", n.observed.Load())
+		t.Errorf("the observer was notified %d times", n.observed.Load())
 	}
 	r.applyReport(Report{Ongoing: 1, Instance: "i", Seq: 3}) // a header again
 	r.applyReport(Report{Ongoing: 1, Limit: 3, Instance: "i", Seq: 3})
@@ -194,7 +193,7 @@ func TestReplicaReportedCapacityApplies(t *testing.T) {
 	}
 }
 
-// A report and a reload at the same time: whichever comes first, the report holds.
+// A report and a reload race: the reported capacity applies in either order.
 func TestReplicaReloadKeepsReportedCapacity(t *testing.T) {
 	for range 2000 {
 		r, _, _ := newReportingReplica(8)
@@ -221,7 +220,7 @@ func TestReplicaReportsRestartOnce(t *testing.T) {
 	}
 	all.Wait()
 	if n.restarted.Load() != 1 {
-		t.Errorf("told %d times", n.restarted.Load())
+		t.Errorf("%d restarts reported", n.restarted.Load())
 	}
 	if r.Load() != load || r.Usage().Limit != 3 {
 		t.Errorf("load %d of %d; want %d of 3", r.Load(), r.Usage().Limit, load)
@@ -268,14 +267,14 @@ func TestPoolReplacesOnlyTheRestartedReplica(t *testing.T) {
 	wantUsage(t, after[0], 0, 0)
 }
 
-// agentModel is what an agent counts, and the reports that are on their way from it.
+// agentModel is an agent's count, and its reports in transit.
 type agentModel struct {
 	others, own int
 	seq         uint64
 	reports     []Report
 }
 
-// changed counts, and has the agent report it.
+// changed changes the count and sends a report.
 func (m *agentModel) changed(others, own int) {
 	m.others, m.own, m.seq = m.others+others, m.own+own, m.seq+1
 	m.report()
@@ -287,8 +286,8 @@ func (m *agentModel) report() {
 	})
 }
 
-// Reports may be late and overtake each other and the edges here: what the others have is always as the newest
-// report says, and what is this ingress's own is always as it is now.
+// Reports may be late and reordered, among themselves and with changes here. The count of the others is
+// always that of the newest report; this ingress's own count is always current.
 func TestReplicaLoadIsExactForAnyOrderOfReports(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r, _, _ := newReportingReplica(100)

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// reporting is a backend that says a report with everything.
+// reportingBackend returns its current report from every call.
 type reportingBackend struct {
 	*fakeBackend
 	mu     sync.Mutex
@@ -50,13 +50,13 @@ func (b *reportingBackend) Probe(ctx context.Context) (Report, error) {
 	return b.currentReport(), err
 }
 
-// news counts what a replica tells of itself.
+// eventCounts counts a replica's events and notifications.
 type eventCounts struct {
 	restarted, differs, observed atomic.Int32
 	configured, reported         int
 }
 
-// newReporting is a replica configured for limit slots, whose agent is yet to speak.
+// newReportingReplica returns a replica with the configured limit, whose agent has not reported yet.
 func newReportingReplica(limit int) (*Replica, *reportingBackend, *eventCounts) {
 	b, n := &reportingBackend{fakeBackend: newFake(1 << 10)}, new(eventCounts)
 	r := NewReplica(Endpoint{Model: "m", ID: "r", URL: "http://r", Limit: limit, CountsSlots: true}, b)

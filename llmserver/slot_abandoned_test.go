@@ -15,18 +15,18 @@ func TestSlotAbandonedCountsOnlySilenceWhileSiblingsRespond(t *testing.T) {
 		wait      time.Duration
 		ejected   bool
 	}{
-		"a sibling responds":              {func(_, sibling *Replica) { sendResponse(t, sibling) }, 2 * time.Second, true},
-		"it is given up too soon to tell": {func(_, sibling *Replica) { sendResponse(t, sibling) }, 2*time.Second - 1, false},
-		"nobody responds":                 {func(_, _ *Replica) {}, time.Hour, false},
-		"it responds to others":           {func(silent, sibling *Replica) { sendResponse(t, silent); sendResponse(t, sibling) }, time.Minute, false},
-		"a sibling sends a header":        {func(_, sibling *Replica) { sendHeader(t, sibling) }, time.Minute, false},
-		"it sends a header, no more":      {func(silent, sibling *Replica) { sendHeader(t, silent); sendResponse(t, sibling) }, 2 * time.Second, true},
+		"a sibling responds":         {func(_, sibling *Replica) { sendResponse(t, sibling) }, 2 * time.Second, true},
+		"it is given up too soon":    {func(_, sibling *Replica) { sendResponse(t, sibling) }, 2*time.Second - 1, false},
+		"no replica responds":        {func(_, _ *Replica) {}, time.Hour, false},
+		"it responds to others":      {func(silent, sibling *Replica) { sendResponse(t, silent); sendResponse(t, sibling) }, time.Minute, false},
+		"a sibling sends a header":   {func(_, sibling *Replica) { sendHeader(t, sibling) }, time.Minute, false},
+		"it sends a header, no more": {func(silent, sibling *Replica) { sendHeader(t, silent); sendResponse(t, sibling) }, 2 * time.Second, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				silent, _ := newTestReplica(1000)
 				sibling, _ := newTestReplica(1000)
-				sendResponse(t, sibling) // before, which says nothing
+				sendResponse(t, sibling) // earlier, so it does not count
 				time.Sleep(time.Second)
 				for range maxFailures {
 					s := mustStart(t, silent)
@@ -71,7 +71,7 @@ func TestSlotAbandonedConsidersBytesOfOtherStreams(t *testing.T) {
 	})
 }
 
-// A client that gives up many requests at once shows one silence, not many.
+// A client that abandons many requests at once shows one silence, not many.
 func TestSlotAbandonedCountsOneSilenceOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		silent, _ := newTestReplica(1000)
@@ -94,7 +94,7 @@ func TestSlotAbandonedCountsOneSilenceOnce(t *testing.T) {
 	})
 }
 
-// header has a replica send the header of a response, and no byte of its body.
+// sendHeader makes a replica send the header of a response and no byte of its body.
 func sendHeader(t *testing.T, r *Replica) (*Slot, *http.Response) {
 	t.Helper()
 	s := mustStart(t, r)
@@ -106,7 +106,7 @@ func sendHeader(t *testing.T, r *Replica) (*Slot, *http.Response) {
 	return s, resp
 }
 
-// respond has a replica begin a response.
+// sendResponse makes a replica begin a response.
 func sendResponse(t *testing.T, r *Replica) {
 	t.Helper()
 	s, resp := sendHeader(t, r)

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A reservation that may have been granted, but of which nothing was heard, takes the replica out of use until a probe
-// has reached it. A refusal says that it is well.
+// A reservation whose outcome is unknown marks the replica down until a probe succeeds. A refusal shows
+// that the replica is healthy.
 func TestSlotConfirmWithUnknownOutcomeMarksTheReplicaDown(t *testing.T) {
 	for _, c := range []struct {
 		err error
@@ -17,7 +17,7 @@ func TestSlotConfirmWithUnknownOutcomeMarksTheReplicaDown(t *testing.T) {
 		{errReplyLost, false},
 		{ErrBroken, false},
 		{ErrTimeout, false},
-		{context.DeadlineExceeded, false}, // the time of the control call is over
+		{context.DeadlineExceeded, false}, // the control call timed out
 		{ErrNoConnection, false},
 		{ErrDraining, false},
 		{ErrFull, true},
@@ -42,7 +42,7 @@ func TestSlotConfirmWithUnknownOutcomeMarksTheReplicaDown(t *testing.T) {
 	}
 }
 
-// A client that disconnects during the reservation is no sign of a sick replica.
+// A client disconnect during the reservation is no sign of a failing replica.
 func TestSlotConfirmAfterClientDisconnectIsNoFailure(t *testing.T) {
 	r, fake := newTestReplica(1)
 	for range 2 * maxFailures {
@@ -59,7 +59,7 @@ func TestSlotConfirmAfterClientDisconnectIsNoFailure(t *testing.T) {
 		r.Wait()
 	}
 	if s := r.circuit.state(); !r.Available() || s.failures != 0 {
-		t.Errorf("available: %t, %d failures, it said %q", r.Available(), s.failures, r.DownReason())
+		t.Errorf("available: %t, %d failures, reason %q", r.Available(), s.failures, r.DownReason())
 	}
 	if fake.cancelCount() != 2*maxFailures {
 		t.Errorf("%d cancels", fake.cancelCount())
@@ -77,8 +77,8 @@ func TestSlotConfirmCallsTheBackendOnce(t *testing.T) {
 	r.Wait()
 }
 
-// Start must not come between the end of a slot and what that end accounts for, both under the replica's mutex: a
-// slot that is ended as a running one is counted as running by then.
+// Start changes the slot's state and the gate's counts under the replica's mutex. Otherwise a Release in
+// between would release a running unit that is not counted yet.
 func TestSlotStartLocksTheReplicasMutex(t *testing.T) {
 	r, _ := newTestReplica(1)
 	s := reserveUnconfirmed(t, r)

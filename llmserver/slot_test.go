@@ -112,15 +112,15 @@ func TestSlotStartSucceedsOnce(t *testing.T) {
 	}
 	all.Wait()
 	if won.Load() != 1 || spent.Load() != 15 {
-		t.Errorf("%d won, %d were told it is spent; want 1, 15", won.Load(), spent.Load())
+		t.Errorf("%d won, %d got ErrSpent; want 1, 15", won.Load(), spent.Load())
 	}
 	wantUsage(t, r, 0, 1)
 	s.Release()
 	wantUsage(t, r, 0, 0)
 }
 
-// A slot that is started and released at one moment must not be counted down
-// as running before it was counted up.
+// A slot that is started and released concurrently must not be subtracted as running before it is
+// counted as running.
 func TestSlotReleaseRacingWithStartReleasesOnce(t *testing.T) {
 	r, _ := newTestReplica(1)
 	for range 20_000 {
@@ -150,14 +150,14 @@ func TestSlotHandOverIsNeverFree(t *testing.T) {
 		}
 	})
 	for n := 0; n < 50_000 && !seen.Load(); n++ {
-		heir := s.HandOver("heir")
-		if heir == nil || heir.Start() != nil {
+		next := s.HandOver("next")
+		if next == nil || next.Start() != nil {
 			t.Fatal("the hand-over failed")
 		}
 		if s.HandOver("second") != nil {
 			t.Fatal("a spent slot was handed over")
 		}
-		s = heir
+		s = next
 	}
 	over.Store(true)
 	onlooker.Wait()
@@ -175,16 +175,16 @@ func TestSlotHandOverIsNeverFree(t *testing.T) {
 func TestSlotHandOverCancelsReservationByToken(t *testing.T) {
 	r, f := newTestReplica(2)
 	s := mustReserve(t, r)
-	heir := s.HandOver("heir")
-	if heir == nil || heir.Token() == s.Token() {
-		t.Fatalf("the heir is %v", heir)
+	next := s.HandOver("next")
+	if next == nil || next.Token() == s.Token() {
+		t.Fatalf("HandOver = %v", next)
 	}
 	r.Wait()
 	wantUsage(t, r, 1, 0)
 	if !f.cancelled[s.Token()] || f.cancelCount() != 1 {
 		t.Errorf("cancelled: %v", f.cancelled)
 	}
-	heir.Release()
+	next.Release()
 	r.Wait()
 }
 
@@ -203,7 +203,7 @@ func TestSlotHandOverIsRefusedWhenNothingMayBeAdmitted(t *testing.T) {
 			r, _ := newTestReplica(2)
 			s, other := mustStart(t, r), mustReserve(t, r)
 			forbid(r)
-			if s.HandOver("heir") != nil {
+			if s.HandOver("next") != nil {
 				t.Error("it was handed over")
 			}
 			wantUsage(t, r, 1, 0)
@@ -222,7 +222,7 @@ func TestSlotReservedCountsAsLoadAndWhileDraining(t *testing.T) {
 	}
 	r.Drain()
 	if _, err := r.TryReserve("late", 0); !errors.Is(err, ErrDraining) {
-		t.Errorf("Claim while draining = %v", err)
+		t.Errorf("TryReserve while draining = %v", err)
 	}
 	if r.HasRoom() {
 		t.Error("a draining replica has room")
@@ -258,10 +258,10 @@ func TestReplicaTryReserveStaysBelowItsBound(t *testing.T) {
 		}
 	}
 	if _, err := r.TryReserve("holder", 2); !errors.Is(err, ErrFull) {
-		t.Errorf("Claim at its bound = %v", err)
+		t.Errorf("TryReserve at its bound = %v", err)
 	}
 	if _, err := r.TryReserve("holder", 3); err != nil {
-		t.Errorf("Claim below its bound = %v", err)
+		t.Errorf("TryReserve below its bound = %v", err)
 	}
 }
 

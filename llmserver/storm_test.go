@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// After a storm every slot is back, here and at the replica, which never saw
-// a request without a slot, nor two in one.
+// After a storm every slot is released, here and at the backend, which never saw a request without a
+// slot or two requests in one.
 func TestSlotStormLeavesNoSlotBehind(t *testing.T) {
 	const capacity = 5
 	r, f := newTestReplica(capacity)
@@ -50,7 +50,7 @@ func TestSlotStormLeavesNoSlotBehind(t *testing.T) {
 	}
 }
 
-// weather changes the replica's limit and phase until the storm is over.
+// churnReplica changes the replica's limit and phase until the returned function is called.
 func churnReplica(r *Replica, capacity int) (clear func()) {
 	stop := make(chan struct{})
 	var changes sync.WaitGroup
@@ -81,16 +81,16 @@ func churnReplica(r *Replica, capacity int) (clear func()) {
 	}
 }
 
-// live leads a slot through one of the lives that it can have, the ugly ones included.
+// exerciseSlot leads a slot through one of its possible lives, failures included.
 func exerciseSlot(t *testing.T, r *Replica, s *Slot) {
 	defer s.Release()
 	if s.Confirm(t.Context(), 0) != nil {
 		return
 	}
 	switch rand.IntN(6) {
-	case 0: // the client walks away
+	case 0: // the client disconnects
 		return
-	case 1: // it walks away while its request is being started
+	case 1: // the client disconnects while the slot is being started
 		race(s.Release, func() {
 			if s.Start() == nil {
 				sendAndClose(r, s)
@@ -108,8 +108,8 @@ func exerciseSlot(t *testing.T, r *Replica, s *Slot) {
 	}
 	sendAndClose(r, s)
 	if rand.IntN(2) == 0 {
-		if heir := s.HandOver("heir"); heir != nil {
-			exerciseSlot(t, r, heir)
+		if next := s.HandOver("next"); next != nil {
+			exerciseSlot(t, r, next)
 		}
 	}
 	race(s.Release, s.Release)
@@ -121,7 +121,7 @@ func sendAndClose(r *Replica, s *Slot) {
 	}
 }
 
-// twice does both at once, as nearly as can be.
+// race runs both functions as simultaneously as possible.
 func race(f, g func()) {
 	var ready atomic.Int32
 	var both sync.WaitGroup
@@ -139,8 +139,8 @@ func race(f, g func()) {
 	both.Wait()
 }
 
-// Where no reply is lost and nobody walks away, the replica never has to
-// refuse: the gate asks for no more than there is.
+// Without lost replies and disconnects the backend never refuses: the gate reserves no more than there
+// is.
 func TestGateNeverExceedsTheBackendsCapacity(t *testing.T) {
 	const capacity = 3
 	r, f := newTestReplica(capacity)
