@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// upload sends the head of a request and a part of its body, and returns what it is answered.
+// upload sends the header of a request and a part of its body, and returns the response.
 func (s *testAgent) upload(token, part string, declared string) *http.Response {
 	s.t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
@@ -63,7 +63,7 @@ func TestAgentServesSlowUpload(t *testing.T) {
 	}
 	resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		t.Errorf("it was answered %s", resp.Status)
+		t.Errorf("the response is %s", resp.Status)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 	"berth/llmserver"
 )
 
-// dial makes the client of the agent at a URL.
+// dial returns the client of the agent at a URL.
 func dial(t *testing.T, url, secret string) llmserver.Backend {
 	t.Helper()
 	backend, err := Dial(llmserver.Endpoint{URL: url, CountsSlots: true, SlotSecret: secret, APIKey: "engine's", ConnectTimeout: time.Second})
@@ -38,14 +38,14 @@ func chatRequest(ctx context.Context) *http.Request {
 	}).WithContext(ctx)
 }
 
-// scripted is a server that the test plays.
+// scriptedAgent starts a server with the given handler.
 func scriptedAgent(t *testing.T, handler http.HandlerFunc) (url string) {
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
 	return server.URL
 }
 
-// cut breaks the connection instead of an answer.
+// abortConnection breaks the connection instead of responding.
 func abortConnection() { panic(http.ErrAbortHandler) }
 
 func TestClientReservesCancelsAndDispatches(t *testing.T) {
@@ -141,7 +141,7 @@ func TestClientWaitsInTheAgentsQueue(t *testing.T) {
 	mustConsume(t, s.agent.table, token).Finish()
 }
 
-// The agent has reserved, but the ingress does not hear of it.
+// The agent has reserved the slot, but the reply is lost.
 func TestClientCancelsSlotOfLostReply(t *testing.T) {
 	losses := map[string]func(http.ResponseWriter, *httptest.ResponseRecorder){
 		"no byte of it":     func(http.ResponseWriter, *httptest.ResponseRecorder) { abortConnection() },
@@ -184,14 +184,14 @@ func TestClientCancelsSlotOfLostReply(t *testing.T) {
 	}
 }
 
-// lose sends half of an answer.
+// dropReply sends half of a reply and aborts.
 func dropReply(w http.ResponseWriter, body []byte) {
 	w.Write(body[:len(body)/2])
 	http.NewResponseController(w).Flush()
 	abortConnection()
 }
 
-// A pooled connection that the agent has just closed says nothing of the agent.
+// A pooled connection that the agent has just closed is no sign of a failing agent.
 func TestClientRetriesOnlyStaleConnections(t *testing.T) {
 	s := newTestAgent(t, 1, nil)
 	var calls atomic.Int64
@@ -223,8 +223,8 @@ func TestClientRetriesOnlyStaleConnections(t *testing.T) {
 	}
 }
 
-// An agent that is silent must not hold up a request for ever, nor may it be
-// given up while it does what it was asked for: wait.
+// A silent agent must not delay a request for ever, but it must be given the time for which the
+// reservation was to queue.
 func TestClientControlCallTimesOutTwoSecondsAfterItsWait(t *testing.T) {
 	t.Parallel()
 	asked := make(chan struct{}, 1)
@@ -251,10 +251,10 @@ func TestClientErrorsDescribeTheAgent(t *testing.T) {
 		url  string
 		want error
 	}{
-		"the wrong secret":         {locked.url, errSecret},
-		"an engine that knows not": {scriptedAgent(t, http.NotFound), errNoAgent},
-		"an engine that takes all": {scriptedAgent(t, func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "{}") }), errNoAgent},
-		"another kind of server":   {scriptedAgent(t, func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "<html>") }), errNoAgent},
+		"the wrong secret":       {locked.url, errSecret},
+		"an engine with 404":     {scriptedAgent(t, http.NotFound), errNoAgent},
+		"an engine with 200":     {scriptedAgent(t, func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "{}") }), errNoAgent},
+		"another kind of server": {scriptedAgent(t, func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "<html>") }), errNoAgent},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -284,7 +284,7 @@ func TestClientProbeSeesEngineHealthAndDrain(t *testing.T) {
 	}
 }
 
-// Every response says how much of the count is the caller's own: nothing, if it does not name itself.
+// Every response contains the caller's own share, which is 0 for an unnamed caller.
 func TestAgentReportsTheCallersOwnShare(t *testing.T) {
 	s := newTestAgent(t, 8, nil)
 	first, second := dial(t, s.url, ""), dial(t, s.url, "")

@@ -18,8 +18,8 @@ import (
 	"berth/llmserver"
 )
 
-// dyingServer answers one request with the given text. It dies when it has read the second, on the same
-// connection; no more connections can be made to it.
+// dyingServer sends the given text in reply to one request. After it has read a second request on the
+// same connection it dies, and no further connection succeeds.
 func dyingServer(t *testing.T, text string) (url string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -47,12 +47,13 @@ func dyingServer(t *testing.T, text string) (url string) {
 	return "http://" + l.Addr().String()
 }
 
-// ok is a whole response.
+// ok returns a complete response.
 func ok(body string) string {
 	return fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 }
 
-// The first try may have been heard, so the second one's failure to connect is no proof that nothing is held.
+// The first attempt may have arrived, so a failed connect of the second one is no proof that the agent
+// holds nothing.
 func TestClientControlCallThatMayHaveArrivedIsNotRefused(t *testing.T) {
 	for name, call := range map[string]func(c llmserver.Backend) error{
 		"Reserve": func(c llmserver.Backend) error { _, err := c.Reserve(t.Context(), uuid.New(), 0); return err },
@@ -70,7 +71,7 @@ func TestClientControlCallThatMayHaveArrivedIsNotRefused(t *testing.T) {
 	}
 }
 
-// A response that breaks off is a broken connection: the reservation may be held.
+// A truncated response is a broken connection: the reservation may exist.
 func TestClientControlCallWithTruncatedResponseIsBroken(t *testing.T) {
 	url := scriptedAgent(t, func(w http.ResponseWriter, _ *http.Request) { dropReply(w, []byte(`{"accepted":true}`)) })
 	if _, err := dial(t, url, "").Reserve(t.Context(), uuid.New(), 0); !errors.Is(err, llmserver.ErrBroken) {
@@ -78,7 +79,7 @@ func TestClientControlCallWithTruncatedResponseIsBroken(t *testing.T) {
 	}
 }
 
-// A slot that nobody comes for is free again after the lease, so the lease must not grow with the wait.
+// An abandoned slot is free again after the lease, so the lease must not grow with the wait.
 func TestClientReserveRequestsTheDefaultLease(t *testing.T) {
 	var body atomic.Pointer[string]
 	url := scriptedAgent(t, func(w http.ResponseWriter, r *http.Request) {
@@ -111,7 +112,7 @@ func TestClientUsesNewSecretAfterDescribe(t *testing.T) {
 	}
 }
 
-// Draining says why nothing new is let in, at once; a failed health check would say so after its third time.
+// The report of a draining agent takes effect at once; a failed health check would need three failures.
 func TestClientProbeOfDrainingAgentSucceeds(t *testing.T) {
 	s := newTestAgent(t, 1, nil)
 	s.agent.Drain()
@@ -120,7 +121,7 @@ func TestClientProbeOfDrainingAgentSucceeds(t *testing.T) {
 	}
 }
 
-// The request may be sent to another replica next, which must not see this one's token.
+// The caller may send the request to another replica, which must not see this token.
 func TestClientDoesNotModifyTheCallersHeader(t *testing.T) {
 	s := newTestAgent(t, 1, nil)
 	c := dial(t, s.url, "")
@@ -136,7 +137,7 @@ func TestClientDoesNotModifyTheCallersHeader(t *testing.T) {
 	}
 }
 
-// At twice the capacity there are as many refusals as responses.
+// Under overload refusals are frequent, so they must not cost a connection each.
 func TestClientReusesConnectionAfterRefusal(t *testing.T) {
 	s := newTestAgent(t, 1, nil)
 	var connections atomic.Int32

@@ -10,7 +10,7 @@ import (
 	"berth/llmserver"
 )
 
-// exhausted is an engine to which this process has no descriptor left to connect.
+// exhausted is an engine for which this process has no descriptor left.
 type exhausted struct{ llmserver.Backend }
 
 var errExhausted = fmt.Errorf("%w: socket: too many open files", llmserver.ErrExhausted)

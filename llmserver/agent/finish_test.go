@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// endings are responses of an engine. A client that has read one to its end may ask for the slot at once.
+// endings are an engine's responses. A client that has read one to its end may reuse the slot at once.
 var endings = map[string]http.HandlerFunc{
 	"events with DONE": func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -56,13 +56,13 @@ func TestAgentReleasesSlotBeforeTheEndIsWritten(t *testing.T) {
 	}
 }
 
-// What an engine does between [DONE] and the end of its body, it does in the slot.
+// Between [DONE] and the end of the body the engine still works in the slot.
 func TestAgentHoldsSlotUntilTheEngineEndsTheBody(t *testing.T) {
 	end := make(chan struct{})
 	var s *testAgent
 	s = newTestAgent(t, 1, func(w http.ResponseWriter, _ *http.Request) {
 		if s.calls.Load() > 1 {
-			return // it should not have been let in
+			return // it should have been refused
 		}
 		w.Header().Set("Content-Type", "text/event-stream")
 		io.WriteString(w, "data: [DONE]\n\n")

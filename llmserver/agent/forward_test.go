@@ -19,7 +19,7 @@ import (
 	"berth/llmserver/http1"
 )
 
-// engineAt is the backend of an engine with that URL.
+// engineAt returns the backend of an engine with that URL.
 func engineAt(t *testing.T, url string) llmserver.Backend {
 	backend, err := http1.Dial(llmserver.Endpoint{URL: url, ConnectTimeout: time.Second})
 	if err != nil {
@@ -29,8 +29,8 @@ func engineAt(t *testing.T, url string) llmserver.Backend {
 	return backend
 }
 
-// An engine that dies with a request in hand may have begun the work, so the ingress must not be told that it can send
-// it elsewhere, as it is where no connection could be made at first.
+// An engine that dies after receiving a request may have begun the work. The ingress must not get a
+// refusal for it, which would allow a retry elsewhere.
 func TestAgentRequestThatMayHaveArrivedIsBrokenNotRefused(t *testing.T) {
 	s := newTestAgent(t, 1, nil, func(c *Config) { c.Engine = engineAt(t, dyingServer(t, ok("{}"))) })
 	if a := s.chat(""); a.StatusCode != http.StatusOK {
@@ -39,10 +39,10 @@ func TestAgentRequestThatMayHaveArrivedIsBrokenNotRefused(t *testing.T) {
 	resp, err := s.send(http.MethodPost, "/v1/chat/completions", "{}", headerToken, s.mustReserve().String())
 	if err == nil {
 		resp.Body.Close()
-		t.Errorf("the second request was answered %s, refused as %q", resp.Status, resp.Header.Get(headerRefused))
+		t.Errorf("the second request got %s, refused as %q", resp.Status, resp.Header.Get(headerRefused))
 	}
 	<-s.idle()
-	s.wantRefusal(s.chat(""), http.StatusServiceUnavailable, "engine_down", "engine_down") // nothing was sent of this one
+	s.wantRefusal(s.chat(""), http.StatusServiceUnavailable, "engine_down", "engine_down") // this one was not sent
 }
 
 func TestAgentLogsUnreachableEngineOnce(t *testing.T) {
@@ -56,18 +56,18 @@ func TestAgentLogsUnreachableEngineOnce(t *testing.T) {
 		s.chat("")
 	}
 	if strings.Count(log.String(), "level=WARN") != 1 || !strings.Contains(log.String(), "refused") {
-		t.Errorf("during the outage the log says %q", log.String())
+		t.Errorf("during the outage the log is %q", log.String())
 	}
 	away.back.Store(true)
 	for range 5 {
 		s.chat("")
 	}
 	if strings.Count(log.String(), "engine reachable again") != 1 || strings.Count(log.String(), "\n") != 2 {
-		t.Errorf("after the outage the log says %q", log.String())
+		t.Errorf("after the outage the log is %q", log.String())
 	}
 }
 
-// sometimes is an engine that cannot be reached until it is back.
+// flakyEngine is an engine that is unreachable until back is set.
 type flakyEngine struct {
 	llmserver.Backend
 	engine llmserver.Backend
@@ -91,7 +91,7 @@ func TestAgentForwardsPathAndQueryUnchanged(t *testing.T) {
 	}
 }
 
-// The bytes of bodies are bounded together, and responses take minutes.
+// The total of buffered bytes is bounded, and responses take minutes.
 func TestAgentReleasesBodyBeforeTheResponse(t *testing.T) {
 	end := make(chan struct{})
 	s := newTestAgent(t, 1, func(w http.ResponseWriter, _ *http.Request) {
@@ -121,7 +121,8 @@ func TestAgentReleasesBodyOfRefusedRequest(t *testing.T) {
 	}
 }
 
-// An upload takes time. The report of its refusal must be no older than the refusal, or it would show room.
+// An upload takes time. The report of its refusal must be as recent as the refusal, or it would show
+// free slots.
 func TestAgentRefusalCarriesACurrentReport(t *testing.T) {
 	s := newTestAgent(t, 1, nil)
 	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
@@ -138,18 +139,18 @@ func TestAgentRefusalCarriesACurrentReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	if report, _ := parseReportHeader(resp.Header); resp.StatusCode != http.StatusTooManyRequests || report != s.headerReport() {
-		t.Errorf("it was answered %s with the report %+v; want %+v", resp.Status, report, s.headerReport())
+		t.Errorf("it : response %s with the report %+v; want %+v", resp.Status, report, s.headerReport())
 	}
 }
 
-// headerReport is what a header would say now to a caller without a name.
+// headerReport returns the current report in a header for an unnamed caller.
 func (s *testAgent) headerReport() llmserver.Report {
 	r := s.agent.table.Report()
 	r.Limit = 0
 	return r
 }
 
-// The read deadline of an upload must not outlive it: net/http takes its end for that of the client.
+// The read deadline of an upload must not outlive it: net/http would take its expiry for a disconnect.
 func TestAgentBodyTimeoutDoesNotLimitTheResponse(t *testing.T) {
 	const silence = 50 * time.Millisecond
 	for _, protocol := range []string{"HTTP/1.1", "HTTP/2.0"} {
@@ -174,7 +175,7 @@ func TestAgentBodyTimeoutDoesNotLimitTheResponse(t *testing.T) {
 	}
 }
 
-// An ingress that reads nothing any more would keep its slot for ever.
+// An ingress that stops reading must not keep its slot for ever.
 func TestAgentReleasesSlotOfCallerThatDoesNotRead(t *testing.T) {
 	s := newTestAgent(t, 1, func(w http.ResponseWriter, r *http.Request) {
 		for piece := make([]byte, 64<<10); r.Context().Err() == nil; {
@@ -193,7 +194,7 @@ func TestAgentReleasesSlotOfCallerThatDoesNotRead(t *testing.T) {
 	eventually(t, "the slot", func() bool { return s.agent.Read().Ongoing == 0 })
 }
 
-// Who has read the last byte that it needs may ask for the slot at once, on another connection.
+// A client that has read the last byte may request the slot at once, on another connection.
 func TestAgentSlotIsFreeWhenTheLastByteArrives(t *testing.T) {
 	const events = "data: {}\n\ndata: [DONE]\n\n"
 	large := strings.Repeat("x", 200_000)
@@ -226,7 +227,7 @@ func TestAgentSlotIsFreeWhenTheLastByteArrives(t *testing.T) {
 	}
 }
 
-// hanging is an engine that does not answer its health checks.
+// hangingEngine is an engine whose health checks hang.
 type hangingEngine struct{ llmserver.Backend }
 
 func (hangingEngine) Probe(ctx context.Context) (llmserver.Report, error) {
@@ -244,22 +245,22 @@ func TestAgentHealthTimesOutWhenTheEngineHangs(t *testing.T) {
 	}
 	resp.Body.Close()
 	if resp.StatusCode != http.StatusServiceUnavailable {
-		t.Errorf("it was answered %s", resp.Status)
+		t.Errorf("the response is %s", resp.Status)
 	}
 }
 
-// Names of callers are kept in memory, so they are bounded.
+// Holder names are kept in memory, so their length is bounded.
 func TestAgentIgnoresTooLongHolderNames(t *testing.T) {
 	s := newTestAgent(t, 8, nil)
 	for name, own := range map[string]string{strings.Repeat("a", maxHolderName): "1", strings.Repeat("b", maxHolderName+1): "0"} {
 		a := s.call(http.MethodPost, "/internal/slots", `{"token":"`+uuid.NewString()+`"}`, headerHolder, name)
 		if got := a.Header.Get(headerOwn); got != own {
-			t.Errorf("a holder whose name has %d bytes is told of %s; want %s", len(name), got, own)
+			t.Errorf("the own count of a holder whose name has %d bytes is %s; want %s", len(name), got, own)
 		}
 	}
 }
 
-// The longest wait that can be written must be one.
+// The largest wait_ms must not overflow.
 func TestAgentClampsWait(t *testing.T) {
 	s := newTestAgent(t, 1, nil)
 	holder := s.mustReserve()
@@ -267,6 +268,6 @@ func TestAgentClampsWait(t *testing.T) {
 	eventually(t, "a wait", func() bool { return s.agent.Read().Waiting == 1 })
 	s.agent.table.Release(holder)
 	if a := <-answers; a.json()["accepted"] != true {
-		t.Errorf("it was answered %s", a.text)
+		t.Errorf("the response is %s", a.text)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"berth/llmserver/http1"
 )
 
-// fuzzAgent is an agent whose engine cannot be reached, so that what is let in is answered, too.
+// fuzzAgent is an agent with an unreachable engine, so that admitted requests get a response too.
 func fuzzAgent() *Server {
 	engine, err := http1.Dial(llmserver.Endpoint{URL: "http://127.0.0.1:1", ConnectTimeout: time.Second})
 	if err != nil {
@@ -24,17 +24,17 @@ func fuzzAgent() *Server {
 	return New(Config{Engine: engine, Limit: 1, MaxBodyBytes: 1 << 10, ProbeTimeout: time.Second, Log: slog.New(slog.DiscardHandler)})
 }
 
-// wantSane checks that the slot is reserved exactly if the answer says so, or was until its lease ended: one
-// that was asked for may be shorter than this test.
+// wantSane checks that the slot is reserved exactly if the response says so, or was until its lease
+// ended, which may be shorter than this test.
 func wantSane(t *testing.T, s *Server, w *httptest.ResponseRecorder, accepted bool) {
 	t.Helper()
 	reading := s.Read()
 	wantBalance(t, reading)
 	if reserved := reading.Ongoing + int(reading.Expired); reserved > 1 || (reserved == 1) != accepted || reading.Running != 0 || reading.Waiting != 0 {
-		t.Fatalf("answered %d %s, and then %+v", w.Code, w.Body, reading)
+		t.Fatalf("response %d %s, and then %+v", w.Code, w.Body, reading)
 	}
 	if _, ok := parseReportHeader(w.Result().Header); !ok {
-		t.Fatalf("answered %d without a report: %v", w.Code, w.Result().Header)
+		t.Fatalf("response %d without a report: %v", w.Code, w.Result().Header)
 	}
 }
 
@@ -51,7 +51,7 @@ func FuzzAgentReservation(f *testing.F) {
 		s.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/internal/slots", bytes.NewReader(body)))
 		accepted := bytes.Contains(w.Body.Bytes(), []byte(`"accepted":true`))
 		if w.Code != http.StatusBadRequest && (w.Code != http.StatusOK || !accepted) {
-			t.Fatalf("answered %d %s", w.Code, w.Body)
+			t.Fatalf("response %d %s", w.Code, w.Body)
 		}
 		s.table.mu.Lock()
 		for token, c := range s.table.reservations {
@@ -76,7 +76,7 @@ func FuzzAgentReleasedToken(f *testing.F) {
 		s.ServeHTTP(w, r)
 		_, err := uuid.Parse(token)
 		if ok := w.Code == http.StatusOK; ok != (err == nil) {
-			t.Fatalf("%q was answered %d", token, w.Code)
+			t.Fatalf("the response to %q is %d", token, w.Code)
 		}
 		wantSane(t, s, w, false)
 	})
@@ -94,10 +94,10 @@ func FuzzAgentTokenHeader(f *testing.F) {
 		s.ServeHTTP(w, r)
 		want := http.StatusConflict
 		if token == "" {
-			want = http.StatusServiceUnavailable // it got a slot, but there is no engine
+			want = http.StatusServiceUnavailable // it got a slot, but the engine is unreachable
 		}
 		if w.Code != want {
-			t.Fatalf("%q was answered %d %s", token, w.Code, w.Body)
+			t.Fatalf("the response to %q is %d %s", token, w.Code, w.Body)
 		}
 		wantSane(t, s, w, false)
 	})

@@ -14,7 +14,7 @@ var (
 	described = regexp.MustCompile(`fqName: "(berth_\w+)".*variableLabels: \{([^}]*)\}`)
 )
 
-// A metric is told to operators by its row in docs/operations.md: name, labels and what it is.
+// Every metric has a row in docs/operations.md: name, labels and meaning.
 func TestAgentMetricsAreAllDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../docs/operations.md")
 	if err != nil {
@@ -31,7 +31,7 @@ func TestAgentMetricsAreAllDocumented(t *testing.T) {
 	close(descs)
 	exported := make(map[string]string)
 	for desc := range descs {
-		if d := described.FindStringSubmatch(desc.String()); d != nil { // not Go's own
+		if d := described.FindStringSubmatch(desc.String()); d != nil { // not one of Go's collectors
 			exported[d[1]] = d[2]
 		}
 	}

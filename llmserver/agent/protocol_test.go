@@ -12,7 +12,7 @@ import (
 	"berth/llmserver"
 )
 
-// The engine's key is for the engine; the slot secret for control calls alone.
+// Requests carry the engine's key; control calls carry the slot secret.
 func TestClientSendsKeyAndSecretSeparately(t *testing.T) {
 	var wrong atomic.Int64
 	url := scriptedAgent(t, func(w http.ResponseWriter, r *http.Request) {
@@ -36,7 +36,7 @@ func TestClientSendsKeyAndSecretSeparately(t *testing.T) {
 	}
 }
 
-// A report that cannot be true is none.
+// An impossible report is ignored.
 func TestAgentInvalidReportHeaderIsIgnored(t *testing.T) {
 	good := func() http.Header {
 		h := http.Header{}

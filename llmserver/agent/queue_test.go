@@ -11,17 +11,17 @@ import (
 	"berth/llmserver"
 )
 
-// Neither a try nor a request without a reservation is faster than the line.
+// Neither a reservation without wait nor a request without reservation overtakes the queue.
 func TestTableQueueIsNotOvertaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := NewTable(1)
 		holder := mustConsume(t, table, mustReserve(t, table))
-		var line []*pendingReserve
+		var queue []*pendingReserve
 		for range 5 {
-			line = append(line, queueReserve(t, table, uuid.New(), time.Hour))
+			queue = append(queue, queueReserve(t, table, uuid.New(), time.Hour))
 		}
-		for i, a := range line {
-			wantCounts(t, table, 0, 1, len(line)-i)
+		for i, a := range queue {
+			wantCounts(t, table, 0, 1, len(queue)-i)
 			holder.Finish()
 			if _, err := table.Acquire(); err != llmserver.ErrFull {
 				t.Fatalf("Acquire = %v", err)
@@ -31,11 +31,11 @@ func TestTableQueueIsNotOvertaken(t *testing.T) {
 			}
 			<-a.done
 			if a.err != nil {
-				t.Fatalf("the one at %d in line: %v", i, a.err)
+				t.Fatalf("the one at %d in the queue: %v", i, a.err)
 			}
-			for _, later := range line[i+1:] {
+			for _, later := range queue[i+1:] {
 				if !later.isWaiting() {
-					t.Fatalf("one was served before its turn")
+					t.Fatalf("a later reservation was served first")
 				}
 			}
 			holder = mustConsume(t, table, a.token)
@@ -45,7 +45,7 @@ func TestTableQueueIsNotOvertaken(t *testing.T) {
 	})
 }
 
-// Whatever makes a slot come free, it is granted in the same step.
+// However a slot is released, it is granted to the queue in the same step.
 func TestTableGrantedSlotIsNeverFree(t *testing.T) {
 	ends := map[string]func(t *testing.T, table *Table, token llmserver.Token){
 		"finish":  func(t *testing.T, table *Table, token llmserver.Token) { mustConsume(t, table, token).Finish() },
@@ -66,7 +66,7 @@ func TestTableGrantedSlotIsNeverFree(t *testing.T) {
 				if a.err != nil {
 					t.Fatal(a.err)
 				}
-				changes := uint64(1) // one step, and the edge to running where there was one
+				changes := uint64(1) // one step, plus the edge to running if there was one
 				if name == "finish" {
 					changes++
 				}
@@ -112,7 +112,7 @@ func TestTableEndedWaitHoldsNothing(t *testing.T) {
 	}
 }
 
-// A slot that is granted just as who asked for it goes away is not lost.
+// A slot that is granted just when its caller leaves is not lost.
 func TestTableReclaimsSlotOfCallerThatLeft(t *testing.T) {
 	ways := map[string]struct {
 		end  func(table *Table, a *pendingReserve)
@@ -127,7 +127,7 @@ func TestTableReclaimsSlotOfCallerThatLeft(t *testing.T) {
 				table := NewTable(1)
 				holder := mustReserve(t, table)
 				a := queueReserve(t, table, uuid.New(), time.Minute)
-				table.mu.Lock() // both before the waiting call can look
+				table.mu.Lock() // both events before the waiting call can lock
 				table.releaseToken(holder)
 				way.end(table, a)
 				table.mu.Unlock()
@@ -162,10 +162,10 @@ func TestTableRepeatedTokenSharesItsWait(t *testing.T) {
 
 		token = uuid.New()
 		first, second = queueReserve(t, table, token, time.Minute), queueReserve(t, table, token, time.Hour)
-		first.stop() // its connection broke, and the second is the same call made anew
+		first.stop() // its connection broke, and the second call is its retry
 		<-second.done
 		if second.err != llmserver.ErrFull {
-			t.Errorf("who shared the wait of one that gave up got %v", second.err)
+			t.Errorf("the call that shared the wait of one that gave up got %v", second.err)
 		}
 		holder.Finish()
 		wantCounts(t, table, 0, 0, 0)
@@ -176,14 +176,14 @@ func TestTableQueueIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := NewTable(1)
 		defer table.Release(mustReserve(t, table))
-		line := make([]*pendingReserve, maxQueued)
-		for i := range line {
-			line[i] = queueReserve(t, table, uuid.New(), time.Second)
+		queue := make([]*pendingReserve, maxQueued)
+		for i := range queue {
+			queue[i] = queueReserve(t, table, uuid.New(), time.Second)
 		}
 		if a := queueReserve(t, table, uuid.New(), time.Second); a.isWaiting() || a.err != llmserver.ErrFull {
-			t.Errorf("the one too many got %v", a.err)
+			t.Errorf("the reservation beyond the bound got %v", a.err)
 		}
-		for _, a := range line {
+		for _, a := range queue {
 			<-a.done
 		}
 	})

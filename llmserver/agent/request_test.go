@@ -15,7 +15,7 @@ func TestAgentConsumesTokenOnceAndKeepsItFromTheEngine(t *testing.T) {
 	seen := make(chan http.Header, 1)
 	s := newTestAgent(t, 1, func(w http.ResponseWriter, r *http.Request) {
 		seen <- r.Header.Clone()
-		w.Header().Set(headerRefused, refusedFull) // an engine cannot speak for the agent
+		w.Header().Set(headerRefused, refusedFull) // an engine must not be able to send the agent's headers
 		w.Header().Set(headerOngoing, "77")
 		w.Header().Set("X-Own", "kept")
 		io.WriteString(w, "answer")
@@ -33,7 +33,7 @@ func TestAgentConsumesTokenOnceAndKeepsItFromTheEngine(t *testing.T) {
 	s.wantCounts(0, 0, 1)
 }
 
-// A token that is not reserved is no way in, not even while slots are free.
+// A token that is not reserved is refused even while slots are free.
 func TestAgentRefusesUnknownTokensWithoutCallingTheEngine(t *testing.T) {
 	s := newTestAgent(t, 3, nil)
 	released, expired := s.mustReserve(), uuid.New()
@@ -72,7 +72,7 @@ func TestAgentRequestWithoutTokenTakesFreeSlotOrIsRefused(t *testing.T) {
 	<-s.agent.Drained()
 }
 
-// A client that is slow to send must not hold a slot for that time.
+// A slow upload must not hold a slot.
 func TestAgentReadsBodyBeforeTakingASlot(t *testing.T) {
 	s := newTestAgent(t, 1, nil)
 	body, client := io.Pipe()
@@ -88,7 +88,7 @@ func TestAgentReadsBodyBeforeTakingASlot(t *testing.T) {
 		status <- resp.StatusCode
 	}()
 	io.WriteString(client, `{"prompt":`)
-	token := s.mustReserve() // the request is under way: its slot is free
+	token := s.mustReserve() // the request is still uploading: its slot is free
 	s.call(http.MethodDelete, "/internal/slots/"+token.String(), "")
 	if r := s.agent.Read(); r.Unreserved != 0 || s.calls.Load() != 0 {
 		t.Errorf("half a request has got a slot: %+v", r)
@@ -96,7 +96,7 @@ func TestAgentReadsBodyBeforeTakingASlot(t *testing.T) {
 	io.WriteString(client, `"x"}`)
 	client.Close()
 	if got := <-status; got != http.StatusOK {
-		t.Errorf("it was answered %d", got)
+		t.Errorf("the response is %d", got)
 	}
 	s.wantCounts(0, 0, 1)
 }
@@ -120,7 +120,7 @@ func TestAgentManagementCallsTakeNoSlot(t *testing.T) {
 	s.wantCounts(1, 0, calls)
 }
 
-// A token is consumed or refused, never ignored: its slot would stay reserved.
+// A token is consumed or refused, never ignored; otherwise its slot would stay reserved.
 func TestAgentConsumesTokenOfRequestThatNeedsNoSlot(t *testing.T) {
 	s := newTestAgent(t, 1, nil)
 	calls := int64(0)
@@ -151,7 +151,7 @@ func TestAgentReleasesSlotOfTooLargeBody(t *testing.T) {
 func TestAgentBreaksConnectionWhenTheEngineDoes(t *testing.T) {
 	tests := map[string]struct {
 		engine http.HandlerFunc
-		text   string // that arrives before the break; none: not even a head
+		text   string // received before the break; empty: not even a header
 	}{
 		"before its answer": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, ""},
 		"between events": {func(w http.ResponseWriter, _ *http.Request) {
@@ -172,7 +172,7 @@ func TestAgentBreaksConnectionWhenTheEngineDoes(t *testing.T) {
 			resp, err := s.send(http.MethodPost, "/v1/completions", "{}", headerToken, s.mustReserve().String())
 			if test.text == "" {
 				if err == nil {
-					t.Errorf("it was answered %s", resp.Status)
+					t.Errorf("the response is %s", resp.Status)
 				}
 			} else {
 				text, err := io.ReadAll(resp.Body)
@@ -194,7 +194,7 @@ func TestAgentMarksUnreachableEngineAsRefusal(t *testing.T) {
 	s.wantCounts(0, 0, 0)
 }
 
-// The end of a client reaches the engine at once and gives the slot back.
+// A client disconnect reaches the engine at once and releases the slot.
 func TestAgentForwardsClientDisconnect(t *testing.T) {
 	for _, phase := range []string{"before the answer", "in a stream"} {
 		t.Run(phase, func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"berth/llmserver"
 )
 
-// wantReport checks the fields of a control call's answer, and that header and body agree.
+// wantReport checks the fields of a control call's response, and that header and body agree.
 func (s *testAgent) wantReport(a response, want map[string]any) {
 	s.t.Helper()
 	got := a.json()
@@ -126,7 +126,7 @@ func TestAgentLeaseIsClamped(t *testing.T) {
 	}
 }
 
-// wait asks for a slot and waits in line for it, in the background.
+// wait reserves a slot with a wait, in the background.
 func (s *testAgent) wait(token llmserver.Token, ms string) (answers chan response) {
 	answers = make(chan response, 1)
 	go func() {
@@ -175,7 +175,7 @@ func TestAgentDequeuesDisconnectedIngress(t *testing.T) {
 	eventually(t, "a wait", func() bool { return s.agent.Read().Waiting == 1 })
 	stop()
 	if err := <-failed; err == nil {
-		t.Error("it was answered")
+		t.Error("there was a response")
 	}
 	eventually(t, "the end of the wait", func() bool { return s.agent.Read().Waiting == 0 })
 	s.wantRefusal(s.reserve(token), http.StatusConflict, "unknown_slot_token", "unknown_token")

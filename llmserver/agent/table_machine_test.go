@@ -13,17 +13,17 @@ import (
 	"berth/llmserver"
 )
 
-// machine plays the same on both.
+// tableMachine applies the same calls to a Table and to the model.
 type tableMachine struct {
 	t      *testing.T
 	table  *Table
 	model  *modelTable
-	tokens []llmserver.Token // those that calls are about; a few, so that they meet
+	tokens []llmserver.Token // the tokens of all calls; few, so that calls collide
 	calls  []*modelCall
 	runs   []*Run
 }
 
-// mint makes a token that is of the same holder whenever the draws are the same.
+// newToken returns a token whose holder depends on i alone, so that equal draws give equal runs.
 func newToken(i int) llmserver.Token {
 	token := uuid.New()
 	token[15] = byte(i)
@@ -33,13 +33,13 @@ func newToken(i int) llmserver.Token {
 func (m *tableMachine) token(t *rapid.T) llmserver.Token {
 	i := rapid.IntRange(0, len(m.tokens)-1).Draw(t, "token")
 	if at, spent := m.model.tombstones[m.tokens[i]]; spent && time.Since(at) >= MaxLease {
-		m.tokens[i] = newToken(i) // the old one may be remembered or not
+		m.tokens[i] = newToken(i) // the tombstone of the old one may be gone or not
 	}
 	return m.tokens[i]
 }
 
-// sleep lets time pass. No two calls come in the same nanosecond of a second and
-// all durations are whole seconds, so no two timers end together.
+// sleep lets time pass. Each call comes at another nanosecond within a second, and all durations are
+// whole seconds, so no two timers fire together.
 func (m *tableMachine) sleep(d time.Duration) {
 	time.Sleep(d + 1)
 	synctest.Wait()
@@ -56,7 +56,7 @@ func (m *tableMachine) reserve(t *rapid.T) {
 	m.calls = append(m.calls, call)
 	if waits {
 		m.model.reservations[token].calls = append(m.model.reservations[token].calls, call)
-		m.model.advance(time.Now()) // one that shares a wait and has no time itself
+		m.model.advance(time.Now()) // for a call that shares a wait and has none itself
 	}
 }
 
@@ -77,7 +77,7 @@ func (m *tableMachine) consume(t *rapid.T) {
 		return
 	}
 	if r.holder != holderOf(token) {
-		t.Fatalf("the request is of %q; want %q", r.holder, holderOf(token))
+		t.Fatalf("the request's holder is %q; want %q", r.holder, holderOf(token))
 	}
 	m.runs = append(m.runs, r)
 	m.model.running++
@@ -114,7 +114,7 @@ func (m *tableMachine) finish(t *rapid.T) {
 	m.model.grantQueued(time.Now())
 }
 
-// abandon has one of those who wait go away.
+// abandon cancels one of the waiting calls.
 func (m *tableMachine) abandon(t *rapid.T) {
 	waiting := slices.Collect(func(yield func(*modelCall) bool) {
 		for _, call := range m.calls {
@@ -144,7 +144,7 @@ func (m *tableMachine) drain(t *rapid.T) {
 	}
 }
 
-// check compares all that can be seen.
+// check compares the visible state of both.
 func (m *tableMachine) check(t *rapid.T) {
 	synctest.Wait()
 	got := m.table.Read()
@@ -165,14 +165,14 @@ func (m *tableMachine) check(t *rapid.T) {
 			}
 		}
 		if report := m.table.ReportTo(holder); report.Own != own {
-			t.Fatalf("%s is told of %d of its own; want %d", holder, report.Own, own)
+			t.Fatalf("the own count of %s is %d; want %d", holder, report.Own, own)
 		}
 	}
 	for _, call := range m.calls {
 		select {
 		case <-call.done:
 			if !call.over || call.err != call.want {
-				t.Fatalf("a call came back with %v; want %v, if at all: %t", call.err, call.want, call.over)
+				t.Fatalf("a call returned %v; want %v, if at all: %t", call.err, call.want, call.over)
 			}
 		default:
 			if call.over {
@@ -193,7 +193,7 @@ func (m *tableMachine) check(t *rapid.T) {
 	wantBalance(t, got)
 }
 
-// play has one rapid test, in the bubble that t belongs to.
+// runMachine runs one rapid test in the synctest bubble of t.
 func runMachine(t *testing.T, rt *rapid.T) {
 	limit := rapid.IntRange(1, 4).Draw(rt, "limit")
 	m := &tableMachine{t: t, table: NewTable(limit), tokens: make([]llmserver.Token, 6)}
@@ -236,11 +236,10 @@ func runMachine(t *testing.T, rt *rapid.T) {
 	}
 }
 
-// bubble hides the deadline of a test, for which a bubble has no use.
+// withoutDeadline hides the deadline of a test from rapid, since time in a synctest bubble is fake.
 type withoutDeadline struct{ rapid.TB }
 
-// Calls may overtake one another, come twice and come late; the table does
-// what the plainest one would.
+// Calls may be reordered, repeated and late; the table behaves like the model.
 func TestTableMatchesModel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rapid.Check(withoutDeadline{t}, func(rt *rapid.T) { runMachine(t, rt) })

@@ -7,8 +7,8 @@ import (
 	"berth/llmserver"
 )
 
-// model is a slot table in the plainest terms. Time is its caller's: nothing
-// in it happens by itself, events are played in their order.
+// modelTable is the plainest slot table. It has no timers: its caller passes the time and plays the
+// events in their order.
 type modelTable struct {
 	limit        int
 	draining     bool
@@ -24,7 +24,7 @@ type modelReservation struct {
 	calls   []*modelCall
 }
 
-// modelCall is a Reserve that waits or has waited.
+// modelCall is a call of Reserve that waits or has waited.
 type modelCall struct {
 	*pendingReserve
 	deadline time.Time
@@ -34,7 +34,7 @@ type modelCall struct {
 
 func (m *modelTable) ongoing() int { return len(m.reservations) - len(m.queue) + m.running }
 
-// reserve says what the answer is, or that the call waits.
+// reserve returns the expected error, or that the call waits.
 func (m *modelTable) reserve(now time.Time, token llmserver.Token, lease, wait time.Duration) (waits bool, err error) {
 	c := m.reservations[token]
 	_, spent := m.tombstones[token]
@@ -59,7 +59,7 @@ func (m *modelTable) reserve(now time.Time, token llmserver.Token, lease, wait t
 	return waits, nil
 }
 
-// end takes the token from wherever it is; those who wait for it hear err.
+// retireToken ends a token in any state; its waiting calls return err.
 func (m *modelTable) retireToken(now time.Time, token llmserver.Token, err error) {
 	if c := m.reservations[token]; c != nil {
 		for _, call := range c.calls {
@@ -72,7 +72,7 @@ func (m *modelTable) retireToken(now time.Time, token llmserver.Token, err error
 	m.grantQueued(now)
 }
 
-// grant gives what is free to the line.
+// grantQueued grants free slots to the queue.
 func (m *modelTable) grantQueued(now time.Time) {
 	for len(m.queue) > 0 && m.ongoing() < m.limit {
 		c := m.reservations[m.queue[0]]
@@ -90,7 +90,7 @@ func (c *modelCall) finish(err error) {
 	}
 }
 
-// pass plays all that time brings until now, in its order.
+// advance plays all timer events until now, in their order.
 func (m *modelTable) advance(now time.Time) {
 	for {
 		at, what := now.Add(1), func() {}

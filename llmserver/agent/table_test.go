@@ -12,13 +12,13 @@ import (
 	"berth/llmserver"
 )
 
-// try reserves without waiting, under the default lease.
+// tryReserve reserves without a wait, with the default lease.
 func tryReserve(t *testing.T, table *Table, token llmserver.Token) error {
 	_, err := table.Reserve(t.Context(), token, DefaultLease, 0)
 	return err
 }
 
-// take reserves what must be there.
+// mustReserve reserves a slot that must be free.
 func mustReserve(t *testing.T, table *Table) llmserver.Token {
 	t.Helper()
 	token := uuid.New()
@@ -28,7 +28,7 @@ func mustReserve(t *testing.T, table *Table) llmserver.Token {
 	return token
 }
 
-// run consumes what must be reserved.
+// mustConsume consumes a token that must be reserved.
 func mustConsume(t *testing.T, table *Table, token llmserver.Token) *Run {
 	t.Helper()
 	r, err := table.Consume(token)
@@ -38,7 +38,7 @@ func mustConsume(t *testing.T, table *Table, token llmserver.Token) *Run {
 	return r
 }
 
-// asked is one Reserve that waits, in its own goroutine.
+// pendingReserve is a call of Reserve in a goroutine of its own.
 type pendingReserve struct {
 	token llmserver.Token
 	stop  context.CancelFunc
@@ -47,12 +47,12 @@ type pendingReserve struct {
 	took  time.Duration
 }
 
-// ask lines up for the default lease and returns when the call waits, or is over.
+// queueReserve calls Reserve with a wait and returns when the call waits or has returned.
 func queueReserve(t *testing.T, table *Table, token llmserver.Token, wait time.Duration) *pendingReserve {
 	return queueReserveFor(t, table, token, DefaultLease, wait)
 }
 
-// holderOf is one of two ingresses, by the token, or one that does not say who it is.
+// holderOf returns one of two holder names, or none, depending on the token.
 func holderOf(token llmserver.Token) string { return []string{"", "x", "y"}[int(token[15])%3] }
 
 func queueReserveFor(t *testing.T, table *Table, token llmserver.Token, lease, wait time.Duration) *pendingReserve {
@@ -79,7 +79,7 @@ func (a *pendingReserve) isWaiting() bool {
 	}
 }
 
-// wantCounts checks what is held and who waits.
+// wantCounts checks the slots held and the calls waiting.
 func wantCounts(t *testing.T, table *Table, reserved, running, waiting int) {
 	t.Helper()
 	r := table.Read()
@@ -153,8 +153,7 @@ func TestTableReservedTokenStaysReservedWhileDraining(t *testing.T) {
 	mustConsume(t, table, token).Finish()
 }
 
-// A token is spent however it ended, and stays so for longer than any call
-// about it can be late.
+// A token is spent however it ended, and stays spent for longer than any call about it can be delayed.
 func TestTableSpentTokenNeverReservesAgain(t *testing.T) {
 	ways := map[string]func(t *testing.T, table *Table, token llmserver.Token){
 		"consumed": func(t *testing.T, table *Table, token llmserver.Token) {
@@ -192,14 +191,14 @@ func TestTableSpentTokenNeverReservesAgain(t *testing.T) {
 			t.Run(fmt.Sprint(name, "/", phase), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					table := NewTable(3)
-					table.Release(uuid.New()) // memory begins here
+					table.Release(uuid.New()) // starts the first generation of tombstones
 					time.Sleep(time.Duration(phase) * MaxLease / 7)
 					token := uuid.New()
 					spend(t, table, token)
 					before, began := table.Read(), time.Now()
 					for at := time.Duration(0); at < MaxLease; at += MaxLease / 8 {
 						time.Sleep(at - time.Since(began))
-						table.Release(uuid.New()) // and moves on
+						table.Release(uuid.New()) // may start another generation
 						if err := tryReserve(t, table, token); err != llmserver.ErrToken {
 							t.Errorf("Reserve after %v = %v", at, err)
 						}
@@ -208,7 +207,7 @@ func TestTableSpentTokenNeverReservesAgain(t *testing.T) {
 						}
 					}
 					if now := table.Read(); now.Ongoing != before.Ongoing || now.Seq != before.Seq {
-						t.Errorf("refusals have changed %+v to %+v", before.Report, now.Report)
+						t.Errorf("the refusals changed %+v to %+v", before.Report, now.Report)
 					}
 				})
 			})

@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// What operators read of refusals is what happened, waits that ended without a slot among them.
+// The counters include waits that ended without a slot.
 func TestTableTotalsCountEveryRefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := NewTable(1)
@@ -16,10 +16,10 @@ func TestTableTotalsCountEveryRefusal(t *testing.T) {
 		table.Release(spent)
 		holder := mustReserve(t, table)
 		tryReserve(t, table, uuid.New())                          // full
-		<-queueReserve(t, table, uuid.New(), DefaultLease/2).done // waits in vain, also full
-		tryReserve(t, table, spent)                               // its token is spent
+		<-queueReserve(t, table, uuid.New(), DefaultLease/2).done // times out, also counted as full
+		tryReserve(t, table, spent)                               // spent token
 		table.Consume(spent)                                      // likewise
-		waiting := queueReserve(t, table, uuid.New(), time.Hour)  // is refused by the drain
+		waiting := queueReserve(t, table, uuid.New(), time.Hour)  // refused by the drain
 		table.Drain()
 		<-waiting.done
 		tryReserve(t, table, uuid.New()) // draining
@@ -33,7 +33,7 @@ func TestTableTotalsCountEveryRefusal(t *testing.T) {
 	})
 }
 
-// Of two reports the one with the lower seq is ignored.
+// Of two reports the one with the lower seq is ignored, so draining must increment it.
 func TestTableDrainIncrementsSeq(t *testing.T) {
 	table := NewTable(1)
 	before := table.Report().Seq

@@ -12,7 +12,7 @@ import (
 
 var testCost = Cost{PrefillTokensPerSecond: 1000, DecodeStep: 10 * time.Millisecond, DecodeStepPerRequest: time.Millisecond}
 
-// drive lets a batch run in virtual time until nothing is left to do, and returns that time.
+// runToEnd runs a batch in virtual time until it is idle and returns that time.
 func runToEnd(b *Batch) (now time.Duration) {
 	for b.Begin() {
 		now += b.Step()
@@ -64,7 +64,7 @@ func TestBatchAdmitsInOrderAsRoomAndMemoryAllow(t *testing.T) {
 	}
 	add("long", 16, 60)
 	add("short", 16, 10)
-	add("big", 80, 50) // 9 of 10 blocks: fits only alone
+	add("big", 80, 50) // 9 of 10 blocks: only fits alone
 	add("small", 16, 1)
 	b.Begin()
 	if b.Running() != 2 || b.Waiting() != 2 {
@@ -111,7 +111,7 @@ func TestBatchNextTurnFindsPromptAndResponseInCache(t *testing.T) {
 	next := &Sequence{Prompt: 160, Answers: 1, Limit: 1, Chain: chain}
 	b.Add(next)
 	runToEnd(b)
-	// Of 128 tokens the last one was never put through the model, so 7 blocks of 16 are whole.
+	// Of 128 tokens the last one has not passed through the model, so 7 blocks of 16 are complete.
 	if next.Cached() != 112 {
 		t.Errorf("%d tokens cached, want 112", next.Cached())
 	}
@@ -176,7 +176,7 @@ func TestBatchSequenceWithoutChoicesEndsWithItsPrompt(t *testing.T) {
 		t.Errorf("took %v, want the prefill alone", got)
 	}
 	if !slices.Equal(told, []int{0}) {
-		t.Errorf("progress told %v, want once, of no token", told)
+		t.Errorf("progress was called with %v, want once with 0", told)
 	}
 }
 
@@ -206,7 +206,7 @@ func TestBatchAlikeStepsCanBeTakenAtOnce(t *testing.T) {
 		prompts := make([]Sequence, rapid.IntRange(1, 6).Draw(t, "prompts"))
 		for i := range prompts {
 			tokens := 1024*rapid.IntRange(0, 5).Draw(t, "1024s") + rapid.SampledFrom([]int{-128, -1, 0, 1, 50}).Draw(t, "tokens")
-			chain := chainFrom(make([]uint64, 60)) // half of the prompts are alike
+			chain := chainFrom(make([]uint64, 60)) // half of the prompts are equal
 			if rapid.Bool().Draw(t, "other") {
 				chain = chainFrom(slices.Repeat([]uint64{1}, 60))
 			}
@@ -224,7 +224,8 @@ func TestBatchAlikeStepsCanBeTakenAtOnce(t *testing.T) {
 	})
 	long := Sequence{Prompt: 3 * prefillChunk, Answers: 1, Limit: 9}
 	_, each := begun(200, one, long, long)
-	// The first prompt but for its last chunk, that chunk; likewise the second one; the first answer to its end, the second one.
+	// The first prompt without its last chunk, that chunk; the same for the second prompt; the rest of the
+	// first choice; the rest of the second one.
 	if steps, told := begun(200, whole, long, long); steps != 6 || !slices.Equal(each, told) {
 		t.Errorf("two long prompts and their answers were begun %d times, want 6\nstep by step: %q\nin leaps: %q", steps, each, told)
 	}

@@ -49,7 +49,7 @@ func TestCacheEvictsLeastRecentlyUsedAndChainEndsFirst(t *testing.T) {
 	c := NewCache(4*16, 16)
 	mustFill(t, c, 1, 2)
 	mustFill(t, c, 11, 12)
-	mustFill(t, c, 1, 2) // used again: 11, 12 are the older ones now
+	mustFill(t, c, 1, 2) // used again, so that 11 and 12 are the older ones
 	mustFill(t, c, 21)
 	if c.Match([]uint64{11, 12}) != 1 || c.Match([]uint64{1, 2}) != 2 {
 		t.Errorf("after one eviction: %d of the older chain, %d of the newer", c.Match([]uint64{11, 12}), c.Match([]uint64{1, 2}))
@@ -98,7 +98,7 @@ func TestCacheStoresEqualBlocksOnce(t *testing.T) {
 	}
 }
 
-// The cache against the plainest possible one: every lease remembered whole, everything else recounted.
+// The cache is compared with the plainest possible one, which stores every lease as a whole.
 func TestCacheNeverExceedsCapacityNorLosesBlocks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		capacity := rapid.IntRange(1, 12).Draw(t, "capacity")
@@ -168,7 +168,7 @@ func TestCacheNeverExceedsCapacityNorLosesBlocks(t *testing.T) {
 	})
 }
 
-// chainFrom turns a path through a binary tree into the hashes of its nodes.
+// chainFrom returns the hashes of the nodes on a path through a binary tree.
 func chainFrom(path []uint64) []uint64 {
 	chain := make([]uint64, len(path))
 	node := uint64(1)

@@ -46,7 +46,7 @@ func mustSubmit(t *testing.T, e *Engine, s *Sequence) *job {
 	return w
 }
 
-// await returns how long the work takes to have that many tokens.
+// waitFor returns how long the job takes to have that many tokens.
 func waitFor(t *testing.T, w *job, tokens int) time.Duration {
 	t.Helper()
 	began := time.Now()
@@ -116,7 +116,7 @@ func TestSimulatedCancelledJobLeavesAtOnce(t *testing.T) {
 		abandoned.cancelRemaining()
 		prefilling.cancelRemaining()
 		if n := decoding.cancelRemaining(); n < 10 || n > 14 {
-			t.Errorf("stopping tells of %d tokens generated, want 2 answers of 5 or a few more", n)
+			t.Errorf("cancelling returned %d generated tokens, want 2 choices of 5 or a few more", n)
 		}
 		if got, want := waitFor(t, waiting, 1), 100*time.Millisecond+testCost.Decode(1); got != want {
 			t.Errorf("the last one was done after %v, want %v: as if alone", got, want)
@@ -212,7 +212,7 @@ func TestSimulatedNextPromptStartsWhenOneIsAbandoned(t *testing.T) {
 	})
 }
 
-// stall keeps the batch's goroutine busy, as a machine without time for it would.
+// stallEngine keeps the batch's goroutine busy, as a machine under load would.
 func stallEngine(e *Engine, d time.Duration) {
 	e.withBatch(func(*Batch) { time.Sleep(d) })
 }

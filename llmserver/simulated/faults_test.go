@@ -137,9 +137,9 @@ func TestSimulatedResponseIsCutAsTheFaultSays(t *testing.T) {
 	for _, c := range []struct {
 		body   string
 		faults Faults
-		events int // whole ones that arrive
+		events int // complete events that arrive
 		err    error
-		any    bool // some error, whichever
+		any    bool // any error
 	}{
 		{stream, Faults{Cut: CutAbort, CutAfter: 3}, 3, io.ErrUnexpectedEOF, false},
 		{stream, Faults{Cut: CutAbort, CutAfter: 6}, 6, io.ErrUnexpectedEOF, false}, // all but [DONE]
@@ -157,7 +157,7 @@ func TestSimulatedResponseIsCutAsTheFaultSays(t *testing.T) {
 		if c.any && err == nil || !c.any && !errors.Is(err, c.err) {
 			t.Errorf("%+v: ended with %v, want %v", c.faults, err, c.err)
 		}
-		if events != c.events && c.faults.Cut != CutReset || events > c.events { // a reset may overtake what was sent
+		if events != c.events && c.faults.Cut != CutReset || events > c.events { // a reset may discard sent bytes
 			t.Errorf("%+v: %d events, want %d", c.faults, events, c.events)
 		}
 		until(t, "it is counted", func() bool { return s.Engine().Stats().InFlight == 0 })
@@ -167,7 +167,7 @@ func TestSimulatedResponseIsCutAsTheFaultSays(t *testing.T) {
 	}
 }
 
-// read posts to the chat and counts the whole events of the answer.
+// read posts a chat request and counts the complete events of the response.
 func read(t *testing.T, url, body string) (events int, err error) {
 	_, answer, err := post(t, httpClient(t), url+"/v1/chat/completions", body)
 	if strings.Contains(answer, "[DONE]") || json.Valid([]byte(answer)) {
@@ -215,7 +215,7 @@ func TestSimulatedCloseWaitsForCutRequests(t *testing.T) {
 	}
 	defer resp.Body.Close()
 	closed := make(chan struct{})
-	s.Engine().counts.mu.Lock() // no request can be counted out
+	s.Engine().counts.mu.Lock() // no request can finish
 	go func() {
 		defer close(closed)
 		s.Close()

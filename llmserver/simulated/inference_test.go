@@ -17,7 +17,7 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// A recorder notes what is in flight whenever an answer's end is written.
+// A recorder records the requests in flight whenever the end of a response is written.
 type recorder struct {
 	http.ResponseWriter
 	engine *Engine
@@ -58,11 +58,11 @@ func TestSimulatedRequestIsFinishedBeforeItsResponseEnds(t *testing.T) {
 		atEnd = append(atEnd, <-ends...)
 	}
 	if want := []int64{0, 0, 0, 0, 0}; !slices.Equal(atEnd, want) {
-		t.Errorf("in flight at the ends of a whole answer, two choices, [DONE] and an error: %v, want %v", atEnd, want)
+		t.Errorf("in flight at the end of a response, of two choices, of [DONE] and of an error: %v, want %v", atEnd, want)
 	}
 }
 
-// A framer notes writes that are not one event, and counts flushes.
+// A framer records writes that are not exactly one event, and counts flushes.
 type framer struct {
 	http.ResponseWriter
 	writes, flushes int
@@ -95,12 +95,12 @@ func TestSimulatedEventIsOneWriteAndOneFlush(t *testing.T) {
 	}
 }
 
-// An auditor compares what is sent with what has been generated.
+// An auditor compares the sent tokens with the generated ones.
 type auditor struct {
 	http.ResponseWriter
 	engine *Engine
 	sent   int64
-	early  int // tokens sent before they were there
+	early  int // tokens sent before they were generated
 }
 
 func (a *auditor) Unwrap() http.ResponseWriter { return a.ResponseWriter }

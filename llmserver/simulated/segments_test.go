@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// plainCache is what a Cache has to be like: block by block, and slow.
+// plainCache is the model of a Cache: block by block, and slow.
 type plainCache struct {
 	capacity int
 	blocks   map[uint64]*plainBlock
@@ -22,7 +22,7 @@ type plainBlock struct {
 }
 
 type plainLease struct {
-	chain []uint64 // what is pinned of it
+	chain []uint64 // the pinned part
 	blank int
 }
 
@@ -93,8 +93,8 @@ func (c *plainCache) evict(blocks int) {
 	}
 }
 
-// runsChain is a chain of some length that turns off at the places where the turns are not 0.
-func runsChain(t *rapid.T) (chain []uint64) {
+// drawChain draws a chain that branches off where the drawn turns are not 0.
+func drawChain(t *rapid.T) (chain []uint64) {
 	hash := uint64(0)
 	for range rapid.IntRange(0, 4).Draw(t, "runs") {
 		turn := rapid.Uint64Range(0, 1).Draw(t, "turn")
@@ -125,7 +125,7 @@ func TestCacheMatchesModel(t *testing.T) {
 		}
 		actions := map[string]func(*rapid.T){
 			"lease": func(t *rapid.T) {
-				chain := runsChain(t)
+				chain := drawChain(t)
 				known := rapid.IntRange(0, len(chain)).Draw(t, "known")
 				blocks := max(0, len(chain)+rapid.IntRange(-3, 3).Draw(t, "answer"))
 				if got, want := c.Match(chain), plain.match(chain); got != want {
@@ -152,7 +152,7 @@ func TestCacheMatchesModel(t *testing.T) {
 				plain.release(leases[i].plain)
 				leases = slices.Delete(leases, i, i+1)
 			},
-			"cut": func(t *rapid.T) { // which may happen anywhere, and changes nothing that one could see
+			"cut": func(t *rapid.T) { // may happen anywhere and has no visible effect
 				at := segmentID(rapid.IntRange(0, int(c.allocated)-1).Draw(t, "run"))
 				if n := int(c.segment(at).blocks); n > 1 {
 					c.split(at, rapid.IntRange(1, n-1).Draw(t, "blocks"))
@@ -173,17 +173,18 @@ func TestCacheMatchesModel(t *testing.T) {
 				if got, want := c.Held(), plain.held(); got != want {
 					t.Fatalf("%d blocks held, want %d", got, want)
 				}
-				c.isLike(t, plain)
+				c.mustMatch(t, plain)
 			},
 		}
-		for range 5 { // so that a cache has time to get old
+		for range 5 { // so that a cache lives long
 			t.Repeat(actions)
 		}
 	})
 }
 
-// isLike checks that the runs are whole, and the same blocks in the same order of eviction as in the plain cache.
-func (c *Cache) isLike(t *rapid.T, plain *plainCache) {
+// mustMatch checks that the segments are consistent and have the same blocks in the same eviction order as
+// the plain cache.
+func (c *Cache) mustMatch(t *rapid.T, plain *plainCache) {
 	blocks := map[uint64]*plainBlock{}
 	seen, vacant := 0, 0
 	for i := range c.buckets {
