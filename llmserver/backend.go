@@ -23,7 +23,8 @@ var (
 	// ErrSpent: the slot was started or released before.
 	ErrSpent = errors.New("slot already started or released")
 
-	// ErrNoConnection: no connection was established, so the replica has seen nothing of the request.
+	// ErrNoConnection: no connection was established, so the replica has seen nothing of the
+	// request.
 	ErrNoConnection = errors.New("no connection")
 	// ErrConnectTimeout is joined to ErrNoConnection if connecting took too long.
 	ErrConnectTimeout = errors.New("timed out")

@@ -118,7 +118,7 @@ func (c *circuit) tryAdmit() (trial, ok bool) {
 
 // recordSuccess records a good response to a request that was admitted at the given time, and
 // reports whether the circuit was closed by it. A request that was admitted before the circuit
-// opened does not close it: its success says nothing about the time since.
+// opened does not close it: its success is no evidence about the time since.
 func (c *circuit) recordSuccess(admitted time.Duration) (closed bool) {
 	if c.word.Load() == 0 {
 		return false

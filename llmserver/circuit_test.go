@@ -460,8 +460,8 @@ func TestCircuitCountsOneEjectionWhenFailuresRace(t *testing.T) {
 	}
 }
 
-// A replica that is down may still get a request that no other replica can serve. If the circuit's open
-// time is over, that request is the trial, and its outcome counts.
+// A replica that is down may still get a request that no other replica can serve. If the circuit's
+// open time is over, that request is the trial, and its outcome counts.
 func TestCircuitCountsTrialThatCannotConnect(t *testing.T) {
 	for name, down := range map[string]bool{"down before": true, "up before": false} {
 		t.Run(name, func(t *testing.T) {

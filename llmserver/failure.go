@@ -79,8 +79,8 @@ func FailureReason(err error) string {
 	return err.Error()
 }
 
-// ProbeHealth requests /health through do. Any status below 500 is a success: an engine without that
-// path is alive too, while one that still loads its model responds 503.
+// ProbeHealth requests /health through do. Any status below 500 is a success: an engine without
+// that path is alive too, while one that still loads its model responds 503.
 func ProbeHealth(ctx context.Context, do func(*http.Request, Token) (*http.Response, Report, error)) (Report, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "/health", nil)
 	if err != nil {

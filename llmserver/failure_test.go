@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// The sentinel decides whether a request may be retried, so a request that the replica may be working on
-// never fails with ErrStale.
+// The sentinel decides whether a request may be retried, so a request that the replica may be
+// working on never fails with ErrStale.
 func TestProgressFailureDecidesRetries(t *testing.T) {
 	reset := dialError("read", syscall.ECONNRESET, nil)
 	silent := &net.OpError{Op: "read", Net: "tcp", Err: os.NewSyscallError("read", syscall.ETIMEDOUT)} // by the kernel's probes

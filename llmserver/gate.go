@@ -72,9 +72,10 @@ func (g *gate) setPhase(p phase) {
 	})
 }
 
-// reserve takes one unit if fewer requests are ongoing than the limit and, if bound > 0, than bound.
-// The check and the count are the same compare-and-swap: of many callers that compete for the last
-// unit exactly one gets it. reserve returns ErrFull, ErrDraining or ErrGone if nothing was taken.
+// reserve takes one unit if fewer requests are ongoing than the limit and, if bound > 0, than
+// bound. The check and the count are the same compare-and-swap: of many callers that compete for
+// the last unit exactly one gets it. reserve returns ErrFull, ErrDraining or ErrGone if nothing was
+// taken.
 func (g *gate) reserve(bound int) error {
 	return g.update(func(w uint64) (uint64, error) {
 		c := unpackCounts(w)

@@ -21,8 +21,8 @@ func lateProbe(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// withProbedReplica runs f in a synctest bubble on a replica that is probed by probe. changes counts the
-// calls of its observer.
+// withProbedReplica runs f in a synctest bubble on a replica that is probed by probe. changes
+// counts the calls of its observer.
 func withProbedReplica(t *testing.T, probe func(ctx context.Context) error, f func(r *Replica, fake *fakeBackend, changes *atomic.Int32)) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := newFake(100)

@@ -10,8 +10,8 @@ import (
 // This file turns the outcomes of requests into the state of their replica.
 //
 // Down at once, until a probe succeeds: no connection, draining, a reservation whose outcome is
-// unknown. Each time a replica goes down counts as one failure too, so that a replica which answers
-// probes and nothing else is ejected in the end.
+// unknown. Each time a replica goes down counts as one failure too, so that a replica which passes
+// its probes and nothing else is ejected in the end.
 //
 // Counted by the circuit, which ejects after maxFailures in a row: a connection that broke before
 // the first byte or timed out, an invalid HTTP response, a 502, 503 or 504 that is no refusal, and

@@ -8,8 +8,8 @@ import (
 	"testing/synctest"
 )
 
-// Three consecutive probe failures mark a replica down. A probe that could not be sent does not count, and
-// one that times out while a response continues shows that the replica is alive.
+// Three consecutive probe failures mark a replica down. A probe that could not be sent does not
+// count, and one that times out while a response continues shows that the replica is alive.
 func TestReplicaProbeFailuresAreCountedByKind(t *testing.T) {
 	const fails, lost, alive = "fails", "not sent", "late, while a response goes on"
 	for name, c := range map[string]struct {

@@ -286,8 +286,8 @@ func (m *agentModel) report() {
 	})
 }
 
-// Reports may be late and reordered, among themselves and with changes here. The count of the others is
-// always that of the newest report; this ingress's own count is always current.
+// Reports may be late and reordered, among themselves and with changes here. The count of the
+// others is always that of the newest report; this ingress's own count is always current.
 func TestReplicaLoadIsExactForAnyOrderOfReports(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r, _, _ := newReportingReplica(100)

@@ -56,7 +56,8 @@ type eventCounts struct {
 	configured, reported         int
 }
 
-// newReportingReplica returns a replica with the configured limit, whose agent has not reported yet.
+// newReportingReplica returns a replica with the configured limit, whose agent has not reported
+// yet.
 func newReportingReplica(limit int) (*Replica, *reportingBackend, *eventCounts) {
 	b, n := &reportingBackend{fakeBackend: newFake(1 << 10)}, new(eventCounts)
 	r := NewReplica(Endpoint{Model: "m", ID: "r", URL: "http://r", Limit: limit, CountsSlots: true}, b)

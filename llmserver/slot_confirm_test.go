@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A reservation whose outcome is unknown marks the replica down until a probe succeeds. A refusal shows
-// that the replica is healthy.
+// A reservation whose outcome is unknown marks the replica down until a probe succeeds. A refusal
+// shows that the replica is healthy.
 func TestSlotConfirmWithUnknownOutcomeMarksTheReplicaDown(t *testing.T) {
 	for _, c := range []struct {
 		err error
@@ -77,8 +77,8 @@ func TestSlotConfirmCallsTheBackendOnce(t *testing.T) {
 	r.Wait()
 }
 
-// Start changes the slot's state and the gate's counts under the replica's mutex. Otherwise a Release in
-// between would release a running unit that is not counted yet.
+// Start changes the slot's state and the gate's counts under the replica's mutex. Otherwise a
+// Release in between would release a running unit that is not counted yet.
 func TestSlotStartLocksTheReplicasMutex(t *testing.T) {
 	r, _ := newTestReplica(1)
 	s := reserveUnconfirmed(t, r)

@@ -11,8 +11,8 @@ import (
 	"berth/llmserver"
 )
 
-// A request reserves a slot, confirms it, starts it and is sent. The deferred Release ends the slot on
-// every path.
+// A request reserves a slot, confirms it, starts it and is sent. The deferred Release ends the slot
+// on every path.
 func ExampleSlot() {
 	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		io.WriteString(w, "hello")

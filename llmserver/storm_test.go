@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// After a storm every slot is released, here and at the backend, which never saw a request without a
-// slot or two requests in one.
+// After a storm every slot is released, here and at the backend, which never saw a request without
+// a slot or two requests in one.
 func TestSlotStormLeavesNoSlotBehind(t *testing.T) {
 	const capacity = 5
 	r, f := newTestReplica(capacity)
@@ -139,8 +139,8 @@ func race(f, g func()) {
 	both.Wait()
 }
 
-// Without lost replies and disconnects the backend never refuses: the gate reserves no more than there
-// is.
+// Without lost replies and disconnects the backend never refuses: the gate reserves no more than
+// there is.
 func TestGateNeverExceedsTheBackendsCapacity(t *testing.T) {
 	const capacity = 3
 	r, f := newTestReplica(capacity)

@@ -14,8 +14,8 @@ import (
 	"berth/llmserver/http1"
 )
 
-// The aborted ingress gets no further bytes, but the slot stays taken until the engine has closed its
-// side: until then another request would exceed the engine's capacity.
+// The aborted ingress gets no further bytes, but the slot stays taken until the engine has closed
+// its side: until then another request would exceed the engine's capacity.
 func TestAgentHoldsSlotOfAbortedRequestUntilEngineCloses(t *testing.T) {
 	for phase, begun := range map[string]string{
 		"before the response": "",
@@ -63,7 +63,8 @@ func (s *testAgent) idle() <-chan struct{} {
 	return idle
 }
 
-// rawEngine is an engine on a bare socket, played by a function that is called after a request was read.
+// rawEngine is an engine on a bare socket, played by a function that is called after a request was
+// read.
 func rawEngine(t *testing.T, serve func(c net.Conn, r *bufio.Reader)) llmserver.Backend {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

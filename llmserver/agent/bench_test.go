@@ -34,8 +34,8 @@ func BenchmarkReserve(b *testing.B) {
 	b.ReportMetric(float64(took[len(took)/2]), "p50-ns")
 }
 
-// BenchmarkReserveAtTheIngress measures the ingress's part of a reservation: the agent is a few bytes
-// on a socket.
+// BenchmarkReserveAtTheIngress measures the ingress's part of a reservation: the agent is a few
+// bytes on a socket.
 func BenchmarkReserveAtTheIngress(b *testing.B) {
 	const body = `{"accepted":true,"num_ongoing_requests":3,"max_ongoing_requests":64,"draining":false,` +
 		`"instance":"0b42a62c-9a9b-4cd6-a2a8-2f0a2a1f8f2e","seq":812,"num_own_requests":1}`

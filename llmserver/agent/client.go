@@ -31,8 +31,8 @@ type client struct {
 	secret            atomic.Pointer[string]
 }
 
-// Dial returns the backend of a replica with an agent. It does not connect until the first call. Each
-// backend is a holder of its own towards the agent.
+// Dial returns the backend of a replica with an agent. It does not connect until the first call.
+// Each backend is a holder of its own towards the agent.
 func Dial(e llmserver.Endpoint) (llmserver.Backend, error) {
 	requests, err := http1.Dial(e)
 	if err != nil {
@@ -115,7 +115,8 @@ func (c *client) Do(req *http.Request, t llmserver.Token) (*http.Response, llmse
 	return resp, report, nil
 }
 
-// refusalError returns the error for the X-Slot-Refused of a response, nil if the request was admitted.
+// refusalError returns the error for the X-Slot-Refused of a response, nil if the request was
+// admitted.
 func refusalError(h http.Header) error {
 	switch h.Get(headerRefused) {
 	case "":

@@ -18,8 +18,8 @@ import (
 	"berth/llmserver"
 )
 
-// dyingServer sends the given text in reply to one request. After it has read a second request on the
-// same connection it dies, and no further connection succeeds.
+// dyingServer sends the given text in reply to one request. After it has read a second request on
+// the same connection it dies, and no further connection succeeds.
 func dyingServer(t *testing.T, text string) (url string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -52,8 +52,8 @@ func ok(body string) string {
 	return fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 }
 
-// The first attempt may have arrived, so a failed connect of the second one is no proof that the agent
-// holds nothing.
+// The first attempt may have arrived, so a failed connect of the second one is no proof that the
+// agent holds nothing.
 func TestClientControlCallThatMayHaveArrivedIsNotRefused(t *testing.T) {
 	for name, call := range map[string]func(c llmserver.Backend) error{
 		"Reserve": func(c llmserver.Backend) error { _, err := c.Reserve(t.Context(), uuid.New(), 0); return err },
@@ -112,7 +112,8 @@ func TestClientUsesNewSecretAfterDescribe(t *testing.T) {
 	}
 }
 
-// The report of a draining agent takes effect at once; a failed health check would need three failures.
+// The report of a draining agent takes effect at once; a failed health check would need three
+// failures.
 func TestClientProbeOfDrainingAgentSucceeds(t *testing.T) {
 	s := newTestAgent(t, 1, nil)
 	s.agent.Drain()

@@ -12,8 +12,8 @@ import (
 	"berth/internal/tcp"
 )
 
-// When an ingress is killed, its requests end and free their slots. Its own queued reservation may be
-// the next to get one, before the context of that call has ended.
+// When an ingress is killed, its requests end and free their slots. Its own queued reservation may
+// be the next to get one, before the context of that call has ended.
 func TestAgentGrantsNoSlotToDisconnectedCaller(t *testing.T) {
 	s := newTestAgent(t, 1, nil)
 	held := s.mustReserve()

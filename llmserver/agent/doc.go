@@ -12,7 +12,8 @@
 //	GET    anything else            to the engine
 //
 // Callers may identify themselves with X-Slot-Holder. Every report then includes the caller's own
-// share (num_own_requests, X-Slot-Own), which it cannot derive itself because calls may be reordered.
+// share (num_own_requests, X-Slot-Own), which it cannot derive itself because calls may be
+// reordered.
 //
 // [Dial] returns the llmserver.Backend for the ingress's side of the protocol.
 package agent

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// endings are an engine's responses. A client that has read one to its end may reuse the slot at once.
+// endings are an engine's responses. A client that has read one to its end may reuse the slot at
+// once.
 var endings = map[string]http.HandlerFunc{
 	"events with DONE": func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")

@@ -25,8 +25,8 @@ func (s *Server) handleRequest(w http.ResponseWriter, r *http.Request) {
 }
 
 // serveInSlot forwards a request in a slot. With a token, the slot is consumed before the body is
-// read, because the lease must not expire during the upload. Without one, a free slot is taken after
-// the body was read, so that a slow upload does not hold a slot.
+// read, because the lease must not expire during the upload. Without one, a free slot is taken
+// after the body was read, so that a slow upload does not hold a slot.
 //
 // The deferred Finish ends the slot on every path, panics included. In the normal case the relay
 // calls Finish earlier, before the last write, so that a client that has seen the end of its

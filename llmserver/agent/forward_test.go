@@ -121,8 +121,8 @@ func TestAgentReleasesBodyOfRefusedRequest(t *testing.T) {
 	}
 }
 
-// An upload takes time. The report of its refusal must be as recent as the refusal, or it would show
-// free slots.
+// An upload takes time. The report of its refusal must be as recent as the refusal, or it would
+// show free slots.
 func TestAgentRefusalCarriesACurrentReport(t *testing.T) {
 	s := newTestAgent(t, 1, nil)
 	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
@@ -150,7 +150,8 @@ func (s *testAgent) headerReport() llmserver.Report {
 	return r
 }
 
-// The read deadline of an upload must not outlive it: net/http would take its expiry for a disconnect.
+// The read deadline of an upload must not outlive it: net/http would take its expiry for a
+// disconnect.
 func TestAgentBodyTimeoutDoesNotLimitTheResponse(t *testing.T) {
 	const silence = 50 * time.Millisecond
 	for _, protocol := range []string{"HTTP/1.1", "HTTP/2.0"} {

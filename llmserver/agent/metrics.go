@@ -8,8 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// newMetrics returns the handler of /metrics. All metrics of the agent are read from the table at the
-// time of the scrape; no second count is kept.
+// newMetrics returns the handler of /metrics. All metrics of the agent are read from the table at
+// the time of the scrape; no second count is kept.
 func newMetrics(t *Table, b *bodies) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(stateCollector{t, b}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

@@ -22,8 +22,8 @@ func (t *Table) Consume(token llmserver.Token) (*Run, error) {
 	return &Run{table: t, holder: c.holder}, nil
 }
 
-// Acquire admits a request without a reservation if a slot is free, which implies an empty queue. It
-// returns llmserver.ErrFull or llmserver.ErrDraining otherwise.
+// Acquire admits a request without a reservation if a slot is free, which implies an empty queue.
+// It returns llmserver.ErrFull or llmserver.ErrDraining otherwise.
 func (t *Table) Acquire() (*Run, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

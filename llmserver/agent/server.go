@@ -66,8 +66,8 @@ func New(c Config) *Server {
 	return s
 }
 
-// ServeHTTP adds a report to every response. Handlers that change the counts, or wait, replace it by
-// a current one before they write.
+// ServeHTTP adds a report to every response. Handlers that change the counts, or wait, replace it
+// by a current one before they write.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	setReportHeader(w.Header(), s.table.ReportTo(holderName(r)))
 	s.mux.ServeHTTP(w, r)
@@ -141,8 +141,8 @@ func (s *Server) handleReserve(w http.ResponseWriter, r *http.Request) {
 
 type connKey struct{}
 
-// ConnContext is for the ConnContext field of the http.Server that serves an agent. It gives handlers
-// access to the connection of a call.
+// ConnContext is for the ConnContext field of the http.Server that serves an agent. It gives
+// handlers access to the connection of a call.
 func ConnContext(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, c)
 }
@@ -178,7 +178,7 @@ func (s *Server) handleCounts(w http.ResponseWriter, r *http.Request) {
 }
 
 // handleHealth returns the engine's health, and 503 while draining. A probe that this process lacks
-// the resources for says nothing about the engine and counts as healthy.
+// the resources for is no evidence about the engine and counts as healthy.
 func (s *Server) handleHealth(w http.ResponseWriter, r *http.Request) {
 	if s.table.Report().Draining {
 		http.Error(w, "draining", http.StatusServiceUnavailable)

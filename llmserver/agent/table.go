@@ -157,8 +157,8 @@ func (t *Table) findOrReserve(holder string, token llmserver.Token, lease time.D
 }
 
 // startLease starts the lease of a reservation whose slot is already counted as reserved. The timer
-// may fire after the reservation was consumed or released; it then finds another reservation or none
-// under the token, and does nothing.
+// may fire after the reservation was consumed or released; it then finds another reservation or
+// none under the token, and does nothing.
 func (t *Table) startLease(c *reservation) {
 	t.totals.Reserved++
 	c.expiry = time.AfterFunc(c.lease, func() {
@@ -188,8 +188,8 @@ func (t *Table) retireToken(c *reservation) {
 	t.tombstones.insert(c.token)
 }
 
-// Release ends the token's reservation, whether it is waiting or reserved. An unknown token is spent
-// from now on; a running request is not affected. A second call does nothing.
+// Release ends the token's reservation, whether it is waiting or reserved. An unknown token is
+// spent from now on; a running request is not affected. A second call does nothing.
 func (t *Table) Release(token llmserver.Token) llmserver.Report {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -239,8 +239,8 @@ func (t *Table) addOwn(holder string, slots int) {
 	}
 }
 
-// addCounts is the only function that changes the counts. It panics if the capacity is exceeded or a
-// count is negative, either of which is a bug in this file.
+// addCounts is the only function that changes the counts. It panics if the capacity is exceeded or
+// a count is negative, either of which is a bug in this file.
 func (t *Table) addCounts(reserved, running int) {
 	t.reserved += reserved
 	t.running += running

@@ -38,8 +38,8 @@ func (m *tableMachine) token(t *rapid.T) llmserver.Token {
 	return m.tokens[i]
 }
 
-// sleep lets time pass. Each call comes at another nanosecond within a second, and all durations are
-// whole seconds, so no two timers fire together.
+// sleep lets time pass. Each call comes at another nanosecond within a second, and all durations
+// are whole seconds, so no two timers fire together.
 func (m *tableMachine) sleep(d time.Duration) {
 	time.Sleep(d + 1)
 	synctest.Wait()

@@ -153,7 +153,8 @@ func TestTableReservedTokenStaysReservedWhileDraining(t *testing.T) {
 	mustConsume(t, table, token).Finish()
 }
 
-// A token is spent however it ended, and stays spent for longer than any call about it can be delayed.
+// A token is spent however it ended, and stays spent for longer than any call about it can be
+// delayed.
 func TestTableSpentTokenNeverReservesAgain(t *testing.T) {
 	ways := map[string]func(t *testing.T, table *Table, token llmserver.Token){
 		"consumed": func(t *testing.T, table *Table, token llmserver.Token) {

@@ -28,7 +28,8 @@ type testAgent struct {
 	calls  atomic.Int64 // calls that reached the engine
 }
 
-// newTestAgent starts an engine with the given handler and an agent before it; a nil handler responds {}.
+// newTestAgent starts an engine with the given handler and an agent before it; a nil handler
+// responds {}.
 func newTestAgent(t testing.TB, limit int, engine http.HandlerFunc, change ...func(*Config)) *testAgent {
 	s := &testAgent{t: t}
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

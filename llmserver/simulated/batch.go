@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// prefillChunk is the maximum number of prompt tokens per step. It makes a long prompt slow the running
-// choices down instead of stopping them (vLLM: max_num_batched_tokens).
+// prefillChunk is the maximum number of prompt tokens per step. It makes a long prompt slow the
+// running choices down instead of stopping them (vLLM: max_num_batched_tokens).
 const prefillChunk = 2048
 
 // ErrTooLarge is returned for a sequence that does not fit even into an empty cache.
@@ -34,20 +34,22 @@ type Sequence struct {
 	growing   int   // choices that the current step grows
 }
 
-// Cached returns how many prompt tokens were found in the cache. It is final before the first Progress.
+// Cached returns how many prompt tokens were found in the cache. It is final before the first
+// Progress.
 func (s *Sequence) Cached() int { return s.cached }
 
 func (s *Sequence) finished() bool { return s.computed == s.Prompt && s.generated == s.Limit }
 
-// A Batch is the step-wise scheduler of one engine. Sequences wait in order of arrival until there is
-// room for one more and memory for the prompt with all of its choices (so that no sequence is ever
-// preempted), then run until their choices are complete:
+// A Batch is the step-wise scheduler of one engine. Sequences wait in order of arrival until there
+// is room for one more and memory for the prompt with all of its choices (so that no sequence is
+// ever preempted), then run until their choices are complete:
 //
 //	Add ─▶ waiting ──Begin──▶ running ──Finish, Finish, …──▶ gone
 //	          └────────────Remove─┴──────────────────────────▶ gone
 //
-// The owner calls Begin, lets the time Step pass, real or virtual, calls Finish, and so on. If nothing
-// is added or removed meanwhile, it may let Alike steps pass at once. A Batch belongs to one goroutine.
+// The owner calls Begin, lets the time Step pass, real or virtual, calls Finish, and so on. If
+// nothing is added or removed meanwhile, it may let Alike steps pass at once. A Batch belongs to
+// one goroutine.
 type Batch struct {
 	cost       Cost
 	cache      *Cache
@@ -92,8 +94,8 @@ func (b *Batch) Add(s *Sequence) error {
 	return nil
 }
 
-// Remove removes a waiting or running sequence at once: a step in progress no longer computes for it
-// and gets shorter. Remove ignores a sequence that is complete or unknown.
+// Remove removes a waiting or running sequence at once: a step in progress no longer computes for
+// it and gets shorter. Remove ignores a sequence that is complete or unknown.
 func (b *Batch) Remove(s *Sequence) {
 	if i := slices.Index(b.waiting, s); i >= 0 {
 		b.waiting = slices.Delete(b.waiting, i, i+1)
@@ -105,8 +107,8 @@ func (b *Batch) Remove(s *Sequence) {
 	}
 }
 
-// Begin admits waiting sequences as far as there is room and plans a step. It returns false if there is
-// nothing to do.
+// Begin admits waiting sequences as far as there is room and plans a step. It returns false if
+// there is nothing to do.
 func (b *Batch) Begin() bool {
 	b.admitWaiting()
 	b.chunk, b.growing = 0, 0
@@ -127,8 +129,8 @@ func (b *Batch) Step() time.Duration { return b.cost.Step(b.chunk, b.growing) }
 
 // Alike returns how many steps equal to the planned one follow each other if nothing is added or
 // removed: those until a choice is complete or a prompt reaches its last chunk. It returns 1 if a
-// sequence waits while a prompt is computed, because that prompt may turn out to need less memory than
-// reserved, and then there may be room.
+// sequence waits while a prompt is computed, because that prompt may turn out to need less memory
+// than reserved, and then there may be room.
 func (b *Batch) Alike() int {
 	if b.chunk > 0 && len(b.waiting) > 0 || b.chunk+b.growing == 0 {
 		return 1
@@ -154,8 +156,8 @@ func (s *Sequence) repeatableSteps() int {
 	}
 }
 
-// Finish ends the given number of steps, 1 to Alike: it advances prompts and choices, removes complete
-// sequences, and then calls Progress.
+// Finish ends the given number of steps, 1 to Alike: it advances prompts and choices, removes
+// complete sequences, and then calls Progress.
 func (b *Batch) Finish(steps int) {
 	advanced, finished := b.advanced[:0], false
 	for _, s := range b.running {
@@ -202,16 +204,16 @@ func (b *Batch) advanceSequence(s *Sequence, steps int) (progress bool) {
 	return progress
 }
 
-// admitWaiting starts waiting sequences in order of arrival. It stops at the first one without room, so
-// that no later sequence overtakes it.
+// admitWaiting starts waiting sequences in order of arrival. It stops at the first one without
+// room, so that no later sequence overtakes it.
 func (b *Batch) admitWaiting() {
 	admitted := 0
 	for _, s := range b.waiting {
 		if len(b.running) == b.maxRunning {
 			break
 		}
-		// The last prompt token is computed even if its block is in memory: the first generated token
-		// comes from it.
+		// The last prompt token is computed even if its block is in memory: the first generated
+		// token comes from it.
 		reusable := (s.Prompt - 1) / b.cache.blockTokens
 		lease, ok := b.cache.Lease(s.Chain[:min(len(s.Chain), reusable)], b.blocksNeeded(s))
 		if !ok {

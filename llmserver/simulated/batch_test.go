@@ -224,8 +224,8 @@ func TestBatchAlikeStepsCanBeTakenAtOnce(t *testing.T) {
 	})
 	long := Sequence{Prompt: 3 * prefillChunk, Answers: 1, Limit: 9}
 	_, each := begun(200, one, long, long)
-	// The first prompt without its last chunk, that chunk; the same for the second prompt; the rest of the
-	// first choice; the rest of the second one.
+	// The first prompt without its last chunk, that chunk; the same for the second prompt; the rest
+	// of the first choice; the rest of the second one.
 	if steps, told := begun(200, whole, long, long); steps != 6 || !slices.Equal(each, told) {
 		t.Errorf("two long prompts and their answers were begun %d times, want 6\nstep by step: %q\nin leaps: %q", steps, each, told)
 	}

@@ -10,8 +10,9 @@ import (
 	"testing"
 )
 
-// One operation is one chunk from the batch through a socket to a client that discards it. The machine
-// is saturated and the client reads many chunks at once, so the result is not the cost of a lone chunk.
+// One operation is one chunk from the batch through a socket to a client that discards it. The
+// machine is saturated and the client reads many chunks at once, so the result is not the cost of a
+// lone chunk.
 func BenchmarkSimulatedChunkAmongStreams(b *testing.B) {
 	for _, streams := range []int{1, 300} {
 		b.Run(fmt.Sprint(streams), func(b *testing.B) {

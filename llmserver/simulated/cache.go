@@ -1,9 +1,9 @@
 package simulated
 
-// A Cache is the KV memory of one engine: a fixed number of blocks, each of a fixed number of tokens. A
-// block whose content is known by its hash outlives the sequence that computed it and serves every
-// later prompt that starts with the same blocks. When memory is needed, the least recently used block
-// is evicted; a block that a lease holds never is.
+// A Cache is the KV memory of one engine: a fixed number of blocks, each of a fixed number of
+// tokens. A block whose content is known by its hash outlives the sequence that computed it and
+// serves every later prompt that starts with the same blocks. When memory is needed, the least
+// recently used block is evicted; a block that a lease holds never is.
 //
 // A block is in one of three states, whose sum never exceeds the capacity:
 //
@@ -29,15 +29,15 @@ func (c *Cache) Capacity() int { return c.capacity }
 // Held returns the number of blocks that leases hold; the others are empty or can be evicted.
 func (c *Cache) Held() int { return c.known - c.idle + c.blank }
 
-// Match returns how many leading blocks of the chain are in memory. It changes nothing, not even the
-// order of eviction.
+// Match returns how many leading blocks of the chain are in memory. It changes nothing, not even
+// the order of eviction.
 func (c *Cache) Match(chain []uint64) int { return c.matchChain(chain).blocks }
 
 // Clear evicts every block that no lease holds.
 func (c *Cache) Clear() { c.evictBlocks(c.idle) }
 
-// A Lease is the memory that one sequence holds: known blocks from the start of its chain, and blank
-// blocks.
+// A Lease is the memory that one sequence holds: known blocks from the start of its chain, and
+// blank blocks.
 type Lease struct {
 	cache  *Cache
 	last   segmentID // ends with the last pinned block
@@ -67,8 +67,8 @@ func (c *Cache) Lease(chain []uint64, blocks int) (l Lease, ok bool) {
 func (l *Lease) Known() int { return l.pinned }
 
 // Extend records that the blocks of the chain were computed up to its end. Blank blocks get their
-// content and can be shared from now on. If another sequence has computed the same block first, that
-// block is pinned and the blank one is freed.
+// content and can be shared from now on. If another sequence has computed the same block first,
+// that block is pinned and the blank one is freed.
 func (l *Lease) Extend(chain []uint64) {
 	c := l.cache
 	chain = chain[min(l.pinned, len(chain)):]
@@ -92,8 +92,9 @@ func (l *Lease) Extend(chain []uint64) {
 	}
 }
 
-// Release releases the memory; a second call does nothing. Known blocks stay in the cache as the most
-// recently used ones. The end of the chain is evicted before its start, since it is useless alone.
+// Release releases the memory; a second call does nothing. Known blocks stay in the cache as the
+// most recently used ones. The end of the chain is evicted before its start, since it is useless
+// alone.
 func (l *Lease) Release() {
 	c := l.cache
 	c.blank -= l.blank

@@ -10,7 +10,8 @@ import (
 // created is the time of every response. A clock would make equal responses differ.
 const created = 1700000000
 
-// The arguments of a tool call are these texts around the words, a JSON object for any number of words.
+// The arguments of a tool call are these texts around the words, a JSON object for any number of
+// words.
 const (
 	toolArgsPrefix = `{"input":"`
 	toolArgsSuffix = `"}`
@@ -70,7 +71,8 @@ func (s *completion) newChoice(index int, seed uint64) choice {
 	}
 }
 
-// appendChunk appends the event with the k-th token of a choice. The last one carries the finish reason.
+// appendChunk appends the event with the k-th token of a choice. The last one carries the finish
+// reason.
 func (s *completion) appendChunk(event []byte, c *choice, k int) []byte {
 	event = append(event, c.before...)
 	if s.task.tool != "" && k == 0 {

@@ -6,7 +6,7 @@
 // [Engine] drives the same arithmetic in real time and responds to requests; [Listen] serves an
 // Engine on a port of its own.
 //
-// Usage, metrics and [Stats] are read from the batch and the cache. Text, IDs and times of a response
-// depend on the request alone, so any two engines send the same bytes for the same request. Only the
-// usage object differs, if one of them had more of the prompt in its cache.
+// Usage, metrics and [Stats] are read from the batch and the cache. Text, IDs and times of a
+// response depend on the request alone, so any two engines send the same bytes for the same
+// request. Only the usage object differs, if one of them had more of the prompt in its cache.
 package simulated

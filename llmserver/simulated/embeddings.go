@@ -14,8 +14,8 @@ const (
 	maxDimensions     = 4096
 )
 
-// An embedding is a request for one vector per prompt: its task has prompts to compute and no tokens to
-// generate.
+// An embedding is a request for one vector per prompt: its task has prompts to compute and no
+// tokens to generate.
 type embedding struct {
 	*task
 	dimensions int

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// Config describes a simulated engine. Fields that are zero or negative take the default in their comment.
+// Config describes a simulated engine. Fields that are zero or negative take the default in their
+// comment.
 type Config struct {
 	ID    string // "simulated"; sent with every response as X-Simulated-Replica
 	Model string // "demo"; the only model served
@@ -36,8 +37,8 @@ func (c Config) withDefaults() Config {
 
 var errClosed = errors.New("engine is closed")
 
-// An Engine is a running simulated engine. One goroutine owns the batch; the others send it functions
-// to run. All methods are safe for concurrent use.
+// An Engine is a running simulated engine. One goroutine owns the batch; the others send it
+// functions to run. All methods are safe for concurrent use.
 type Engine struct {
 	config   Config
 	batch    *Batch            // owned by runLoop
@@ -68,8 +69,8 @@ func New(config Config) *Engine {
 	return e
 }
 
-// Close ends the engine and waits for its goroutine. Requests in flight are aborted. A second call waits
-// too.
+// Close ends the engine and waits for its goroutine. Requests in flight are aborted. A second call
+// waits too.
 func (e *Engine) Close() {
 	e.close()
 	<-e.closed
@@ -78,8 +79,8 @@ func (e *Engine) Close() {
 // maxCatchUp is the largest delay of a step that the next step makes up for.
 const maxCatchUp = 20 * time.Millisecond
 
-// runLoop owns the batch and alone decides when a step ends. Commands may change the length of the step
-// in progress.
+// runLoop owns the batch and alone decides when a step ends. Commands may change the length of the
+// step in progress.
 func (e *Engine) runLoop() {
 	defer close(e.closed)
 	timer := time.NewTimer(0)
@@ -106,8 +107,8 @@ func (e *Engine) runLoop() {
 			}
 		} else if e.batch.Begin() {
 			stepping = true
-			// A step begins where the previous one ended, so that late timers do not add up. After a
-			// longer delay it begins now: a machine that cannot keep up makes the engine slower.
+			// A step begins where the previous one ended, so that late timers do not add up. After
+			// a longer delay it begins now: a machine that cannot keep up makes the engine slower.
 			if began = ends; now.Sub(ends) > maxCatchUp {
 				began = now
 			}
@@ -132,8 +133,8 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// withBatch runs f on the batch's goroutine and waits for it. It returns false, without having called f,
-// if the engine is closed.
+// withBatch runs f on the batch's goroutine and waits for it. It returns false, without having
+// called f, if the engine is closed.
 func (e *Engine) withBatch(f func(*Batch)) bool {
 	called := make(chan struct{})
 	select {
@@ -145,7 +146,8 @@ func (e *Engine) withBatch(f func(*Batch)) bool {
 	}
 }
 
-// A job is the handler's view of the sequences of one request. One goroutine waits for and cancels it.
+// A job is the handler's view of the sequences of one request. One goroutine waits for and cancels
+// it.
 type job struct {
 	engine    *Engine
 	sequences []*Sequence
@@ -181,8 +183,8 @@ func (e *Engine) submit(sequences []*Sequence) (*job, error) {
 	return j, nil
 }
 
-// waitForTokens waits until every choice has more tokens than seen (with -1: until every prompt has been
-// computed) and returns their number.
+// waitForTokens waits until every choice has more tokens than seen (with -1: until every prompt has
+// been computed) and returns their number.
 func (j *job) waitForTokens(ctx context.Context, seen int) (int, error) {
 	for {
 		if err := ctx.Err(); err != nil {

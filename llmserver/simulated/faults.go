@@ -21,15 +21,15 @@ type Faults struct {
 	Garbage bool `json:"garbage,omitempty"` // the refusal's body is not JSON
 	Hang    bool `json:"hang,omitempty"`    // hold requests before the first byte until the faults are replaced
 
-	// Cut ends responses early: a stream after CutAfter events, any other response in the middle. With
-	// CutAfter 0 both end before their first byte.
+	// Cut ends responses early: a stream after CutAfter events, any other response in the middle.
+	// With CutAfter 0 both end before their first byte.
 	Cut      Cut `json:"cut,omitempty"`
 	CutAfter int `json:"cut_after,omitempty"`
 
 	Times int `json:"times,omitempty"` // number of requests that the faults above apply to; 0 is every request
 
 	Slow      float64 `json:"slow,omitempty"`      // factor for the length of a step; 0 is 1
-	Unhealthy bool    `json:"unhealthy,omitempty"` // /health answers 503
+	Unhealthy bool    `json:"unhealthy,omitempty"` // /health returns 503
 }
 
 // check returns an error for invalid values.
@@ -47,8 +47,8 @@ func (f Faults) check() error {
 	return nil
 }
 
-// SetFaults replaces the faults for requests that arrive from now on. Hanging requests continue. Slow
-// also applies to the step in progress. SetFaults panics on invalid faults.
+// SetFaults replaces the faults for requests that arrive from now on. Hanging requests continue.
+// Slow also applies to the step in progress. SetFaults panics on invalid faults.
 func (e *Engine) SetFaults(f Faults) {
 	if err := f.check(); err != nil {
 		panic("BUG: " + err.Error())
@@ -80,7 +80,8 @@ func (b *faultState) current() Faults {
 	return b.faults
 }
 
-// takeHit returns the faults for one more request and a channel that is closed when they are replaced.
+// takeHit returns the faults for one more request and a channel that is closed when they are
+// replaced.
 func (b *faultState) takeHit() (Faults, <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -15,8 +15,8 @@ const maxBody = 64 << 20
 // errCutByFault is returned after a fault has ended the response.
 var errCutByFault = errors.New("response cut by a fault")
 
-// An inference is one inference request, from its arrival to the last byte of the response. It belongs
-// to the handler's goroutine.
+// An inference is one inference request, from its arrival to the last byte of the response. It
+// belongs to the handler's goroutine.
 type inference struct {
 	engine         *Engine
 	w              http.ResponseWriter
@@ -183,8 +183,8 @@ func (x *inference) sendEvent(event []byte) error {
 	return http.NewResponseController(x.w).Flush()
 }
 
-// cutResponse ends the response as its fault says. It returns errCutByFault, or panics to make net/http
-// abort the connection.
+// cutResponse ends the response as its fault says. It returns errCutByFault, or panics to make
+// net/http abort the connection.
 func (x *inference) cutResponse() error {
 	x.finish(aborted)
 	if x.faults.Cut == CutReset {

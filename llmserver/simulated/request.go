@@ -122,8 +122,8 @@ type message struct {
 	ToolCalls json.RawMessage `json:"tool_calls"`
 }
 
-// renderChat applies the chat template: the tools, each message after a marker of its role, then the
-// assistant's marker.
+// renderChat applies the chat template: the tools, each message after a marker of its role, then
+// the assistant's marker.
 func renderChat(tools json.RawMessage, messages []message) (tokens []token, err error) {
 	if isPresent(tools) {
 		tokens = tokenize(tokenize(tokens, "<|tools|>"), string(tools))
@@ -140,8 +140,8 @@ func renderChat(tools json.RawMessage, messages []message) (tokens []token, err 
 	return tokenize(tokens, "<|assistant|>"), nil
 }
 
-// renderContent tokenizes a message's content. A part that is not text, such as an image, becomes two
-// tokens of its hash.
+// renderContent tokenizes a message's content. A part that is not text, such as an image, becomes
+// two tokens of its hash.
 func renderContent(tokens []token, content json.RawMessage) ([]token, error) {
 	if !isPresent(content) {
 		return tokens, nil
@@ -167,7 +167,8 @@ func renderContent(tokens []token, content json.RawMessage) ([]token, error) {
 	return tokens, nil
 }
 
-// chosenTool returns the function that tool_choice forces: the named one, or the first for "required".
+// chosenTool returns the function that tool_choice forces: the named one, or the first for
+// "required".
 func chosenTool(tools, choice json.RawMessage) (string, error) {
 	if !isPresent(choice) {
 		return "", nil

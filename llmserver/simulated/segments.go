@@ -1,7 +1,7 @@
 package simulated
 
-// A segmentTree holds the known blocks of a cache as a tree of segments: chains with a common prefix
-// share the segments of that prefix.
+// A segmentTree holds the known blocks of a cache as a tree of segments: chains with a common
+// prefix share the segments of that prefix.
 type segmentTree struct {
 	slabs     []*slab     // by ID; segment 0 is the root of all chains and both ends of the LRU list
 	allocated segmentID   // IDs used at least once
@@ -15,9 +15,9 @@ type segmentTree struct {
 // scan of a large cache.
 type segmentID uint32
 
-// A segment is a run of consecutive blocks in a chain that the same leases hold. One lookup, one pin
-// and one position in the LRU list serve all of its blocks; prompts share long runs of blocks, and
-// moving from segment to segment is the main cost of a cache.
+// A segment is a run of consecutive blocks in a chain that the same leases hold. One lookup, one
+// pin and one position in the LRU list serve all of its blocks; prompts share long runs of blocks,
+// and moving from segment to segment is the main cost of a cache.
 //
 // Children and the ends of leases always follow a segment's last block. A segment is split where
 // something else is to follow an earlier one. The parent of a known segment is known: whoever holds
@@ -70,9 +70,9 @@ func (s *segmentTree) matchChain(chain []uint64) (f chainMatch) {
 	return f
 }
 
-// child returns the child of parent that shares a prefix with chain and the number of common blocks,
-// or 0, 0. It tries the child found last time first, which nearly always matches; a segment that
-// never had a child needs no lookup.
+// child returns the child of parent that shares a prefix with chain and the number of common
+// blocks, or 0, 0. It tries the child found last time first, which nearly always matches; a segment
+// that never had a child needs no lookup.
 func (s *segmentTree) child(parent segmentID, chain []uint64) (child segmentID, common int) {
 	p := s.segment(parent)
 	if p.lastChild == 0 {
@@ -98,9 +98,9 @@ func (r *segment) commonPrefix(chain []uint64) (n int) {
 	return n
 }
 
-// appendBlocks makes leading blocks of chain known after a segment that the caller holds. It returns
-// their segment, with one pin, and their number. They are appended to the same segment if no other
-// lease holds it, it has no child and it has room; otherwise they start a new one.
+// appendBlocks makes leading blocks of chain known after a segment that the caller holds. It
+// returns their segment, with one pin, and their number. They are appended to the same segment if
+// no other lease holds it, it has no child and it has room; otherwise they start a new one.
 func (s *segmentTree) appendBlocks(parent segmentID, chain []uint64) (at segmentID, n int) {
 	r := s.segment(parent)
 	if at = parent; at == 0 || r.pins > 1 || r.lastChild != 0 || r.blocks == segmentBlocks {
@@ -118,8 +118,8 @@ func (s *segmentTree) appendBlocks(parent segmentID, chain []uint64) (at segment
 }
 
 // split moves the leading blocks of a segment into a new parent segment and returns that, or the
-// segment itself if it has no more blocks. The tail keeps its ID, since leases and children refer to
-// a segment's end.
+// segment itself if it has no more blocks. The tail keeps its ID, since leases and children refer
+// to a segment's end.
 func (s *segmentTree) split(at segmentID, blocks int) segmentID {
 	if at == 0 || blocks == int(s.segment(at).blocks) {
 		return at

@@ -182,8 +182,8 @@ func TestCacheMatchesModel(t *testing.T) {
 	})
 }
 
-// mustMatch checks that the segments are consistent and have the same blocks in the same eviction order as
-// the plain cache.
+// mustMatch checks that the segments are consistent and have the same blocks in the same eviction
+// order as the plain cache.
 func (c *Cache) mustMatch(t *rapid.T, plain *plainCache) {
 	blocks := map[uint64]*plainBlock{}
 	seen, vacant := 0, 0

@@ -40,8 +40,8 @@ func (e *Engine) totals() (t Totals) {
 	return t
 }
 
-// Reset zeroes the counters, empties the cache and removes all faults. Requests in flight continue and
-// count as requests.
+// Reset zeroes the counters, empties the cache and removes all faults. Requests in flight continue
+// and count as requests.
 func (e *Engine) Reset() {
 	e.SetFaults(Faults{})
 	e.withBatch(func(b *Batch) {
@@ -52,8 +52,8 @@ func (e *Engine) Reset() {
 	e.counts.reset()
 }
 
-// requestCounts counts requests by outcome. Each request is either admitted and finished, once each,
-// or refused.
+// requestCounts counts requests by outcome. Each request is either admitted and finished, once
+// each, or refused.
 type requestCounts struct {
 	mu       sync.Mutex
 	stats    Stats

@@ -9,8 +9,9 @@ import (
 // blockTokens is the block size of the engine's KV cache.
 const blockTokens = 16
 
-// A token is up to four bytes of text; its ID is these bytes as a little-endian number. Each piece of
-// text (a message, a role marker) begins a new token, so a conversation keeps its tokens as it grows.
+// A token is up to four bytes of text; its ID is these bytes as a little-endian number. Each piece
+// of text (a message, a role marker) begins a new token, so a conversation keeps its tokens as it
+// grows.
 type token = uint32
 
 func tokenize(tokens []token, text string) []token {
