@@ -12,7 +12,7 @@ import (
 )
 
 // upload sends the header of a request and part of its body, and returns the response.
-func (s *stand) upload(token, part string, declared string) *http.Response {
+func (s *testAgent) upload(token, part string, declared string) *http.Response {
 	s.t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
 	if err != nil {
@@ -28,8 +28,8 @@ func (s *stand) upload(token, part string, declared string) *http.Response {
 }
 
 func TestServerEndsASilentUploadAndFreesItsSlot(t *testing.T) {
-	s := newStand(t, 1, nil, func(c *Config) { c.BodyTimeout = 50 * time.Millisecond })
-	token := headerToken + ": " + s.reserved().String() + "\r\n"
+	s := newTestAgent(t, 1, nil, func(c *Config) { c.BodyTimeout = 50 * time.Millisecond })
+	token := headerToken + ": " + s.mustReserve().String() + "\r\n"
 	for name, token := range map[string]string{"with a reservation": token, "without": ""} {
 		resp := s.upload(token, "half", "100")
 		text, _ := io.ReadAll(resp.Body)
@@ -47,7 +47,7 @@ func TestServerEndsASilentUploadAndFreesItsSlot(t *testing.T) {
 }
 
 func TestServerServesASlowUpload(t *testing.T) {
-	s := newStand(t, 1, nil, func(c *Config) { c.BodyTimeout = 10 * time.Second })
+	s := newTestAgent(t, 1, nil, func(c *Config) { c.BodyTimeout = 10 * time.Second })
 	body, client := io.Pipe()
 	go func() {
 		for range 20 {
@@ -67,7 +67,7 @@ func TestServerServesASlowUpload(t *testing.T) {
 
 func TestServerRefusesBodiesOverTheBudgetAsFull(t *testing.T) {
 	entered, leave := make(chan struct{}, 8), make(chan struct{})
-	s := newStand(t, 8, func(w http.ResponseWriter, _ *http.Request) {
+	s := newTestAgent(t, 8, func(w http.ResponseWriter, _ *http.Request) {
 		entered <- struct{}{}
 		<-leave
 		io.WriteString(w, "{}")

@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// plainCache is what a Cache has to be like: block by block, and slow.
+// plainCache is the model of a Cache: block by block, and slow.
 type plainCache struct {
 	capacity int
 	blocks   map[uint64]*plainBlock
@@ -22,7 +22,7 @@ type plainBlock struct {
 }
 
 type plainLease struct {
-	chain []uint64 // what is pinned of it
+	chain []uint64 // the pinned part
 	blank int
 }
 
@@ -93,12 +93,12 @@ func (c *plainCache) evict(blocks int) {
 	}
 }
 
-// runsChain is a chain of some length that turns off at the places where the turns are not 0.
-func runsChain(t *rapid.T) (chain []uint64) {
+// drawChain draws a chain that branches off where the drawn turns are not 0.
+func drawChain(t *rapid.T) (chain []uint64) {
 	hash := uint64(0)
 	for range rapid.IntRange(0, 4).Draw(t, "runs") {
 		turn := rapid.Uint64Range(0, 1).Draw(t, "turn")
-		for range rapid.IntRange(1, runBlocks+2).Draw(t, "length") {
+		for range rapid.IntRange(1, segmentBlocks+2).Draw(t, "length") {
 			hash = mix(hash + turn)
 			chain = append(chain, hash)
 			turn = 0
@@ -107,7 +107,7 @@ func runsChain(t *rapid.T) (chain []uint64) {
 	return chain
 }
 
-func TestTheCacheKeepsAndEvictsAsOneThatLooksAtBlockByBlock(t *testing.T) {
+func TestCacheMatchesModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		plain := &plainCache{capacity: rapid.IntRange(1, 60).Draw(t, "capacity"), blocks: map[uint64]*plainBlock{}}
 		c := NewCache(plain.capacity, 1)
@@ -125,7 +125,7 @@ func TestTheCacheKeepsAndEvictsAsOneThatLooksAtBlockByBlock(t *testing.T) {
 		}
 		actions := map[string]func(*rapid.T){
 			"lease": func(t *rapid.T) {
-				chain := runsChain(t)
+				chain := drawChain(t)
 				known := rapid.IntRange(0, len(chain)).Draw(t, "known")
 				blocks := max(0, len(chain)+rapid.IntRange(-3, 3).Draw(t, "answer"))
 				if got, want := c.Match(chain), plain.match(chain); got != want {
@@ -152,10 +152,10 @@ func TestTheCacheKeepsAndEvictsAsOneThatLooksAtBlockByBlock(t *testing.T) {
 				plain.release(leases[i].plain)
 				leases = slices.Delete(leases, i, i+1)
 			},
-			"cut": func(t *rapid.T) { // which may happen anywhere, and changes nothing that one could see
-				at := place(rapid.IntRange(0, int(c.places)-1).Draw(t, "run"))
-				if n := int(c.run(at).blocks); n > 1 {
-					c.cut(at, rapid.IntRange(1, n-1).Draw(t, "blocks"))
+			"cut": func(t *rapid.T) { // may happen anywhere and has no visible effect
+				at := segmentID(rapid.IntRange(0, int(c.allocated)-1).Draw(t, "run"))
+				if n := int(c.segment(at).blocks); n > 1 {
+					c.split(at, rapid.IntRange(1, n-1).Draw(t, "blocks"))
 				}
 			},
 			"clear": func(t *rapid.T) {
@@ -173,50 +173,51 @@ func TestTheCacheKeepsAndEvictsAsOneThatLooksAtBlockByBlock(t *testing.T) {
 				if got, want := c.Held(), plain.held(); got != want {
 					t.Fatalf("%d blocks held, want %d", got, want)
 				}
-				c.isLike(t, plain)
+				c.mustMatch(t, plain)
 			},
 		}
-		for range 5 { // so that a cache has time to get old
+		for range 5 { // so that a cache lives long
 			t.Repeat(actions)
 		}
 	})
 }
 
-// isLike checks that the runs are whole, and the same blocks in the same order of eviction as in the plain cache.
-func (c *Cache) isLike(t *rapid.T, plain *plainCache) {
+// mustMatch checks that the segments are consistent and have the same blocks in the same eviction
+// order as the plain cache.
+func (c *Cache) mustMatch(t *rapid.T, plain *plainCache) {
 	blocks := map[uint64]*plainBlock{}
 	seen, vacant := 0, 0
-	for i := range c.heads {
-		for at := c.heads[i]; at != 0; at = c.run(at).below {
-			r, hash := c.run(at), uint64(0)
-			if seen++; seen >= int(c.places) || r.blocks == 0 {
-				t.Fatalf("run %d has %d blocks, and is the %dth of %d in a list", at, r.blocks, seen, c.places-1)
+	for i := range c.buckets {
+		for at := c.buckets[i]; at != 0; at = c.segment(at).hashNext {
+			r, hash := c.segment(at), uint64(0)
+			if seen++; seen >= int(c.allocated) || r.blocks == 0 {
+				t.Fatalf("run %d has %d blocks, and is the %dth of %d in a list", at, r.blocks, seen, c.allocated-1)
 			}
-			if before := c.run(r.before); r.before != 0 {
+			if before := c.segment(r.parent); r.parent != 0 {
 				hash = before.hashes[before.blocks-1]
 			}
 			for _, h := range r.hashes[:r.blocks] {
 				blocks[h], hash = &plainBlock{hash, int(r.pins)}, h
 			}
-			if c.head(r.hashes[0]) != &c.heads[i] {
+			if c.bucket(r.hashes[0]) != &c.buckets[i] {
 				t.Fatalf("run %d is in a list where its first hash is not looked for", at)
 			}
 		}
 	}
-	for at := c.vacant; at != 0; at = c.run(at).below {
+	for at := c.freeList; at != 0; at = c.segment(at).hashNext {
 		vacant++
 	}
-	if 1+seen+vacant != int(c.places) {
-		t.Fatalf("%d runs in lists and %d vacant of %d", seen, vacant, c.places-1)
+	if 1+seen+vacant != int(c.allocated) {
+		t.Fatalf("%d runs in lists and %d vacant of %d", seen, vacant, c.allocated-1)
 	}
 	if !maps.EqualFunc(blocks, plain.blocks, func(a, b *plainBlock) bool { return *a == *b }) || c.known != len(blocks) {
 		t.Fatalf("%d blocks, %d by count, want %d, or with other pins or others before them", len(blocks), c.known, len(plain.blocks))
 	}
 	var idle []uint64
-	for at, older := c.run(0).newer, place(0); at != 0; at, older = c.run(at).newer, at {
-		r := c.run(at)
-		if r.older != older || r.pins != 0 {
-			t.Fatalf("run %d among the idle has %d pins and comes after %d, want %d", at, r.pins, r.older, older)
+	for at, older := c.segment(0).lruNewer, segmentID(0); at != 0; at, older = c.segment(at).lruNewer, at {
+		r := c.segment(at)
+		if r.lruOlder != older || r.pins != 0 {
+			t.Fatalf("run %d among the idle has %d pins and comes after %d, want %d", at, r.pins, r.lruOlder, older)
 		}
 		for _, hash := range slices.Backward(r.hashes[:r.blocks]) {
 			idle = append(idle, hash)

@@ -9,28 +9,28 @@ import (
 	"time"
 )
 
-func TestSlotAbandonedCountsOnlyWhereTheReplicaAloneIsSilent(t *testing.T) {
+func TestSlotAbandonedCountsOnlySilenceWhileSiblingsRespond(t *testing.T) {
 	for name, c := range map[string]struct {
 		meanwhile func(silent, sibling *Replica)
 		wait      time.Duration
 		ejected   bool
 	}{
-		"a sibling responds":              {func(_, sibling *Replica) { respond(t, sibling) }, 2 * time.Second, true},
-		"it is given up too soon to tell": {func(_, sibling *Replica) { respond(t, sibling) }, 2*time.Second - 1, false},
-		"nobody responds":                 {func(_, _ *Replica) {}, time.Hour, false},
-		"it responds to others":           {func(silent, sibling *Replica) { respond(t, silent); respond(t, sibling) }, time.Minute, false},
-		"a sibling sends a header":        {func(_, sibling *Replica) { header(t, sibling) }, time.Minute, false},
-		"it sends a header, no more":      {func(silent, sibling *Replica) { header(t, silent); respond(t, sibling) }, 2 * time.Second, true},
+		"a sibling responds":         {func(_, sibling *Replica) { sendResponse(t, sibling) }, 2 * time.Second, true},
+		"it is given up too soon":    {func(_, sibling *Replica) { sendResponse(t, sibling) }, 2*time.Second - 1, false},
+		"no replica responds":        {func(_, _ *Replica) {}, time.Hour, false},
+		"it responds to others":      {func(silent, sibling *Replica) { sendResponse(t, silent); sendResponse(t, sibling) }, time.Minute, false},
+		"a sibling sends a header":   {func(_, sibling *Replica) { sendHeader(t, sibling) }, time.Minute, false},
+		"it sends a header, no more": {func(silent, sibling *Replica) { sendHeader(t, silent); sendResponse(t, sibling) }, 2 * time.Second, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				silent, _ := newTestReplica(1000)
 				sibling, _ := newTestReplica(1000)
-				respond(t, sibling) // before, which says nothing
+				sendResponse(t, sibling) // earlier, so it does not count
 				time.Sleep(time.Second)
-				for range tolerated {
+				for range maxFailures {
 					s := mustStart(t, silent)
-					s.sent, s.received = monotonic(), silent.health.received.Load()
+					s.sentAt, s.readsAtSend = monotonic(), silent.health.bodyReads.Load()
 					time.Sleep(time.Second)
 					c.meanwhile(silent, sibling)
 					time.Sleep(c.wait - time.Second)
@@ -49,19 +49,19 @@ func TestSlotAbandonedCountsOnlyWhereTheReplicaAloneIsSilent(t *testing.T) {
 	}
 }
 
-func TestSlotAbandonedHeedsBytesOfStreamsUnderWay(t *testing.T) {
+func TestSlotAbandonedConsidersBytesOfOtherStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		busy, _ := newTestReplica(1000)
 		sibling, _ := newTestReplica(1000)
 		stream := mustStart(t, busy)
 		resp := &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(strings.Repeat("x", 100)))}
-		busy.listen(stream, resp)
-		for range 2 * tolerated {
+		busy.observeBody(stream, resp)
+		for range 2 * maxFailures {
 			s := mustStart(t, busy)
-			s.sent, s.received = monotonic(), busy.health.received.Load()
+			s.sentAt, s.readsAtSend = monotonic(), busy.health.bodyReads.Load()
 			time.Sleep(time.Minute)
 			resp.Body.Read(make([]byte, 1))
-			respond(t, sibling)
+			sendResponse(t, sibling)
 			s.Abandoned([]*Replica{busy, sibling})
 			s.Release()
 		}
@@ -71,19 +71,19 @@ func TestSlotAbandonedHeedsBytesOfStreamsUnderWay(t *testing.T) {
 	})
 }
 
-// A client that gives up many requests at once shows one silence, not many.
+// A client that abandons many requests at once shows one silence, not many.
 func TestSlotAbandonedCountsOneSilenceOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		silent, _ := newTestReplica(1000)
 		sibling, _ := newTestReplica(1000)
 		var all []*Slot
-		for range 4 * tolerated {
+		for range 4 * maxFailures {
 			s := mustStart(t, silent)
-			s.sent = monotonic()
+			s.sentAt = monotonic()
 			all = append(all, s)
 		}
 		time.Sleep(time.Minute)
-		respond(t, sibling)
+		sendResponse(t, sibling)
 		for _, s := range all {
 			s.Abandoned([]*Replica{silent, sibling})
 			s.Release()
@@ -94,8 +94,8 @@ func TestSlotAbandonedCountsOneSilenceOnce(t *testing.T) {
 	})
 }
 
-// header has a replica send the header of a response, and no byte of its body.
-func header(t *testing.T, r *Replica) (*Slot, *http.Response) {
+// sendHeader makes a replica send the header of a response and no byte of its body.
+func sendHeader(t *testing.T, r *Replica) (*Slot, *http.Response) {
 	t.Helper()
 	s := mustStart(t, r)
 	resp, err := r.Do(&http.Request{}, s)
@@ -106,10 +106,10 @@ func header(t *testing.T, r *Replica) (*Slot, *http.Response) {
 	return s, resp
 }
 
-// respond has a replica begin a response.
-func respond(t *testing.T, r *Replica) {
+// sendResponse makes a replica begin a response.
+func sendResponse(t *testing.T, r *Replica) {
 	t.Helper()
-	s, resp := header(t, r)
+	s, resp := sendHeader(t, r)
 	defer s.body.ReadCloser.Close()
 	s.body.ReadCloser = io.NopCloser(strings.NewReader("x"))
 	resp.Body.Read(make([]byte, 1))
@@ -119,7 +119,7 @@ func respond(t *testing.T, r *Replica) {
 // mustStart returns a running slot.
 func mustStart(t *testing.T, r *Replica) *Slot {
 	t.Helper()
-	s := claim(t, r)
+	s := mustReserve(t, r)
 	if err := s.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -127,11 +127,11 @@ func mustStart(t *testing.T, r *Replica) *Slot {
 }
 
 // A client that disconnects before its request was sent has not waited for the replica.
-func TestSlotAbandonedBeforeItWasSentSaysNothing(t *testing.T) {
+func TestSlotAbandonedBeforeSendIsNoFailure(t *testing.T) {
 	silent, _ := newTestReplica(1000)
 	sibling, _ := newTestReplica(1000)
 	sibling.Do(&http.Request{}, mustStart(t, sibling))
-	for range 2 * tolerated {
+	for range 2 * maxFailures {
 		s := mustStart(t, silent)
 		s.Abandoned([]*Replica{silent, sibling})
 		s.Release()

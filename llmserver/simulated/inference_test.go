@@ -17,7 +17,7 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// A recorder notes what is in flight whenever an answer's end is written.
+// A recorder records the requests in flight whenever the end of a response is written.
 type recorder struct {
 	http.ResponseWriter
 	engine *Engine
@@ -28,19 +28,19 @@ func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 func (r *recorder) Write(p []byte) (int, error) {
 	if bytes.Contains(p, []byte(`"finish_reason":"length"`)) || bytes.Contains(p, []byte("[DONE]")) || bytes.Contains(p, []byte(`"error"`)) {
 		r.atEnd = append(r.atEnd, r.engine.Stats().InFlight)
-		if running := reading(r.engine); running != 0 {
+		if running := runningPrompts(r.engine); running != 0 {
 			r.atEnd = append(r.atEnd, int64(running))
 		}
 	}
 	return r.ResponseWriter.Write(p)
 }
 
-func reading(e *Engine) (running int) {
-	e.do(func(b *Batch) { running = b.Running() + b.Waiting() })
+func runningPrompts(e *Engine) (running int) {
+	e.withBatch(func(b *Batch) { running = b.Running() + b.Waiting() })
 	return running
 }
 
-func TestARequestHasLeftBeforeItsAnswerIsComplete(t *testing.T) {
+func TestSimulatedRequestIsFinishedBeforeItsResponseEnds(t *testing.T) {
 	e := New(atOnce)
 	defer e.Close()
 	ends := make(chan []int64, 3)
@@ -58,11 +58,11 @@ func TestARequestHasLeftBeforeItsAnswerIsComplete(t *testing.T) {
 		atEnd = append(atEnd, <-ends...)
 	}
 	if want := []int64{0, 0, 0, 0, 0}; !slices.Equal(atEnd, want) {
-		t.Errorf("in flight at the ends of a whole answer, two choices, [DONE] and an error: %v, want %v", atEnd, want)
+		t.Errorf("in flight at the end of a response, of two choices, of [DONE] and of an error: %v, want %v", atEnd, want)
 	}
 }
 
-// A framer notes writes that are not one event, and counts flushes.
+// A framer records writes that are not exactly one event, and counts flushes.
 type framer struct {
 	http.ResponseWriter
 	writes, flushes int
@@ -83,7 +83,7 @@ func (f *framer) FlushError() error {
 	return http.NewResponseController(f.ResponseWriter).Flush()
 }
 
-func TestEveryEventIsOneWriteAndOneFlush(t *testing.T) {
+func TestSimulatedEventIsOneWriteAndOneFlush(t *testing.T) {
 	e := New(atOnce)
 	defer e.Close()
 	f := &framer{ResponseWriter: httptest.NewRecorder()}
@@ -95,12 +95,12 @@ func TestEveryEventIsOneWriteAndOneFlush(t *testing.T) {
 	}
 }
 
-// An auditor compares what is sent with what has been generated.
+// An auditor compares the sent tokens with the generated ones.
 type auditor struct {
 	http.ResponseWriter
 	engine *Engine
 	sent   int64
-	early  int // tokens sent before they were there
+	early  int // tokens sent before they were generated
 }
 
 func (a *auditor) Unwrap() http.ResponseWriter { return a.ResponseWriter }
@@ -114,7 +114,7 @@ func (a *auditor) Write(p []byte) (int, error) {
 	return a.ResponseWriter.Write(p)
 }
 
-func TestNoTokenIsSentBeforeItIsGenerated(t *testing.T) {
+func TestSimulatedTokenIsNotSentBeforeItIsGenerated(t *testing.T) {
 	e := New(Config{DecodeStep: time.Millisecond})
 	defer e.Close()
 	a := &auditor{engine: e}
@@ -134,10 +134,10 @@ func TestNoTokenIsSentBeforeItIsGenerated(t *testing.T) {
 	}
 }
 
-func TestManyConcurrentRequestsAreAllCountedAndNeverTooMany(t *testing.T) {
+func TestSimulatedConcurrentRequestsAreCountedAndBounded(t *testing.T) {
 	config := atOnce
 	config.MaxOngoing = 4
-	s := listen(t, config)
+	s := mustListen(t, config)
 	var clients sync.WaitGroup
 	for i := range 12 {
 		c := httpClient(t)
@@ -163,15 +163,15 @@ func TestManyConcurrentRequestsAreAllCountedAndNeverTooMany(t *testing.T) {
 	if st.Requests != 240 || st.Completed+st.Aborted+st.Refused != 240 || st.Completed == 0 || st.MaxInFlight > 4 {
 		t.Errorf("%+v", st)
 	}
-	if n := reading(s.Engine()); n != 0 {
+	if n := runningPrompts(s.Engine()); n != 0 {
 		t.Errorf("%d sequences left", n)
 	}
 }
 
-func TestASuccessorIsNeverRefused(t *testing.T) {
+func TestSimulatedSuccessorIsNeverRefused(t *testing.T) {
 	config := atOnce
 	config.MaxOngoing = 1
-	s := listen(t, config)
+	s := mustListen(t, config)
 	c := httpClient(t)
 	for n := range 200 {
 		resp, body, err := post(t, c, s.URL()+"/v1/chat/completions", fmt.Sprintf(`%s,"stream":%t}`, chatBody, n%2 == 0))
@@ -184,7 +184,7 @@ func TestASuccessorIsNeverRefused(t *testing.T) {
 	}
 }
 
-func TestADisconnectStopsTheWorkInEveryPhase(t *testing.T) {
+func TestSimulatedDisconnectStopsTheJobInEveryPhase(t *testing.T) {
 	config := testConfig
 	config.MaxRunning = 1
 	for phase, body := range map[string]string{
@@ -194,13 +194,13 @@ func TestADisconnectStopsTheWorkInEveryPhase(t *testing.T) {
 		"waiting":   `{"prompt":"y","max_tokens":7}`,
 	} {
 		t.Run(phase, func(t *testing.T) {
-			s := listen(t, config)
+			s := mustListen(t, config)
 			e := s.Engine()
 			if phase == "waiting" {
-				w := mustStart(t, e, &Sequence{Prompt: 100_000, Answers: 1, Limit: 1})
-				defer w.stop()
+				w := mustSubmit(t, e, &Sequence{Prompt: 100_000, Answers: 1, Limit: 1})
+				defer w.cancelRemaining()
 			}
-			before := reading(e)
+			before := runningPrompts(e)
 			ctx, cancel := context.WithCancel(t.Context())
 			req, _ := http.NewRequestWithContext(ctx, "POST", s.URL()+"/v1/completions", strings.NewReader(body))
 			gone := make(chan struct{})
@@ -211,13 +211,13 @@ func TestADisconnectStopsTheWorkInEveryPhase(t *testing.T) {
 					resp.Body.Close()
 				}
 			}()
-			until(t, "the request is at work", func() bool { return reading(e) == before+1 })
+			until(t, "the request is at work", func() bool { return runningPrompts(e) == before+1 })
 			if phase == "streaming" || phase == "whole" {
 				until(t, "tokens flow", func() bool { return e.Stats().GeneratedTokens > 3 })
 			}
 			cancel()
 			<-gone
-			until(t, "the work is gone", func() bool { return e.Stats().InFlight == 0 && reading(e) == before })
+			until(t, "the work is gone", func() bool { return e.Stats().InFlight == 0 && runningPrompts(e) == before })
 			st := e.Stats()
 			if st.Aborted != 1 || st.Completed != 0 || st.WastedTokens != st.GeneratedTokens {
 				t.Errorf("%+v", st)
@@ -226,8 +226,8 @@ func TestADisconnectStopsTheWorkInEveryPhase(t *testing.T) {
 	}
 }
 
-func TestMetricsAreWhatPrometheusReadsAndWhatHappened(t *testing.T) {
-	s := listen(t, atOnce)
+func TestSimulatedMetricsParseAndMatchStats(t *testing.T) {
+	s := mustListen(t, atOnce)
 	for range 2 {
 		if _, _, err := post(t, httpClient(t), s.URL()+"/v1/chat/completions", `{"messages":[{"role":"user","content":"`+strings.Repeat("abcd", 100)+`"}],"max_tokens":9}`); err != nil {
 			t.Fatal(err)

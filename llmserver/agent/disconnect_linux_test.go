@@ -12,11 +12,11 @@ import (
 	"berth/internal/tcp"
 )
 
-// When an ingress is killed, its requests end and so free slots. Its own place in the queue may be the
-// next to get one, before the context of that call has ended.
-func TestASlotIsNotGivenToACallerWhoseConnectionIsClosed(t *testing.T) {
-	s := newStand(t, 1, nil)
-	held := s.reserved()
+// When an ingress is killed, its requests end and free their slots. Its own queued reservation may
+// be the next to get one, before the context of that call has ended.
+func TestAgentGrantsNoSlotToDisconnectedCaller(t *testing.T) {
+	s := newTestAgent(t, 1, nil)
+	held := s.mustReserve()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -46,5 +46,5 @@ func TestASlotIsNotGivenToACallerWhoseConnectionIsClosed(t *testing.T) {
 		t.Errorf("the call ended with %v", cause)
 	}
 	s.wantCounts(0, 0, 0)
-	s.reserved()
+	s.mustReserve()
 }

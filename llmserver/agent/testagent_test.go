@@ -19,24 +19,25 @@ import (
 	"berth/llmserver"
 )
 
-// stand is an agent on a loopback port, in front of an engine that the test plays.
-type stand struct {
+// testAgent is an agent on a loopback port, in front of an engine with a handler of the test.
+type testAgent struct {
 	t      testing.TB
 	agent  *Server
 	url    string
 	client *http.Client
-	calls  atomic.Int64 // that reached the engine
+	calls  atomic.Int64 // calls that reached the engine
 }
 
-// newStand plays the engine by a handler; nil answers {}.
-func newStand(t testing.TB, limit int, engine http.HandlerFunc, change ...func(*Config)) *stand {
-	s := &stand{t: t}
+// newTestAgent starts an engine with the given handler and an agent before it; a nil handler
+// responds {}.
+func newTestAgent(t testing.TB, limit int, engine http.HandlerFunc, change ...func(*Config)) *testAgent {
+	s := &testAgent{t: t}
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/health" {
 			return
 		}
 		s.calls.Add(1)
-		io.Copy(io.Discard, r.Body) // net/http sees the end of a client only after that
+		io.Copy(io.Discard, r.Body) // net/http notices a disconnect only after that
 		if engine == nil {
 			io.WriteString(w, "{}")
 			return
@@ -71,18 +72,18 @@ func newStand(t testing.TB, limit int, engine http.HandlerFunc, change ...func(*
 	return s
 }
 
-// answer is a whole answer.
-type answer struct {
+// response is a response with its complete body.
+type response struct {
 	*http.Response
 	text string
 }
 
-// send makes a call; header holds names and values in turn.
-func (s *stand) send(method, path, body string, header ...string) (*http.Response, error) {
+// send makes a call; header alternates names and values.
+func (s *testAgent) send(method, path, body string, header ...string) (*http.Response, error) {
 	return s.sendBody(s.t.Context(), method, path, strings.NewReader(body), header...)
 }
 
-func (s *stand) sendBody(ctx context.Context, method, path string, body io.Reader, header ...string) (*http.Response, error) {
+func (s *testAgent) sendBody(ctx context.Context, method, path string, body io.Reader, header ...string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, s.url+path, body)
 	if err != nil {
 		return nil, err
@@ -93,52 +94,52 @@ func (s *stand) sendBody(ctx context.Context, method, path string, body io.Reade
 	return s.client.Do(req)
 }
 
-// try makes a call, reads its answer and checks that it carries a report.
-func (s *stand) try(method, path, body string, header ...string) (answer, error) {
+// tryCall makes a call, reads its response and checks that it carries a report.
+func (s *testAgent) tryCall(method, path, body string, header ...string) (response, error) {
 	resp, err := s.send(method, path, body, header...)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
-	report, ok := readReport(resp.Header)
+	report, ok := parseReportHeader(resp.Header)
 	if now := s.agent.table.Report(); !ok || report.Instance != now.Instance || report.Seq > now.Seq {
-		s.t.Errorf("%s %s was answered %s with the report %+v", method, path, resp.Status, report)
+		s.t.Errorf("%s %s : response %s with the report %+v", method, path, resp.Status, report)
 	}
-	return answer{resp, string(text)}, nil
+	return response{resp, string(text)}, nil
 }
 
-// call makes a call that must be answered.
-func (s *stand) call(method, path, body string, header ...string) answer {
+// call makes a call that must get a response.
+func (s *testAgent) call(method, path, body string, header ...string) response {
 	s.t.Helper()
-	a, err := s.try(method, path, body, header...)
+	a, err := s.tryCall(method, path, body, header...)
 	if err != nil {
 		s.t.Fatalf("%s %s: %v", method, path, err)
 	}
 	return a
 }
 
-// reserve asks for a slot under a token.
-func (s *stand) reserve(token llmserver.Token) answer {
+// reserve reserves a slot under a token.
+func (s *testAgent) reserve(token llmserver.Token) response {
 	s.t.Helper()
 	return s.call(http.MethodPost, "/internal/slots", `{"token":"`+token.String()+`"}`)
 }
 
-// reserved is the token of a slot that must be there.
-func (s *stand) reserved() llmserver.Token {
+// mustReserve reserves a slot that must be free and returns its token.
+func (s *testAgent) mustReserve() llmserver.Token {
 	s.t.Helper()
 	token := uuid.New()
 	if a := s.reserve(token); a.json()["accepted"] != true {
-		s.t.Fatalf("the reservation was answered %s", a.text)
+		s.t.Fatalf("the reservation returned %s", a.text)
 	}
 	return token
 }
 
-// chat sends a chat request, into the slot of the token if there is one.
-func (s *stand) chat(token string) answer {
+// chat sends a chat request, in the slot of the token if that is not empty.
+func (s *testAgent) chat(token string) response {
 	s.t.Helper()
 	if token == "" {
 		return s.call(http.MethodPost, "/v1/chat/completions", "{}")
@@ -146,28 +147,28 @@ func (s *stand) chat(token string) answer {
 	return s.call(http.MethodPost, "/v1/chat/completions", "{}", headerToken, token)
 }
 
-func (a answer) json() (fields map[string]any) {
+func (a response) json() (fields map[string]any) {
 	json.Unmarshal([]byte(a.text), &fields)
 	return fields
 }
 
-// wantRefusal checks an answer of OpenAI's form that lets nothing in.
-func (s *stand) wantRefusal(a answer, status int, code, reason string) {
+// wantRefusal checks a refusal in OpenAI's error format.
+func (s *testAgent) wantRefusal(a response, status int, code, reason string) {
 	s.t.Helper()
 	e, _ := a.json()["error"].(map[string]any)
 	if a.StatusCode != status || e["code"] != code || a.Header.Get(headerRefused) != reason {
 		s.t.Errorf("refused with %d, %q, %s; want %d, %q, code %s", a.StatusCode, a.Header.Get(headerRefused), a.text, status, reason, code)
 	}
 	if e["message"] == "" || e["type"] == "" || len(e) != 4 {
-		s.t.Errorf("it is no error of OpenAI's: %s", a.text)
+		s.t.Errorf("not an error in OpenAI's format: %s", a.text)
 	}
 	if a.Header.Get("Content-Type") != "application/json" || a.Header.Get("Content-Length") != strconv.Itoa(len(a.text)) {
 		s.t.Errorf("header %v", a.Header)
 	}
 }
 
-// wantCounts checks what is held, and that the engine got so many calls.
-func (s *stand) wantCounts(reserved, running int, calls int64) {
+// wantCounts checks the slots held and the number of calls to the engine.
+func (s *testAgent) wantCounts(reserved, running int, calls int64) {
 	s.t.Helper()
 	if r := s.agent.Read(); r.Reserved != reserved || r.Running != running || r.Waiting != 0 {
 		s.t.Errorf("reserved %d, running %d, waiting %d; want %d, %d, 0", r.Reserved, r.Running, r.Waiting, reserved, running)
@@ -177,18 +178,18 @@ func (s *stand) wantCounts(reserved, running int, calls int64) {
 	}
 }
 
-// eventually waits for what another goroutine or process brings about.
+// eventually waits until f returns true.
 func eventually(t *testing.T, what string, f func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); !f(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("in vain: %s", what)
+			t.Fatalf("timed out waiting: %s", what)
 		}
 	}
 }
 
-// unreachable is an engine to which no connection can be made.
-func unreachable(t *testing.T) llmserver.Backend {
+// unreachableEngine returns an engine that refuses connections.
+func unreachableEngine(t *testing.T) llmserver.Backend {
 	gone := httptest.NewServer(http.NotFoundHandler())
 	gone.Close()
 	backend, err := http1.Dial(llmserver.Endpoint{URL: gone.URL, ConnectTimeout: time.Second})

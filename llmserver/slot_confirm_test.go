@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// A reservation that may have been granted, but of which nothing was heard, takes the replica out of use until a probe
-// has reached it. A refusal says that it is well.
-func TestSlotConfirmWithoutAClearResponseSetsTheReplicaAside(t *testing.T) {
+// A reservation whose outcome is unknown marks the replica down until a probe succeeds. A refusal
+// shows that the replica is healthy.
+func TestSlotConfirmWithUnknownOutcomeMarksTheReplicaDown(t *testing.T) {
 	for _, c := range []struct {
 		err error
 		up  bool
@@ -17,7 +17,7 @@ func TestSlotConfirmWithoutAClearResponseSetsTheReplicaAside(t *testing.T) {
 		{errReplyLost, false},
 		{ErrBroken, false},
 		{ErrTimeout, false},
-		{context.DeadlineExceeded, false}, // the time of the control call is over
+		{context.DeadlineExceeded, false}, // the control call timed out
 		{ErrNoConnection, false},
 		{ErrDraining, false},
 		{ErrFull, true},
@@ -31,7 +31,7 @@ func TestSlotConfirmWithoutAClearResponseSetsTheReplicaAside(t *testing.T) {
 				}
 				return nil
 			}
-			if err := claimed(t, r).Confirm(t.Context(), 0); !errors.Is(err, c.err) {
+			if err := reserveUnconfirmed(t, r).Confirm(t.Context(), 0); !errors.Is(err, c.err) {
 				t.Fatalf("Confirm = %v; want %v", err, c.err)
 			}
 			r.Wait()
@@ -42,10 +42,10 @@ func TestSlotConfirmWithoutAClearResponseSetsTheReplicaAside(t *testing.T) {
 	}
 }
 
-// A client that disconnects during the reservation is no sign of a sick replica.
-func TestSlotConfirmForAClientThatHasGoneSaysNothingOfTheReplica(t *testing.T) {
+// A client disconnect during the reservation is no sign of a failing replica.
+func TestSlotConfirmAfterClientDisconnectIsNoFailure(t *testing.T) {
 	r, fake := newTestReplica(1)
-	for range 2 * tolerated {
+	for range 2 * maxFailures {
 		ctx, leave := context.WithCancel(t.Context())
 		fake.faults = func(op string) error {
 			if op == "reserve" {
@@ -53,23 +53,23 @@ func TestSlotConfirmForAClientThatHasGoneSaysNothingOfTheReplica(t *testing.T) {
 			}
 			return ctx.Err()
 		}
-		if err := claimed(t, r).Confirm(ctx, 0); !errors.Is(err, context.Canceled) {
+		if err := reserveUnconfirmed(t, r).Confirm(ctx, 0); !errors.Is(err, context.Canceled) {
 			t.Fatalf("Confirm = %v", err)
 		}
 		r.Wait()
 	}
-	if s := r.circuit.read(); !r.Available() || s.failures != 0 {
-		t.Errorf("available: %t, %d failures, it said %q", r.Available(), s.failures, r.DownReason())
+	if s := r.circuit.state(); !r.Available() || s.failures != 0 {
+		t.Errorf("available: %t, %d failures, reason %q", r.Available(), s.failures, r.DownReason())
 	}
-	if fake.cancelCount() != 2*tolerated {
+	if fake.cancelCount() != 2*maxFailures {
 		t.Errorf("%d cancels", fake.cancelCount())
 	}
 	wantUsage(t, r, 0, 0)
 }
 
-func TestSlotConfirmAsksTheBackendOnce(t *testing.T) {
+func TestSlotConfirmCallsTheBackendOnce(t *testing.T) {
 	r, fake := newTestReplica(1)
-	s := claim(t, r)
+	s := mustReserve(t, r)
 	if err := s.Confirm(t.Context(), 0); err != nil || fake.reserves != 1 {
 		t.Errorf("the second Confirm = %v, after which the backend was asked %d times", err, fake.reserves)
 	}
@@ -77,11 +77,11 @@ func TestSlotConfirmAsksTheBackendOnce(t *testing.T) {
 	r.Wait()
 }
 
-// Start must not come between the end of a slot and what that end accounts for, both under the replica's mutex: a
-// slot that is ended as a running one is counted as running by then.
-func TestSlotStartWaitsForTheReplicasMutex(t *testing.T) {
+// Start changes the slot's state and the gate's counts under the replica's mutex. Otherwise a
+// Release in between would release a running unit that is not counted yet.
+func TestSlotStartLocksTheReplicasMutex(t *testing.T) {
 	r, _ := newTestReplica(1)
-	s := claimed(t, r)
+	s := reserveUnconfirmed(t, r)
 	r.mu.Lock()
 	started := make(chan error)
 	go func() { started <- s.Start() }()

@@ -11,16 +11,16 @@ import (
 	"github.com/google/uuid"
 )
 
-func TestATokenIsConsumedOnceAndNeverReachesTheEngine(t *testing.T) {
+func TestAgentConsumesTokenOnceAndKeepsItFromTheEngine(t *testing.T) {
 	seen := make(chan http.Header, 1)
-	s := newStand(t, 1, func(w http.ResponseWriter, r *http.Request) {
+	s := newTestAgent(t, 1, func(w http.ResponseWriter, r *http.Request) {
 		seen <- r.Header.Clone()
-		w.Header().Set(headerRefused, refusedFull) // an engine cannot speak for the agent
+		w.Header().Set(headerRefused, refusedFull) // an engine must not be able to send the agent's headers
 		w.Header().Set(headerOngoing, "77")
 		w.Header().Set("X-Own", "kept")
 		io.WriteString(w, "answer")
 	})
-	token := s.reserved().String()
+	token := s.mustReserve().String()
 	a := s.call(http.MethodPost, "/v1/chat/completions?a=b", "{}", headerToken, token, "X-Client", "kept")
 	if a.StatusCode != http.StatusOK || a.text != "answer" || a.Header.Get("X-Own") != "kept" || a.Header.Get(headerRefused) != "" || a.Header.Get(headerOngoing) == "77" {
 		t.Errorf("%s %v %q", a.Status, a.Header, a.text)
@@ -33,10 +33,10 @@ func TestATokenIsConsumedOnceAndNeverReachesTheEngine(t *testing.T) {
 	s.wantCounts(0, 0, 1)
 }
 
-// A token that is not reserved is no way in, not even while slots are free.
-func TestATokenThatIsNotReservedIsRefusedWithoutACallToTheEngine(t *testing.T) {
-	s := newStand(t, 3, nil)
-	released, expired := s.reserved(), uuid.New()
+// A token that is not reserved is refused even while slots are free.
+func TestAgentRefusesUnknownTokensWithoutCallingTheEngine(t *testing.T) {
+	s := newTestAgent(t, 3, nil)
+	released, expired := s.mustReserve(), uuid.New()
 	s.call(http.MethodDelete, "/internal/slots/"+released.String(), "")
 	s.call(http.MethodPost, "/internal/slots", `{"token":"`+expired.String()+`","lease_s":0.001}`)
 	eventually(t, "the end of a lease", func() bool { return s.agent.Read().Expired == 1 })
@@ -51,12 +51,12 @@ func TestATokenThatIsNotReservedIsRefusedWithoutACallToTheEngine(t *testing.T) {
 	s.wantCounts(0, 0, 0)
 }
 
-func TestARequestWithoutATokenTakesAFreeSlotOrIsRefused(t *testing.T) {
-	s := newStand(t, 1, nil)
+func TestAgentRequestWithoutTokenTakesFreeSlotOrIsRefused(t *testing.T) {
+	s := newTestAgent(t, 1, nil)
 	if a := s.chat(""); a.StatusCode != http.StatusOK {
 		t.Errorf("with a free slot: %s", a.Status)
 	}
-	token := s.reserved()
+	token := s.mustReserve()
 	a := s.chat("")
 	s.wantRefusal(a, http.StatusTooManyRequests, "slots_full", "full")
 	if a.Header.Get("Retry-After") == "" {
@@ -72,9 +72,9 @@ func TestARequestWithoutATokenTakesAFreeSlotOrIsRefused(t *testing.T) {
 	<-s.agent.Drained()
 }
 
-// A client that is slow to send must not hold a slot for that time.
-func TestABodyIsReadBeforeASlotIsTaken(t *testing.T) {
-	s := newStand(t, 1, nil)
+// A slow upload must not hold a slot.
+func TestAgentReadsBodyBeforeTakingASlot(t *testing.T) {
+	s := newTestAgent(t, 1, nil)
 	body, client := io.Pipe()
 	status := make(chan int, 1)
 	go func() {
@@ -88,7 +88,7 @@ func TestABodyIsReadBeforeASlotIsTaken(t *testing.T) {
 		status <- resp.StatusCode
 	}()
 	io.WriteString(client, `{"prompt":`)
-	token := s.reserved() // the request is under way: its slot is free
+	token := s.mustReserve() // the request is still uploading: its slot is free
 	s.call(http.MethodDelete, "/internal/slots/"+token.String(), "")
 	if r := s.agent.Read(); r.Unreserved != 0 || s.calls.Load() != 0 {
 		t.Errorf("half a request has got a slot: %+v", r)
@@ -96,14 +96,14 @@ func TestABodyIsReadBeforeASlotIsTaken(t *testing.T) {
 	io.WriteString(client, `"x"}`)
 	client.Close()
 	if got := <-status; got != http.StatusOK {
-		t.Errorf("it was answered %d", got)
+		t.Errorf("the response is %d", got)
 	}
 	s.wantCounts(0, 0, 1)
 }
 
-func TestWhatAsksForNoWorkTakesNoSlot(t *testing.T) {
-	s := newStand(t, 1, nil)
-	s.reserved()
+func TestAgentManagementCallsTakeNoSlot(t *testing.T) {
+	s := newTestAgent(t, 1, nil)
+	s.mustReserve()
 	calls := int64(0)
 	for _, path := range []string{"/sleep", "/wake_up", "/flush_cache", "/update_weights", "/v1/load_lora_adapter", "/v1/responses/r/cancel"} {
 		if a := s.call(http.MethodPost, path, "{}"); a.StatusCode != http.StatusOK {
@@ -120,12 +120,12 @@ func TestWhatAsksForNoWorkTakesNoSlot(t *testing.T) {
 	s.wantCounts(1, 0, calls)
 }
 
-// A token is consumed or refused, never ignored: its slot would stay reserved.
-func TestATokenIsConsumedAlsoByWhatNeedsNone(t *testing.T) {
-	s := newStand(t, 1, nil)
+// A token is consumed or refused, never ignored; otherwise its slot would stay reserved.
+func TestAgentConsumesTokenOfRequestThatNeedsNoSlot(t *testing.T) {
+	s := newTestAgent(t, 1, nil)
 	calls := int64(0)
 	for _, c := range [][2]string{{http.MethodGet, "/v1/models"}, {http.MethodPost, "/v1/load_lora_adapter"}} {
-		if a := s.call(c[0], c[1], "{}", headerToken, s.reserved().String()); a.StatusCode != http.StatusOK {
+		if a := s.call(c[0], c[1], "{}", headerToken, s.mustReserve().String()); a.StatusCode != http.StatusOK {
 			t.Errorf("%v: %s", c, a.Status)
 		}
 		calls++
@@ -135,9 +135,9 @@ func TestATokenIsConsumedAlsoByWhatNeedsNone(t *testing.T) {
 	s.wantCounts(0, 0, calls)
 }
 
-func TestABodyThatIsTooLargeGivesItsSlotBack(t *testing.T) {
-	s := newStand(t, 1, nil, func(c *Config) { c.MaxBodyBytes = 10 })
-	for _, token := range []string{"", s.reserved().String()} {
+func TestAgentReleasesSlotOfTooLargeBody(t *testing.T) {
+	s := newTestAgent(t, 1, nil, func(c *Config) { c.MaxBodyBytes = 10 })
+	for _, token := range []string{"", s.mustReserve().String()} {
 		header := []string{headerToken, token}
 		if token == "" {
 			header = nil
@@ -148,10 +148,10 @@ func TestABodyThatIsTooLargeGivesItsSlotBack(t *testing.T) {
 	s.wantCounts(0, 0, 0)
 }
 
-func TestAnEngineThatBreaksOffIsABrokenConnection(t *testing.T) {
+func TestAgentBreaksConnectionWhenTheEngineDoes(t *testing.T) {
 	tests := map[string]struct {
 		engine http.HandlerFunc
-		text   string // that arrives before the break; none: not even a head
+		text   string // received before the break; empty: not even a header
 	}{
 		"before its answer": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, ""},
 		"between events": {func(w http.ResponseWriter, _ *http.Request) {
@@ -168,11 +168,11 @@ func TestAnEngineThatBreaksOffIsABrokenConnection(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			s := newStand(t, 1, test.engine)
-			resp, err := s.send(http.MethodPost, "/v1/completions", "{}", headerToken, s.reserved().String())
+			s := newTestAgent(t, 1, test.engine)
+			resp, err := s.send(http.MethodPost, "/v1/completions", "{}", headerToken, s.mustReserve().String())
 			if test.text == "" {
 				if err == nil {
-					t.Errorf("it was answered %s", resp.Status)
+					t.Errorf("the response is %s", resp.Status)
 				}
 			} else {
 				text, err := io.ReadAll(resp.Body)
@@ -187,19 +187,19 @@ func TestAnEngineThatBreaksOffIsABrokenConnection(t *testing.T) {
 	}
 }
 
-func TestAnEngineThatIsDownIsToldApartFromOneThatBroke(t *testing.T) {
-	s := newStand(t, 1, nil, func(c *Config) { c.Engine = unreachable(t) })
-	s.wantRefusal(s.chat(s.reserved().String()), http.StatusServiceUnavailable, "engine_down", "engine_down")
+func TestAgentMarksUnreachableEngineAsRefusal(t *testing.T) {
+	s := newTestAgent(t, 1, nil, func(c *Config) { c.Engine = unreachableEngine(t) })
+	s.wantRefusal(s.chat(s.mustReserve().String()), http.StatusServiceUnavailable, "engine_down", "engine_down")
 	s.wantRefusal(s.chat(""), http.StatusServiceUnavailable, "engine_down", "engine_down")
 	s.wantCounts(0, 0, 0)
 }
 
-// The end of a client reaches the engine at once and gives the slot back.
-func TestAClientThatHasGoneIsGoneForTheEngineToo(t *testing.T) {
+// A client disconnect reaches the engine at once and releases the slot.
+func TestAgentForwardsClientDisconnect(t *testing.T) {
 	for _, phase := range []string{"before the answer", "in a stream"} {
 		t.Run(phase, func(t *testing.T) {
 			begun, gone := make(chan struct{}), make(chan struct{})
-			s := newStand(t, 1, func(w http.ResponseWriter, r *http.Request) {
+			s := newTestAgent(t, 1, func(w http.ResponseWriter, r *http.Request) {
 				if phase == "in a stream" {
 					w.Header().Set("Content-Type", "text/event-stream")
 					io.WriteString(w, "data: {}\n\n")
@@ -210,7 +210,7 @@ func TestAClientThatHasGoneIsGoneForTheEngineToo(t *testing.T) {
 				close(gone)
 			})
 			ctx, stop := context.WithCancel(t.Context())
-			token := s.reserved().String()
+			token := s.mustReserve().String()
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
@@ -234,13 +234,13 @@ func TestAClientThatHasGoneIsGoneForTheEngineToo(t *testing.T) {
 	}
 }
 
-func TestTheProtocolIsSpokenOverHTTP2Too(t *testing.T) {
-	s := newStand(t, 1, endings["events without DONE"])
+func TestAgentServesHTTP2(t *testing.T) {
+	s := newTestAgent(t, 1, endings["events without DONE"])
 	transport := &http.Transport{Protocols: new(http.Protocols)}
 	transport.Protocols.SetUnencryptedHTTP2(true)
 	defer transport.CloseIdleConnections()
 	s.client.Transport = transport
-	a := s.chat(s.reserved().String())
+	a := s.chat(s.mustReserve().String())
 	if a.ProtoMajor != 2 || a.StatusCode != http.StatusOK || a.text != "data: {}\n\n" {
 		t.Errorf("HTTP/%d %s %q", a.ProtoMajor, a.Status, a.text)
 	}

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// endings are responses of an engine. A client that has read one to its end may ask for the slot at once.
+// endings are an engine's responses. A client that has read one to its end may reuse the slot at
+// once.
 var endings = map[string]http.HandlerFunc{
 	"events with DONE": func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -31,14 +32,14 @@ var endings = map[string]http.HandlerFunc{
 	},
 }
 
-func TestAFinishedRequestHasLeftTheCountsWhenItsEndIsSeen(t *testing.T) {
+func TestAgentReleasesSlotBeforeTheEndIsWritten(t *testing.T) {
 	for name, engine := range endings {
 		t.Run(name, func(t *testing.T) {
-			s := newStand(t, 1, engine)
+			s := newTestAgent(t, 1, engine)
 			for i := range 250 {
 				header := []string{}
 				if i%2 == 0 {
-					header = []string{headerToken, s.reserved().String()}
+					header = []string{headerToken, s.mustReserve().String()}
 				}
 				resp, err := s.send(http.MethodPost, "/v1/completions", "{}", header...)
 				if err != nil {
@@ -56,13 +57,13 @@ func TestAFinishedRequestHasLeftTheCountsWhenItsEndIsSeen(t *testing.T) {
 	}
 }
 
-// What an engine does between [DONE] and the end of its body, it does in the slot.
-func TestASlotIsHeldUntilTheEngineHasEndedTheBody(t *testing.T) {
+// Between [DONE] and the end of the body the engine still works in the slot.
+func TestAgentHoldsSlotUntilTheEngineEndsTheBody(t *testing.T) {
 	end := make(chan struct{})
-	var s *stand
-	s = newStand(t, 1, func(w http.ResponseWriter, _ *http.Request) {
+	var s *testAgent
+	s = newTestAgent(t, 1, func(w http.ResponseWriter, _ *http.Request) {
 		if s.calls.Load() > 1 {
-			return // it should not have been let in
+			return // it should have been refused
 		}
 		w.Header().Set("Content-Type", "text/event-stream")
 		io.WriteString(w, "data: [DONE]\n\n")
