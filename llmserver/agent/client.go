@@ -15,7 +15,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"berth/internal/http1"
 	"berth/llmserver"
 )
 
@@ -33,11 +32,11 @@ type client struct {
 // Dial makes the backend of a replica that has an agent. It connects only
 // when a request needs it.
 func Dial(e llmserver.Endpoint) (llmserver.Backend, error) {
-	requests, err := http1.Dial(e)
+	requests, err := llmserver.DialHTTP(e)
 	if err != nil {
 		return nil, err
 	}
-	control, err := http1.Dial(e)
+	control, err := llmserver.DialHTTP(e)
 	if err != nil {
 		return nil, err
 	}
