@@ -2,7 +2,7 @@ package ingress
 
 import (
 	"bufio"
-	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -119,7 +119,7 @@ func TestAConnectionBeyondTheLimitIsToldSoOverTLS(t *testing.T) {
 type exhausted struct{ llmserver.Backend }
 
 func (exhausted) Do(*http.Request, llmserver.Token) (*http.Response, llmserver.Report, error) {
-	return nil, llmserver.Report{}, llmserver.Progress{}.Failure(context.Background(), os.NewSyscallError("socket", syscall.EMFILE))
+	return nil, llmserver.Report{}, fmt.Errorf("%w: %w", llmserver.ErrExhausted, os.NewSyscallError("socket", syscall.EMFILE))
 }
 
 func TestOwnExhaustionIsToldWithoutInternalsAndBlamesNoReplica(t *testing.T) {

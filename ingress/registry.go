@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"berth/config"
-	"berth/internal/http1"
 	"berth/llmserver"
 	"berth/llmserver/agent"
 	"berth/routers"
@@ -83,7 +82,7 @@ func dial(e llmserver.Endpoint) (llmserver.Backend, error) {
 	if e.CountsSlots {
 		return agent.Dial(e)
 	}
-	return http1.Dial(e)
+	return llmserver.DialHTTP(e)
 }
 
 // find is the model that clients call by name; nil if there is none.

@@ -4,15 +4,15 @@ import (
 	"fmt"
 	"os"
 
-	client "berth/internal/http1"
+	"berth/llmserver"
 )
 
-// wireVariable is the environment variable that has all connections, of clients and to replicas,
-// served by Go's net/http alone, without packages ingress/http1, llmserver/http1, hangup and socket
-// and their raw system calls. It costs CPU time, and tells whether those are at fault.
+// wireVariable is the environment variable that makes Go's net/http serve all connections, of clients
+// and to replicas, without packages http1 and tcp and their raw system calls. That costs CPU time; it
+// shows whether those packages are at fault.
 const (
-	wireVariable = client.WireVariable
-	plainWire    = client.PlainWire
+	wireVariable = llmserver.WireVariable
+	plainWire    = llmserver.WireNetHTTP
 )
 
 // PlainWire reports whether Go's net/http alone is to serve connections.

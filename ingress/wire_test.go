@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"berth/config"
-	"berth/internal/http1"
 	"berth/llmserver"
 )
 
@@ -30,7 +29,7 @@ func TestOneVariableTurnsTheHandWrittenWireOff(t *testing.T) {
 			t.Fatalf("%d replicas were dialled", len(dialled))
 		}
 		_, plainServer := f.public.front.(*http.Server)
-		_, own := dialled[0].(*http1.Client)
+		own := !dialled[0].(*llmserver.HTTP).NetHTTP()
 		if plainServer != (value != "") || own != (value == "") {
 			t.Errorf("with BERTH_WIRE=%s: served by %T, and replicas by %T", value, f.public.front, dialled[0])
 		}
