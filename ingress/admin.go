@@ -21,8 +21,8 @@ func (s *Server) adminRoutes() http.Handler {
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	mux.HandleFunc("/", s.control)
-	return s.guard(mux)
+	mux.HandleFunc("/", s.serveControl)
+	return s.guardAdmin(mux)
 }
 
 // liveSlot is a slot as operators see it.
@@ -37,7 +37,7 @@ type liveSlot struct {
 // listSlots lists every live slot, the oldest first.
 func (s *Server) listSlots(w http.ResponseWriter, _ *http.Request) {
 	now, slots := time.Now(), []liveSlot{}
-	for _, replica := range s.registry.replicas() {
+	for _, replica := range s.registry.allReplicas() {
 		for _, slot := range replica.Slots() {
 			state := "reserved"
 			if slot.Running {

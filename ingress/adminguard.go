@@ -34,7 +34,7 @@ var privateSuffixes = []string{".localhost", ".internal", ".svc", ".cluster.loca
 // or make its own name resolve to the listener's address (DNS rebinding), which Host gives away. So
 // Host must be an IP address, the name that the listener is configured with, or a name that no
 // foreign page can have. A right key makes up for any Host.
-func (s *Server) guard(next http.Handler) http.Handler {
+func (s *Server) guardAdmin(next http.Handler) http.Handler {
 	var origins http.CrossOriginProtection
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/metrics" && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
@@ -49,7 +49,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 			if errors.Is(err, errAdminKey) {
 				w.Header().Set("WWW-Authenticate", "Bearer")
 			}
-			answerFor(err).write(w, r)
+			toAPIError(err).write(w, r)
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -63,7 +63,7 @@ func (s *Server) checkAdminKey(r *http.Request) error {
 	if key == nil {
 		return s.checkAdminHost(r.Host)
 	}
-	given := bearer(r.Header.Get("Authorization"))
+	given := bearerToken(r.Header.Get("Authorization"))
 	if given == "" {
 		given = r.Header.Get("X-Api-Key")
 	}
@@ -110,7 +110,7 @@ func checkOrigin(origins *http.CrossOriginProtection, r *http.Request) error {
 }
 
 // adminKeyOf returns the hash of the admin key; nil if none is configured.
-func adminKeyOf(a config.Admin) (*[sha256.Size]byte, error) {
+func loadAdminKey(a config.Admin) (*[sha256.Size]byte, error) {
 	if a.KeyEnv == "" {
 		return nil, nil
 	}

@@ -18,17 +18,17 @@ import (
 )
 
 var (
-	errNoKey    = errors.New("This server needs an API key; send one as 'Authorization: Bearer KEY' or as 'x-api-key: KEY'.")
-	errWrongKey = errors.New("The API key is not one of this server's.")
-	errKeyModel = errors.New("model not allowed")
-	errKeyFull  = errors.New("too many requests of one key")
+	errMissingKey      = errors.New("This server needs an API key; send one as 'Authorization: Bearer KEY' or as 'x-api-key: KEY'.")
+	errWrongKey        = errors.New("The API key is not one of this server's.")
+	errModelNotAllowed = errors.New("model not allowed")
+	errKeyLimit        = errors.New("too many requests of one key")
 )
 
 // auth is who may ask, by one configuration; it is immutable. Nil lets everybody in.
 //
 // A key is looked for by its SHA-256: whatever comparing hashes takes, more or less of it, tells nothing of how to come
 // closer to a key. The map's own hashing is seeded at random in every process.
-type auth map[[sha256.Size]byte]*apiKey
+type apiKeys map[[sha256.Size]byte]*apiKey
 
 // apiKey is one key and what it may do.
 type apiKey struct {
@@ -40,7 +40,7 @@ type apiKey struct {
 }
 
 // newAuth makes the auth of a configuration that follows the one of before.
-func newAuth(c *config.Config, before auth) (auth, error) {
+func newAPIKeys(c *config.Config, before apiKeys) (apiKeys, error) {
 	keys := c.Auth.Keys
 	if name := c.Auth.KeysEnv; name != "" {
 		more, err := config.ParseKeys(os.Getenv(name))
@@ -63,7 +63,7 @@ func newAuth(c *config.Config, before auth) (auth, error) {
 	for _, k := range before {
 		ongoing[k.name] = k.ongoing
 	}
-	next, names := make(auth), make(map[string]bool)
+	next, names := make(apiKeys), make(map[string]bool)
 	for _, k := range keys {
 		if next[k.Hash] != nil || names[k.Name] {
 			return nil, fmt.Errorf("the API key %s is there twice, or another one has its name", k.Name)
@@ -89,13 +89,13 @@ func newAPIKey(k config.Key, ids map[string]string, ongoing *atomic.Int64) *apiK
 }
 
 // find is the key that a request brings.
-func (a auth) find(h http.Header) (*apiKey, error) {
-	given := bearer(h.Get("Authorization"))
+func (a apiKeys) find(h http.Header) (*apiKey, error) {
+	given := bearerToken(h.Get("Authorization"))
 	if given == "" {
 		given = h.Get("X-Api-Key")
 	}
 	if given == "" {
-		return nil, errNoKey
+		return nil, errMissingKey
 	}
 	hash := sha256.Sum256([]byte(given))
 	if k := a[hash]; k != nil && subtle.ConstantTimeCompare(k.hash[:], hash[:]) == 1 {
@@ -105,7 +105,7 @@ func (a auth) find(h http.Header) (*apiKey, error) {
 }
 
 // bearer is the token of an Authorization field; empty if it has none.
-func bearer(field string) string {
+func bearerToken(field string) string {
 	scheme, token, _ := strings.Cut(field, " ")
 	if !strings.EqualFold(scheme, "Bearer") {
 		return ""
@@ -114,21 +114,21 @@ func bearer(field string) string {
 }
 
 // enter counts a request in, unless the key has as many under way as it may.
-func (k *apiKey) enter() error {
+func (k *apiKey) acquire() error {
 	if n := k.ongoing.Add(1); k.limit > 0 && n > k.limit {
-		k.leave()
-		return &keyError{errKeyFull, "This API key has " + strconv.FormatInt(k.limit, 10) + " requests under way, as many as it may have at once; try again later."}
+		k.release()
+		return &keyError{errKeyLimit, "This API key has " + strconv.FormatInt(k.limit, 10) + " requests under way, as many as it may have at once; try again later."}
 	}
 	return nil
 }
 
-func (k *apiKey) leave() { k.ongoing.Add(-1) }
+func (k *apiKey) release() { k.ongoing.Add(-1) }
 
 // allows tells whether a request with the key may use the model. No key at all is one without auth.
 func (k *apiKey) allows(m *model) bool { return k == nil || k.models == nil || k.models[m.config.ID] }
 
 // among are those of the models that a request with the key may use.
-func (k *apiKey) among(models []*model) []*model {
+func (k *apiKey) filterAllowed(models []*model) []*model {
 	if k == nil || k.models == nil {
 		return models
 	}
@@ -147,22 +147,22 @@ func (e *keyError) Unwrap() error { return e.error }
 // authorize lets in who brings a key, where keys are asked for. It takes the key out of the request: it is not the
 // engines' business.
 func (s *Server) authorize(c *gin.Context) {
-	a := s.registry.table.Load().auth
+	a := s.registry.table.Load().keys
 	if a == nil || probes[c.Request.URL.Path] {
 		return
 	}
 	key, err := a.find(c.Request.Header)
-	_, stored := storedResponse(c.Request.URL.Path) // which a replica is asked for, whatever the method
+	_, stored := storedResponseID(c.Request.URL.Path) // which a replica is asked for, whatever the method
 	if err == nil && (stored || c.Request.Method == http.MethodPost) {
-		if err = key.enter(); err == nil {
-			defer key.leave()
+		if err = key.acquire(); err == nil {
+			defer key.release()
 		}
 	}
 	if err != nil {
-		if !errors.Is(err, errKeyFull) {
+		if !errors.Is(err, errKeyLimit) {
 			c.Header("WWW-Authenticate", "Bearer")
 		}
-		refuse(c, err)
+		rejectUnread(c, err)
 		c.Abort()
 		return
 	}

@@ -155,7 +155,7 @@ func TestAKeyHasAsManyRequestsAtOnceAsItMay(t *testing.T) {
 	leave()
 	receive(t, second)
 	f.eventually("the one that left is counted out", func() bool {
-		return f.registry.table.Load().auth[sha256.Sum256([]byte("sk-1"))].ongoing.Load() == 1
+		return f.registry.table.Load().keys[sha256.Sum256([]byte("sk-1"))].ongoing.Load() == 1
 	})
 	g.open <- struct{}{}
 	g.open <- struct{}{}
@@ -164,7 +164,7 @@ func TestAKeyHasAsManyRequestsAtOnceAsItMay(t *testing.T) {
 	}
 	receive(t, first)
 	f.eventually("none is left", func() bool {
-		return f.registry.table.Load().auth[sha256.Sum256([]byte("sk-1"))].ongoing.Load() == 0
+		return f.registry.table.Load().keys[sha256.Sum256([]byte("sk-1"))].ongoing.Load() == 0
 	})
 }
 

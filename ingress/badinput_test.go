@@ -121,7 +121,7 @@ var badHeads = []badInput{
 	{"the same below the version", "POST /v1/load_lora_adapter", `{"model":"m"}`, nil, 403, "admin_only", "", forOthers},
 	{"the same escaped", "POST /v1/%73leep", `{"model":"m"}`, nil, 403, "admin_only", "", forOthers},
 	{"an unknown model to describe", "GET /v1/models/x%2Fy", "", nil, 404, "model_not_found", "model", noModel(`"x/y"`)},
-	{"an unknown response", "GET /v1/responses/resp_1", "", nil, 503, "response_unreachable", "response_id", errResponseAstray.Error()},
+	{"an unknown response", "GET /v1/responses/resp_1", "", nil, 503, "response_unreachable", "response_id", errOwnerUnknown.Error()},
 	{"a response with a bad id", "GET /v1/responses/a%2Fb", "", nil, 404, "unknown_url", "", noSuchPath},
 	{"GET for POST", "GET /v1/chat/completions", "", nil, 405, "method_not_allowed", "", notThisWay},
 	{"PUT without version", "PUT /chat/completions", "{}", nil, 405, "method_not_allowed", "", notThisWay},

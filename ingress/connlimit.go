@@ -21,10 +21,10 @@ import (
 const (
 	// maxSurplus is how many connections beyond the limit are open at once, each until it has been
 	// told so. Accepting waits while there are as many.
-	maxSurplus = 16
+	maxExcessConns = 16
 	// surplusTime is how long a connection beyond the limit may take to send a request and to read
 	// the response to it.
-	surplusTime = 2 * time.Second
+	excessTimeout = 2 * time.Second
 	// minConnections is the lowest limit that is derived.
 	minConnections = 8
 )
@@ -33,9 +33,9 @@ const (
 // descriptors open: two per connection, as each proxied request needs one for its client and one for
 // its replica. An eighth, and no less than what connections beyond the limit need besides, is left
 // for log files, probes, the admin listener and idle connections to replicas.
-func derivedConnections(descriptors uint64) int64 {
+func deriveConnLimit(descriptors uint64) int64 {
 	descriptors = min(descriptors, 1<<40)
-	reserve := max(descriptors/8, 2*maxSurplus)
+	reserve := max(descriptors/8, 2*maxExcessConns)
 	return max((int64(descriptors)-int64(reserve))/2, minConnections)
 }
 
@@ -45,24 +45,24 @@ func derivedConnections(descriptors uint64) int64 {
 // most, so that a crowd costs a fixed number of descriptors and waits in the kernel's backlog.
 type connLimit struct {
 	net.Listener
-	open      func() int // connections that the server has, surplus ones included
-	limit     atomic.Int64
-	surplus   chan struct{} // an element for each open surplus connection
-	refused   prometheus.Counter
-	full      *exhaustionLog
-	exhausted func(error) // hears of descriptors that ran out all the same
+	connCount   func() int // connections that the server has, surplus ones included
+	limit       atomic.Int64
+	excess      chan struct{} // an element for each open surplus connection
+	refused     prometheus.Counter
+	fullLog     *throttledLog
+	onExhausted func(error) // hears of descriptors that ran out all the same
 }
 
 func newConnLimit(l net.Listener, open func() int, r prometheus.Registerer, e *exhaustion) *connLimit {
 	c := &connLimit{
-		Listener: l,
-		open:     open,
-		surplus:  make(chan struct{}, maxSurplus),
+		Listener:  l,
+		connCount: open,
+		excess:    make(chan struct{}, maxExcessConns),
 		refused: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "berth_connections_refused_total", Help: "Client connections beyond the limit, which were told so and closed.",
 		}),
-		full:      newExhaustionLog(e.log, "client connections beyond the limit are refused; raise the descriptor limit (ulimit -n) or http.max_connections"),
-		exhausted: e.report,
+		fullLog:     newThrottledLog(e.log, "client connections beyond the limit are refused; raise the descriptor limit (ulimit -n) or http.max_connections"),
+		onExhausted: e.report,
 	}
 	gauge := func(name, help string, f func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f)
@@ -77,7 +77,7 @@ func newConnLimit(l net.Listener, open func() int, r prometheus.Registerer, e *e
 func (l *connLimit) configure(configured int, log *slog.Logger) {
 	derived := int64(math.MaxInt64)
 	if n := maxDescriptors(); n > 0 {
-		derived = derivedConnections(n)
+		derived = deriveConnLimit(n)
 	}
 	if int64(configured) > derived {
 		log.Warn("http.max_connections is more than the descriptor limit allows for; raise that (ulimit -n), or expect 503s",
@@ -91,69 +91,69 @@ func (l *connLimit) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
 		if tcp.Exhausted(err) {
-			l.exhausted(err)
+			l.onExhausted(err)
 		}
 		return nil, err
 	}
 	limit := l.limit.Load()
-	if int64(l.open()-len(l.surplus)) < limit {
+	if int64(l.connCount()-len(l.excess)) < limit {
 		return c, nil
 	}
 	l.refused.Inc()
-	l.full.warn("limit", limit)
-	l.surplus <- struct{}{}
+	l.fullLog.warn("limit", limit)
+	l.excess <- struct{}{}
 	end := sync.OnceValue(func() error {
-		defer func() { <-l.surplus }()
+		defer func() { <-l.excess }()
 		return c.Close()
 	})
-	return &surplusConn{c, time.AfterFunc(surplusTime, func() { end() }), end}, nil
+	return &excessConn{c, time.AfterFunc(excessTimeout, func() { end() }), end}, nil
 }
 
 // A surplusConn is a connection beyond the limit. It is closed after surplusTime.
-type surplusConn struct {
+type excessConn struct {
 	net.Conn
-	timer *time.Timer
-	end   func() error
+	timer     *time.Timer
+	closeOnce func() error
 }
 
 // CloseWrite lets net/http end its half first, so that the client can read the response.
-func (c *surplusConn) CloseWrite() error {
+func (c *excessConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}
 	return nil
 }
 
-func (c *surplusConn) Close() error {
+func (c *excessConn) Close() error {
 	c.timer.Stop()
-	return c.end()
+	return c.closeOnce()
 }
 
-type surplusKey struct{}
+type excessKey struct{}
 
 // markSurplus is the ConnContext of a server behind a connLimit.
-func markSurplus(ctx context.Context, c net.Conn) context.Context {
+func markExcess(ctx context.Context, c net.Conn) context.Context {
 	if encrypted, ok := c.(*tls.Conn); ok {
 		c = encrypted.NetConn()
 	}
-	if _, ok := c.(*surplusConn); ok {
-		return context.WithValue(ctx, surplusKey{}, true)
+	if _, ok := c.(*excessConn); ok {
+		return context.WithValue(ctx, excessKey{}, true)
 	}
 	return ctx
 }
 
-var errConnections = errors.New("The server has as many connections as it can take; try again later.")
+var errTooManyConnections = errors.New("The server has as many connections as it can take; try again later.")
 
 // refuseSurplus answers a request on a connection beyond the limit. It reports whether it was one.
 // Health checks are served: a process that has enough to do must not be restarted for it.
-func refuseSurplus(w http.ResponseWriter, r *http.Request) bool {
-	if r.Context().Value(surplusKey{}) == nil {
+func rejectExcess(w http.ResponseWriter, r *http.Request) bool {
+	if r.Context().Value(excessKey{}) == nil {
 		return false
 	}
 	w.Header().Set("Connection", "close")
 	if probes[r.URL.Path] {
 		return false
 	}
-	answerFor(errConnections).write(w, r)
+	toAPIError(errTooManyConnections).write(w, r)
 	return true
 }

@@ -18,7 +18,7 @@ import (
 
 func TestTheLimitOfConnectionsIsHalfOfTheDescriptorsLessAReserve(t *testing.T) {
 	for descriptors, want := range map[uint64]int64{0: 8, 20: 8, 64: 16, 256: 112, 1024: 448, 1 << 20: 458752, 1<<64 - 1: 1 << 39 * 7 / 8} {
-		if got := derivedConnections(descriptors); got != want {
+		if got := deriveConnLimit(descriptors); got != want {
 			t.Errorf("of %d descriptors: %d connections, want %d", descriptors, got, want)
 		}
 	}
@@ -35,10 +35,10 @@ func TestAConnectionBeyondTheLimitIsToldSoAndClosed(t *testing.T) {
 	c.HTTP.MaxConnections = 2
 	f := serveConfig(t, c)
 	first, second := f.unsent(), f.unsent()
-	f.eventually("both are open", func() bool { return f.public.open() == 2 })
+	f.eventually("both are open", func() bool { return f.public.connCount() == 2 })
 
 	const request = "POST /v1/chat/completions HTTP/1.1\r\nHost: berth\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
-	for range 3 * maxSurplus {
+	for range 3 * maxExcessConns {
 		conn, r := f.raw(request)
 		got := readReply(t, r, "POST")
 		got.Header.Set("X-Request-Id", "none here")
@@ -67,11 +67,11 @@ func TestAConnectionBeyondTheLimitIsToldSoAndClosed(t *testing.T) {
 	conn.Close()
 	f.h2.CloseIdleConnections()
 	second.Close()
-	f.eventually("there is room again", func() bool { return f.public.open() == 1 && len(f.connLimit.surplus) == 0 })
+	f.eventually("there is room again", func() bool { return f.public.connCount() == 1 && len(f.connLimit.excess) == 0 })
 	if r := f.chat("m"); r.body != "ok" {
 		t.Errorf("with room: %d %s %v", r.StatusCode, r.body, r.err)
 	}
-	if n := f.metric("berth_connections_refused_total"); n != 3*maxSurplus+2 {
+	if n := f.metric("berth_connections_refused_total"); n != 3*maxExcessConns+2 {
 		t.Errorf("%v connections were refused", n)
 	}
 	if open, limit := f.metric("berth_connections"), f.metric("berth_connections_limit"); open != 2 || limit != 2 {
@@ -91,8 +91,8 @@ func TestSilentConnectionsBeyondTheLimitMakeRoom(t *testing.T) {
 	c.HTTP.MaxConnections = 1
 	f := serveConfig(t, c)
 	f.unsent()
-	f.eventually("it is open", func() bool { return f.public.open() == 1 })
-	for range maxSurplus {
+	f.eventually("it is open", func() bool { return f.public.connCount() == 1 })
+	for range maxExcessConns {
 		f.unsent()
 	}
 	_, r := f.raw("GET /v1/models HTTP/1.1\r\nHost: berth\r\n\r\n")
@@ -106,7 +106,7 @@ func TestAConnectionBeyondTheLimitIsToldSoOverTLS(t *testing.T) {
 	c.HTTP.MaxConnections = 1
 	f := serveConfig(t, c)
 	f.unsent()
-	f.eventually("it is open", func() bool { return f.public.open() == 1 })
+	f.eventually("it is open", func() bool { return f.public.connCount() == 1 })
 	for _, h2 := range []bool{false, true} {
 		client, _ := overTLS(t, cert, h2)
 		if r := f.do(t.Context(), client, "GET", "/v1/models", nil); r.StatusCode != 503 || !strings.Contains(r.body, "too_many_connections") {
@@ -125,7 +125,7 @@ func (exhausted) Do(*http.Request, llmserver.Token) (*http.Response, llmserver.R
 func TestOwnExhaustionIsToldWithoutInternalsAndBlamesNoReplica(t *testing.T) {
 	f := serve(t, modelOn("n", refusing(1)))
 	f.registry.pool.Dial = func(e llmserver.Endpoint) (llmserver.Backend, error) {
-		b, err := dial(e)
+		b, err := dialBackend(e)
 		return exhausted{b}, err
 	}
 	f.mustApply(modelOn("m", refusing(2), refusing(3)))
@@ -136,7 +136,7 @@ func TestOwnExhaustionIsToldWithoutInternalsAndBlamesNoReplica(t *testing.T) {
 			t.Errorf("a client is told %s and %v", r.body, r.Header)
 		}
 	}
-	for _, replica := range f.registry.replicas() {
+	for _, replica := range f.registry.allReplicas() {
 		if replica.State() != "serving" {
 			t.Errorf("replica %s is %s", replica.ID(), replica.State())
 		}
@@ -159,11 +159,11 @@ func TestOwnExhaustionIsToldWithoutInternalsAndBlamesNoReplica(t *testing.T) {
 
 func TestTheExhaustionLogIsLimited(t *testing.T) {
 	f := new(record)
-	e := newExhaustionLog(slog.New(slog.NewTextHandler(f, nil)), "out of it")
+	e := newThrottledLog(slog.New(slog.NewTextHandler(f, nil)), "out of it")
 	for range 100 {
 		e.warn("n", 1)
 	}
-	e.next.Store(int64(time.Since(e.began)))
+	e.next.Store(int64(time.Since(e.start)))
 	e.warn("n", 2)
 	if log := f.take(); strings.Count(log, "out of it") != 2 || !strings.Contains(log, "n=2 omitted_lines=99") {
 		t.Errorf("logged:\n%s", log)

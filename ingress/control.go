@@ -16,10 +16,10 @@ import (
 )
 
 // maxControlAnswer is how much of a replica's answer to a control call is shown.
-const maxControlAnswer = 1 << 20
+const maxControlBody = 1 << 20
 
 // controlAnswer is what one replica said to a control call.
-type controlAnswer struct {
+type controlResult struct {
 	Replica string `json:"replica"`
 	Status  int    `json:"status,omitempty"`
 	Body    any    `json:"body,omitempty"`
@@ -28,9 +28,9 @@ type controlAnswer struct {
 
 // control sends a call that manages engines to every replica of a model at the same time, without slots, and answers with what
 // each of them said: 200 if that was a success everywhere, else 502. The model is the one that the query or the body names.
-func (s *Server) control(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveControl(w http.ResponseWriter, r *http.Request) {
 	if !clean(r.URL.Path) || !llmserver.IsManagementPath(r.URL.Path) {
-		answerFor(errUnknownPath).write(w, r)
+		toAPIError(errUnknownPath).write(w, r)
 		return
 	}
 	t := s.registry.table.Load()
@@ -42,16 +42,16 @@ func (s *Server) control(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		err = errBodyAborted
 	default:
-		m, err = t.controlled(r.URL.Query().Get("model"), body)
+		m, err = t.controlTarget(r.URL.Query().Get("model"), body)
 	}
 	if err != nil {
-		answerFor(err).write(w, r)
+		toAPIError(err).write(w, r)
 		return
 	}
-	replies := m.router.Broadcast(r.Context(), func(ctx context.Context) *http.Request { return controlCall(ctx, r, body) })
-	status, answers := http.StatusOK, make([]controlAnswer, len(replies))
+	replies := m.router.Broadcast(r.Context(), func(ctx context.Context) *http.Request { return controlRequest(ctx, r, body) })
+	status, answers := http.StatusOK, make([]controlResult, len(replies))
 	for i, reply := range replies {
-		answers[i] = controlReply(reply)
+		answers[i] = newControlResult(reply)
 		if answers[i].Status/100 != 2 {
 			status = http.StatusBadGateway
 		}
@@ -63,13 +63,13 @@ func (s *Server) control(w http.ResponseWriter, r *http.Request) {
 }
 
 // controlled finds the model of a control call.
-func (t *table) controlled(name string, body []byte) (*model, error) {
+func (t *table) controlTarget(name string, body []byte) (*model, error) {
 	if name == "" && gjson.ValidBytes(body) {
 		name = gjson.GetBytes(body, "model").String()
 	}
 	switch {
 	case name != "":
-		if m := t.find(name); m != nil {
+		if m := t.findModel(name); m != nil {
 			return m, nil
 		}
 		return nil, unknownModel(name)
@@ -81,7 +81,7 @@ func (t *table) controlled(name string, body []byte) (*model, error) {
 }
 
 // controlCall is the operator's call as a replica is to see it: without the query's model, which is meant for berth.
-func controlCall(ctx context.Context, in *http.Request, body []byte) *http.Request {
+func controlRequest(ctx context.Context, in *http.Request, body []byte) *http.Request {
 	var query []string
 	for pair := range strings.SplitSeq(in.URL.RawQuery, "&") {
 		if name, _, _ := strings.Cut(pair, "="); name != "model" && pair != "" {
@@ -96,14 +96,14 @@ func controlCall(ctx context.Context, in *http.Request, body []byte) *http.Reque
 	return out
 }
 
-func controlReply(reply routers.Reply) controlAnswer {
-	a := controlAnswer{Replica: reply.Replica.ID()}
+func newControlResult(reply routers.Reply) controlResult {
+	a := controlResult{Replica: reply.Replica.ID()}
 	if reply.Err != nil {
 		a.Error = reply.Err.Error()
 		return a
 	}
 	defer reply.Response.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(reply.Response.Body, maxControlAnswer))
+	text, err := io.ReadAll(io.LimitReader(reply.Response.Body, maxControlBody))
 	a.Status = reply.Response.StatusCode
 	switch {
 	case err != nil:

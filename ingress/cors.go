@@ -10,7 +10,7 @@ import (
 
 // share lets browsers hand answers to pages of the allowed origins, and answers what they ask before they send a
 // request. It speaks for the replicas too: they are not told that a page asks, and so do not answer to it in other ways.
-func (s *Server) share(c *gin.Context) {
+func (s *Server) cors(c *gin.Context) {
 	cors := s.registry.table.Load().config.HTTP.CORS
 	if cors == nil {
 		return

@@ -61,13 +61,13 @@ func wantError(t *testing.T, r reply, status int, code, param string) {
 func TestEachErrorOfTheTableHasAnAnswer(t *testing.T) {
 	gin.SetMode(gin.ReleaseMode)
 	codes := make(map[string]bool)
-	for _, row := range answers {
+	for _, row := range errorTable {
 		recorder := httptest.NewRecorder()
 		recorder.Header().Set("X-Request-Id", "id")
 		c, _ := gin.CreateTestContext(recorder)
 		enter(c)
 		c.Request = httptest.NewRequest("POST", "/", nil)
-		fail(c, fmt.Errorf("replica 10.0.0.1:8000: %w", row.err))
+		writeError(c, fmt.Errorf("replica 10.0.0.1:8000: %w", row.err))
 		r := reply{recorder.Result(), recorder.Body.String(), nil}
 		r.ContentLength = int64(recorder.Body.Len())
 		wantError(t, r, row.status, row.code, row.param)
@@ -82,7 +82,7 @@ func TestEachErrorOfTheTableHasAnAnswer(t *testing.T) {
 }
 
 func TestAnUnknownErrorTellsNothing(t *testing.T) {
-	a := answerFor(fmt.Errorf("secret at 10.0.0.1"))
+	a := toAPIError(fmt.Errorf("secret at 10.0.0.1"))
 	if a.status != 500 || a.code != "internal_error" || strings.Contains(a.message, "secret") {
 		t.Errorf("it is answered with %+v", a)
 	}
@@ -226,7 +226,7 @@ func TestARefusalDoesNotWaitForTheBody(t *testing.T) {
 		if took := time.Since(sent); took != 0 {
 			t.Errorf("the answer came after %v", took)
 		}
-		if _, err := answer.ReadByte(); err != io.EOF || time.Since(sent) != linger {
+		if _, err := answer.ReadByte(); err != io.EOF || time.Since(sent) != lingerTimeout {
 			t.Errorf("%v after the answer the connection had %v, not its end", time.Since(sent), err)
 		}
 	})
@@ -234,8 +234,8 @@ func TestARefusalDoesNotWaitForTheBody(t *testing.T) {
 
 func TestWhatEarlierAttemptsCameToIsNotInTheAnswerThatTheTimeIsOver(t *testing.T) {
 	failed := fmt.Errorf("replica a: %w: dial tcp 10.0.0.1:8000: connection refused", llmserver.ErrNoConnection)
-	a := answerFor(fmt.Errorf("%w; %w", failed, errOverInLine))
-	if a.code != "queue_timeout" || a.message != errOverInLine.Error() {
+	a := toAPIError(fmt.Errorf("%w; %w", failed, errQueueDeadline))
+	if a.code != "queue_timeout" || a.message != errQueueDeadline.Error() {
 		t.Errorf("the client reads %s: %s", a.code, a.message)
 	}
 }

@@ -124,7 +124,7 @@ func TestAClientMayLeaveWhileItsReplicaIsConnectedTo(t *testing.T) {
 			leave()
 			f.wantAbort("m", "first_byte")
 			f.wantStatus("m", "499")
-			if !f.registry.replicas()[0].Available() {
+			if !f.registry.allReplicas()[0].Available() {
 				t.Error("the client's leaving took the replica down")
 			}
 		})

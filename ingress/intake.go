@@ -30,7 +30,7 @@ func (x *proxyRequest) read() error {
 	if err := x.resolve(t, p, h); err != nil || p.previous.absent() {
 		return err
 	}
-	return x.bind(text(p.previous.of(b.Bytes())))
+	return x.pin(text(p.previous.of(b.Bytes())))
 }
 
 // blockSize is the size of the blocks in which the prompt is hashed while it is read; 0 if it need not be. The model is
@@ -49,7 +49,7 @@ func (x *proxyRequest) resolve(t *table, p payload, h *promptHasher) error {
 		return err
 	}
 	if !keyOf(x.c).allows(x.model) {
-		return &keyError{errKeyModel, "This API key may not use the model " + strconv.Quote(x.model.config.ID) + "; GET /v1/models lists those that it may."}
+		return &keyError{errModelNotAllowed, "This API key may not use the model " + strconv.Quote(x.model.config.ID) + "; GET /v1/models lists those that it may."}
 	}
 	x.visit.model, x.visit.metrics = x.model.config.ID, x.model.metrics
 	x.stream = p.stream
@@ -74,8 +74,8 @@ func (x *proxyRequest) find(t *table, p payload) (adapter string, err error) {
 	switch {
 	case p.model != nil:
 		name := string(p.model)
-		if x.model = t.find(name); x.model == nil {
-			x.model, adapter = t.adapted(name)
+		if x.model = t.findModel(name); x.model == nil {
+			x.model, adapter = t.resolveAdapter(name)
 		}
 		if x.model == nil {
 			return "", unknownModel(name)

@@ -14,7 +14,7 @@ import (
 )
 
 // mostBuffered is the budget for request bodies where memory is ample, or its amount is unknown.
-const mostBuffered = 1 << 30
+const maxDefaultBufferedBytes = 1 << 30
 
 // AffordableBufferedBytes returns how many bytes of request bodies can be held at once without
 // running out of memory: a quarter of what this process may use. The rest is for what streams hold,
@@ -23,7 +23,7 @@ func AffordableBufferedBytes() int64 { return memoryLimit(os.DirFS("/")) / 4 }
 
 // DefaultBufferedBytes returns how many bytes of request bodies are held at once unless the
 // configuration says otherwise.
-func DefaultBufferedBytes() int64 { return min(AffordableBufferedBytes(), mostBuffered) }
+func DefaultBufferedBytes() int64 { return min(AffordableBufferedBytes(), maxDefaultBufferedBytes) }
 
 // memoryLimit returns the memory that this process may use: the least of GOMEMLIMIT, the limits of
 // its cgroups and the machine's memory, as far as they are known. root is the root of the file
@@ -80,7 +80,7 @@ func machineMemory(root fs.FS) int64 {
 }
 
 // bufferedBytes returns the budget for request bodies by a configuration.
-func bufferedBytes(c *config.Config) int64 {
+func bodyBudgetBytes(c *config.Config) int64 {
 	if c.HTTP.MaxBufferedBytes > 0 {
 		return c.HTTP.MaxBufferedBytes
 	}

@@ -119,7 +119,7 @@ func (s *Server) recover(c *gin.Context) {
 				stateOf(c).code = internalError
 				panic(http.ErrAbortHandler)
 			}
-			refuse(c, errInternal) // who knows how much of the body was read
+			rejectUnread(c, errInternal) // who knows how much of the body was read
 		}
 	}()
 	c.Next()
@@ -139,7 +139,7 @@ func (s *Server) identify(c *gin.Context) {
 // boundHeader refuses a request whose header is too large.
 func boundHeader(c *gin.Context) {
 	if http1.HeaderTooLarge(c.Request) {
-		refuse(c, errLargeHeader)
+		rejectUnread(c, errHeaderTooLarge)
 		c.Abort()
 	}
 }

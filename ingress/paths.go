@@ -61,16 +61,16 @@ func (s *Server) post(c *gin.Context) {
 	case known(p):
 		s.proxy(c)
 	case !clean(p):
-		refuse(c, errUnknownPath)
+		rejectUnread(c, errUnknownPath)
 	case llmserver.IsManagementPath(p):
-		refuse(c, errAdminOnly)
+		rejectUnread(c, errAdminOnly)
 	case !llmserver.TakesSlot(http.MethodPost, p):
-		s.response(c) // to be cancelled
+		s.serveStoredResponse(c) // to be cancelled
 	case s.isExtraPath(p):
 		s.proxy(c)
 		c.Writer.WriteHeaderNow() // else gin adds a text of its own to an empty 404
 	default:
-		refuse(c, errClosedPath)
+		rejectUnread(c, errPathNotAllowed)
 	}
 }
 
@@ -78,24 +78,24 @@ func (s *Server) post(c *gin.Context) {
 func clean(p string) bool { return strings.HasPrefix(p, "/") && path.Clean(p) == p }
 
 // misplaced answers what no route takes.
-func (s *Server) misplaced(c *gin.Context) {
+func (s *Server) notFound(c *gin.Context) {
 	allow, p := c.Writer.Header().Get("Allow"), c.Request.URL.Path // methods that would do
 	extra := s.isExtraPath(p)
 	switch {
 	case llmserver.IsManagementPath(p):
 		c.Writer.Header().Del("Allow")
-		refuse(c, errAdminOnly)
+		rejectUnread(c, errAdminOnly)
 	case extra && c.Request.Method == http.MethodPost:
 		c.Writer.Header().Del("Allow")
 		s.post(c)
 	case extra:
 		c.Header("Allow", http.MethodPost)
-		refuse(c, errWrongMethod)
+		rejectUnread(c, errWrongMethod)
 	case allow != "" && (allow != http.MethodPost || known(p)): // any path below /v1 has a route for POST
-		refuse(c, errWrongMethod)
+		rejectUnread(c, errWrongMethod)
 	default:
 		c.Writer.Header().Del("Allow")
-		refuse(c, errUnknownPath)
+		rejectUnread(c, errUnknownPath)
 	}
 }
 

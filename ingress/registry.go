@@ -24,18 +24,18 @@ import (
 // registry turns configuration into routers, and finds the router of a model.
 // A request reads one pointer; only apply writes it.
 type registry struct {
-	pool    llmserver.Pool
-	fleet   fleet
-	metrics *metrics
-	log     *slog.Logger
+	pool      llmserver.Pool
+	simulated simulatedEngines
+	metrics   *metrics
+	log       *slog.Logger
 
 	decisions *decisions // nil: nobody can ask for them
 
 	table    atomic.Pointer[table]
-	applying sync.Mutex
+	applyMu  sync.Mutex
 	closed   bool          // under applying
 	closing  chan struct{} // closed by close
-	renewals renewals
+	restarts restartBackoff
 }
 
 // table is everything that one configuration says; it is immutable.
@@ -43,7 +43,7 @@ type table struct {
 	config *config.Config
 	models []*model          // in the order of the configuration
 	names  map[string]*model // by id and by alias
-	auth   auth
+	keys   apiKeys
 
 	blockBytes int // in a block of the first model whose policy goes by blocks of the prompt; 0 if none does
 }
@@ -61,7 +61,7 @@ type model struct {
 
 func newRegistry(m *metrics, log *slog.Logger) *registry {
 	r := &registry{metrics: m, log: log, closing: make(chan struct{})}
-	r.pool.Dial = dial
+	r.pool.Dial = dialBackend
 	r.pool.Events = llmserver.Events{
 		CancelFailed: func(replica string, err error) {
 			log.Warn("a reserved slot could not be given back; its lease will end it", "replica", replica, "error", err)
@@ -72,14 +72,14 @@ func newRegistry(m *metrics, log *slog.Logger) *registry {
 			}
 			log.Warn("the replica's own capacity holds, not the configured one", "replica", replica, "configured", configured, "reported", reported)
 		},
-		Restarted: r.restarted,
+		Restarted: r.onRestart,
 	}
 	r.table.Store(&table{config: &config.Config{}})
 	return r
 }
 
 // dial makes the backend of a replica: over its agent if that counts its slots.
-func dial(e llmserver.Endpoint) (llmserver.Backend, error) {
+func dialBackend(e llmserver.Endpoint) (llmserver.Backend, error) {
 	if e.CountsSlots {
 		return agent.Dial(e)
 	}
@@ -87,10 +87,10 @@ func dial(e llmserver.Endpoint) (llmserver.Backend, error) {
 }
 
 // find is the model that clients call by name; nil if there is none.
-func (t *table) find(name string) *model { return t.names[name] }
+func (t *table) findModel(name string) *model { return t.names[name] }
 
 // policy is the class of a model's policy.
-func (t *table) policy(model string) string {
+func (t *table) policyClass(model string) string {
 	if m := t.names[model]; m != nil {
 		return m.config.Router.Class
 	}
@@ -99,7 +99,7 @@ func (t *table) policy(model string) string {
 
 // adapted is the model that a name is for which is nobody's, and the adapter of it that the name asks for:
 // "base:adapter". As both parts may have colons, the longest known name in front of one is the base.
-func (t *table) adapted(name string) (base *model, adapter string) {
+func (t *table) resolveAdapter(name string) (base *model, adapter string) {
 	longest := 0
 	for known, m := range t.names {
 		n := len(known)
@@ -113,22 +113,22 @@ func (t *table) adapted(name string) (base *model, adapter string) {
 // apply takes over a configuration. Whatever can fail comes first; on an error
 // nothing has changed.
 func (r *registry) apply(c *config.Config) error {
-	r.applying.Lock()
-	defer r.applying.Unlock()
-	return r.take(c)
+	r.applyMu.Lock()
+	defer r.applyMu.Unlock()
+	return r.applyLocked(c)
 }
 
 // take is apply for one who holds applying.
-func (r *registry) take(c *config.Config) error {
+func (r *registry) applyLocked(c *config.Config) error {
 	if r.closed {
 		return nil
 	}
 	old, next := r.table.Load(), &table{config: c, names: make(map[string]*model)}
 	var err error
-	if next.auth, err = newAuth(c, old.auth); err != nil {
+	if next.keys, err = newAPIKeys(c, old.keys); err != nil {
 		return err
 	}
-	plans, err := r.plan(c)
+	plans, err := r.planModels(c)
 	if err != nil {
 		return err
 	}
@@ -138,11 +138,11 @@ func (r *registry) take(c *config.Config) error {
 	}
 	replicas, retire, err := r.pool.Set(endpoints)
 	if err != nil {
-		r.fleet.abandon()
+		r.simulated.rollback()
 		return err
 	}
 	for _, p := range plans {
-		m := r.enact(old, p, replicas[:len(p.endpoints)])
+		m := r.buildModel(old, p, replicas[:len(p.endpoints)])
 		replicas = replicas[len(p.endpoints):]
 		next.models = append(next.models, m)
 		if prefixed, ok := m.router.Policy().(routers.Prefixed); ok {
@@ -154,33 +154,33 @@ func (r *registry) take(c *config.Config) error {
 	}
 	r.table.Store(next)
 	for _, m := range old.models {
-		if now := next.find(m.config.ID); now == nil || now.router != m.router {
+		if now := next.findModel(m.config.ID); now == nil || now.router != m.router {
 			m.router.Close()
 		}
 	}
 	retire()
-	r.fleet.commit()
+	r.simulated.commit()
 	return nil
 }
 
 // plan is what a model needs, made ready as far as that can fail.
-type plan struct {
+type modelPlan struct {
 	config    config.Model
 	build     routers.Builder
 	endpoints []llmserver.Endpoint
 }
 
 // plan prepares every model.
-func (r *registry) plan(c *config.Config) ([]plan, error) {
-	var plans []plan
+func (r *registry) planModels(c *config.Config) ([]modelPlan, error) {
+	var plans []modelPlan
 	for _, m := range c.Models {
-		p := plan{config: m}
+		p := modelPlan{config: m}
 		var err error
 		if p.build, err = routers.Lookup(m.Router.Class, m.Router.Kwargs); err == nil {
-			p.endpoints, err = r.endpoints(m)
+			p.endpoints, err = r.endpointsFor(m)
 		}
 		if err != nil {
-			r.fleet.abandon()
+			r.simulated.rollback()
 			return nil, fmt.Errorf("model %s: %w", m.ID, err)
 		}
 		plans = append(plans, p)
@@ -189,11 +189,11 @@ func (r *registry) plan(c *config.Config) ([]plan, error) {
 }
 
 // endpoints lists a model's replicas, and starts those that are simulated.
-func (r *registry) endpoints(m config.Model) ([]llmserver.Endpoint, error) {
+func (r *registry) endpointsFor(m config.Model) ([]llmserver.Endpoint, error) {
 	replicas := m.Replicas
 	if m.Simulated != nil {
 		var err error
-		if replicas, err = r.fleet.prepare(m); err != nil {
+		if replicas, err = r.simulated.prepare(m); err != nil {
 			return nil, err
 		}
 	}
@@ -206,7 +206,7 @@ func (r *registry) endpoints(m config.Model) ([]llmserver.Endpoint, error) {
 		endpoints[i] = llmserver.Endpoint{
 			Model:          m.ID,
 			ID:             replica.ID,
-			Label:          label(i, replica),
+			Label:          replicaLabel(i, replica),
 			URL:            replica.URL,
 			Limit:          replica.MaxOngoingRequests,
 			ConnectTimeout: m.ConnectTimeout,
@@ -226,7 +226,7 @@ func (r *registry) endpoints(m config.Model) ([]llmserver.Endpoint, error) {
 }
 
 // label is what clients read where a replica's ID, as it was given none, is its address; empty else.
-func label(i int, r config.Replica) string {
+func replicaLabel(i int, r config.Replica) string {
 	u, err := url.Parse(r.URL)
 	if host, _, bad := net.SplitHostPort(r.ID); err != nil || bad != nil || host != u.Hostname() {
 		return ""
@@ -235,9 +235,9 @@ func label(i int, r config.Replica) string {
 }
 
 // enact makes the model of a plan, or keeps the one there is if nothing changed. It cannot fail.
-func (r *registry) enact(old *table, p plan, replicas []*llmserver.Replica) *model {
+func (r *registry) buildModel(old *table, p modelPlan, replicas []*llmserver.Replica) *model {
 	limits := routers.Limits{MaxQueued: p.config.MaxQueuedRequests, QueueTimeout: p.config.QueueTimeout}
-	before := old.find(p.config.ID)
+	before := old.findModel(p.config.ID)
 	if before != nil && before.config.ID != p.config.ID {
 		before = nil // it was an alias
 	}
@@ -251,17 +251,17 @@ func (r *registry) enact(old *table, p plan, replicas []*llmserver.Replica) *mod
 		return before
 	default:
 		m.created, m.router, m.metrics = before.created, before.router, before.metrics
-		m.observe() // before requests can wait for these replicas
+		m.observeReplicas() // before requests can wait for these replicas
 		m.router.Update(m.replicas, p.build, limits)
 		return m
 	}
-	m.observe()
+	m.observeReplicas()
 	m.router.Refresh() // what changed before that was told to nobody
 	return m
 }
 
 // observe has the router hear when its replicas change.
-func (m *model) observe() {
+func (m *model) observeReplicas() {
 	for _, replica := range m.replicas {
 		replica.OnChange(m.router.Refresh)
 	}
@@ -269,7 +269,7 @@ func (m *model) observe() {
 
 // replicas are all that have or may have requests on them, also those that
 // are leaving; each once, also while a configuration is being taken over.
-func (r *registry) replicas() []*llmserver.Replica {
+func (r *registry) allReplicas() []*llmserver.Replica {
 	all := r.pool.Leaving()
 	seen := make(map[*llmserver.Replica]bool, len(all))
 	for _, replica := range all {
@@ -298,16 +298,16 @@ func (r *registry) ready() bool {
 
 // close lets go of everything. No request may be under way any more.
 func (r *registry) close() {
-	r.applying.Lock()
+	r.applyMu.Lock()
 	if !r.closed {
 		close(r.closing)
 	}
 	r.closed = true
-	r.applying.Unlock()
+	r.applyMu.Unlock()
 	for _, m := range r.table.Load().models {
 		m.router.Close()
 	}
 	r.pool.Close()
-	r.renewals.Wait()
-	r.fleet.close()
+	r.restarts.Wait()
+	r.simulated.close()
 }

@@ -14,7 +14,7 @@ import (
 
 func (f *front) model(id string) *model {
 	f.t.Helper()
-	m := f.registry.table.Load().find(id)
+	m := f.registry.table.Load().findModel(id)
 	if m == nil {
 		f.t.Fatalf("no model %s", id)
 	}
@@ -182,7 +182,7 @@ func TestAModelMayTakeOverNameAndReplicaOfAnother(t *testing.T) {
 func TestABadConfigurationChangesNothing(t *testing.T) {
 	url := upstream(t, ok)
 	f := serve(t, modelOn("m", url), simulatedModel("s", 1))
-	table, engines, log := f.registry.table.Load(), slices.Clone(f.registry.fleet.engines), ""
+	table, engines, log := f.registry.table.Load(), slices.Clone(f.registry.simulated.engines), ""
 	for name, spoil := range map[string]func(m *config.Model){
 		"no key":           func(m *config.Model) { m.Replicas[0].APIKeyEnv = "BERTH_TEST_UNSET" },
 		"no slot secret":   func(m *config.Model) { m.SlotSecretEnv = "BERTH_TEST_UNSET" },
@@ -200,7 +200,7 @@ func TestABadConfigurationChangesNothing(t *testing.T) {
 		} else {
 			log += err.Error() + "\n"
 		}
-		if f.registry.table.Load() != table || !slices.Equal(f.registry.fleet.engines, engines) || f.budget.limit.Load() == 1 {
+		if f.registry.table.Load() != table || !slices.Equal(f.registry.simulated.engines, engines) || f.budget.limit.Load() == 1 {
 			t.Errorf("%s: something changed", name)
 		}
 		if n := len(f.model("m").router.Members()); n != 1 {

@@ -26,12 +26,12 @@ func TestReplicaIsRetiredAfterTheNewTableIsInUse(t *testing.T) {
 	var removed *model
 	retired := 0
 	r.pool.Dial = func(e llmserver.Endpoint) (llmserver.Backend, error) {
-		backend, err := dial(e)
+		backend, err := dialBackend(e)
 		return onClose{backend, func() {
 			if retired++; retired > 1 {
 				return // by the end of the test
 			}
-			if m := r.table.Load().find("m"); m != nil {
+			if m := r.table.Load().findModel("m"); m != nil {
 				t.Error("a request finds the model whose replica is out of service")
 			}
 			if _, err := removed.router.Choose(t.Context(), new(routers.Payload)); err != routers.ErrClosed {
@@ -43,7 +43,7 @@ func TestReplicaIsRetiredAfterTheNewTableIsInUse(t *testing.T) {
 	if err := r.apply(configured(modelOn("m", refusing(1)))); err != nil {
 		t.Fatal(err)
 	}
-	removed = r.table.Load().find("m")
+	removed = r.table.Load().findModel("m")
 	if err := r.apply(configured(modelOn("n", refusing(2)))); err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func TestModelHearsOfNewReplicasBeforeItGoesByThem(t *testing.T) {
 	}
 	changed := modelOn("m", refusing(1), refusing(2))
 	replicas := []*llmserver.Replica{f.model("m").replicas[0], moved}
-	f.registry.enact(f.registry.table.Load(), plan{config: changed, build: policy}, replicas)
+	f.registry.buildModel(f.registry.table.Load(), modelPlan{config: changed, build: policy}, replicas)
 	if missed != 0 {
 		t.Error("the model did not hear of a slot that came free while it was given the replica")
 	}

@@ -14,25 +14,25 @@ import (
 )
 
 var (
-	errNoResponse     = errors.New("response not found")
-	errResponseAstray = errors.New("No replica that answers holds this response, but not all of them answer; try again later.")
+	errNoResponse   = errors.New("response not found")
+	errOwnerUnknown = errors.New("No replica that answers holds this response, but not all of them answer; try again later.")
 )
 
 // storedResponse tells the path of a stored response, and its id.
-func storedResponse(p string) (id string, ok bool) {
+func storedResponseID(p string) (id string, ok bool) {
 	rest, ok := strings.CutPrefix(strings.TrimPrefix(p, "/v1"), "/responses/")
 	id, _, _ = strings.Cut(rest, "/")
-	return id, ok && saneResponseID(id)
+	return id, ok && isResponseID(id)
 }
 
 // response serves a request for a stored response: GET, DELETE, its items, or to cancel it. It goes, without a slot, to
 // the replica that holds the response. Its path names no model.
-func (s *Server) response(c *gin.Context) {
+func (s *Server) serveStoredResponse(c *gin.Context) {
 	leaveUnread(c)
 	x := stateOf(c).exchanging(s, c, phaseConnect)
 	var err error
 	if x.allowed, err = requestTimeout(c.Request.Header); err == nil {
-		err = x.reach()
+		err = x.serveStored()
 	}
 	if err != nil {
 		x.fail(err)
@@ -40,13 +40,13 @@ func (s *Server) response(c *gin.Context) {
 }
 
 // reach finds the replica that holds the response, and has it answer.
-func (x *proxyRequest) reach() error {
+func (x *proxyRequest) serveStored() error {
 	c := x.c
-	id, ok := storedResponse(c.Request.URL.Path)
+	id, ok := storedResponseID(c.Request.URL.Path)
 	if !ok {
 		return errUnknownPath
 	}
-	m, holder, err := x.holder(id, keyOf(c).among(x.registry.table.Load().models))
+	m, holder, err := x.findOwner(id, keyOf(c).filterAllowed(x.registry.table.Load().models))
 	switch {
 	case err != nil:
 		return err
@@ -55,13 +55,13 @@ func (x *proxyRequest) reach() error {
 	}
 	x.model = m
 	x.visit.model, x.visit.metrics = m.config.ID, m.metrics
-	return x.call(holder)
+	return x.forward(holder)
 }
 
 // call passes a request without body and slot on to one replica. One that met a closing connection is sent once more: it
 // changes nothing more than the first would have.
-func (x *proxyRequest) call(replica *llmserver.Replica) error {
-	ctx, stop := x.within(x.c.Request.Context())
+func (x *proxyRequest) forward(replica *llmserver.Replica) error {
+	ctx, stop := x.withTotalTimeout(x.c.Request.Context())
 	defer stop()
 	x.replica, x.rank, x.attempts = replica.ID(), 1, 1
 	ctx, x.span = x.tracing.begin(ctx, "attempt", trace.SpanKindClient)
@@ -96,11 +96,11 @@ func (x *proxyRequest) call(replica *llmserver.Replica) error {
 
 // bind has a request that goes on with a stored response served by the replica that holds it: there it waits, and nowhere
 // else. Where nobody holds it, whichever engine gets the request says so in its own words.
-func (x *proxyRequest) bind(id string) error {
-	if !saneResponseID(id) || len(x.model.replicas) == 1 {
+func (x *proxyRequest) pin(id string) error {
+	if !isResponseID(id) || len(x.model.replicas) == 1 {
 		return nil
 	}
-	_, holder, err := x.holder(id, []*model{x.model})
+	_, holder, err := x.findOwner(id, []*model{x.model})
 	x.payload.PinnedTo = holder
 	return err
 }

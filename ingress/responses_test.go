@@ -159,7 +159,7 @@ func TestAResponseThatNobodyHoldsIsNotFoundUnlessSomebodyIsAway(t *testing.T) {
 	}
 	f.mustApply(modelOn("m", urls[0], refusing(1)))
 	wantError(t, f.get("/v1/responses/resp_x"), 503, "response_unreachable", "response_id")
-	f.holders.put("resp_known", f.registry.table.Load().models[0].replicas[1])
+	f.owners.setOwner("resp_known", f.registry.table.Load().models[0].replicas[1])
 	wantError(t, f.get("/v1/responses/resp_known"), 503, "no_replica_available", "")
 	wantError(t, f.post("/v1/responses", `{"model":"m","previous_response_id":"resp_x"}`), 503, "response_unreachable", "response_id")
 }
@@ -223,7 +223,7 @@ func TestARequestForAStoredResponseIsALineInTheAccessLog(t *testing.T) {
 func TestAClientMayLeaveWhileAStoredResponseIsAskedFor(t *testing.T) {
 	g := gated(t)
 	f := serve(t, modelOn("m", g.url))
-	f.holders.put("resp_1", f.registry.table.Load().models[0].replicas[0])
+	f.owners.setOwner("resp_1", f.registry.table.Load().models[0].replicas[0])
 	for id, path := range map[string]string{"resp_1": "/v1/responses/resp_1/cancel", "resp_2": "/v1/responses/resp_2"} {
 		for _, client := range []*http.Client{f.h1, f.h2} {
 			ctx, leave := context.WithCancel(t.Context())
@@ -249,7 +249,7 @@ func TestAClientMayLeaveWhileAStoredResponseIsAskedFor(t *testing.T) {
 func TestACallForAStoredResponseHasASpanThatTheReplicaHears(t *testing.T) {
 	url, requests := recording(t)
 	f, spans := traced(t, modelOn("m", url, refusing(1)))
-	f.holders.put("resp_1", f.registry.table.Load().models[0].replicas[0])
+	f.owners.setOwner("resp_1", f.registry.table.Load().models[0].replicas[0])
 	f.get("/v1/responses/resp_1")
 	byName := f.spansOf(spans, "GET /responses/{id}")
 	if len(byName["attempt"]) != 1 {

@@ -23,7 +23,7 @@ func breaking(t *testing.T) (string, *atomic.Int32) {
 
 // ongoing is how many slots are held on all replicas together.
 func (f *front) ongoing() (n int) {
-	for _, r := range f.registry.replicas() {
+	for _, r := range f.registry.allReplicas() {
 		n += r.Load()
 	}
 	return n
@@ -284,7 +284,7 @@ func TestAReplicaThatComesBackIsFoundByItsProbe(t *testing.T) {
 	back := &http.Server{Handler: http.HandlerFunc(ok)}
 	defer back.Close()
 	go back.Serve(listener)
-	f.eventually("the replica is available", f.registry.replicas()[0].Available)
+	f.eventually("the replica is available", f.registry.allReplicas()[0].Available)
 	if r := f.chat("m"); r.body != "ok" {
 		t.Errorf("got %d %s", r.StatusCode, r.body)
 	}

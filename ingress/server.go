@@ -24,9 +24,9 @@ import (
 
 const (
 	// headerTimeout bounds how long a client may take over a request's head.
-	headerTimeout = 10 * time.Second
+	readHeaderTimeout = 10 * time.Second
 	// keepAlive is above the 300 s for which load tools keep idle connections, so that they are the ones to close.
-	keepAlive = 330 * time.Second
+	keepAliveTimeout = 330 * time.Second
 )
 
 // Server is the ingress: a public listener for clients, and one for operators.
@@ -36,8 +36,8 @@ type Server struct {
 	metricsHandler http.Handler
 	registry       *registry
 	budget         *budget
-	holders        holders
-	lookups        *lookups
+	owners         responseOwners
+	lookups        *ownerLookups
 	decisionLog    decisionLog
 	access         accessLog
 	tracing        *tracing // nil: none
@@ -68,14 +68,14 @@ func New(c *config.Config, log *slog.Logger) (*Server, error) {
 
 // newServer is New with spans made by t, which is the server's if there is no error.
 func newServer(c *config.Config, log *slog.Logger, t *tracing) (*Server, error) {
-	if err := checkWire(); err != nil {
+	if err := checkWireVariable(); err != nil {
 		return nil, err
 	}
 	s := &Server{
 		tracing: t,
 		log:     log,
 		metrics: newMetrics(),
-		budget:  newBudget(bufferedBytes(c)),
+		budget:  newBudget(bodyBudgetBytes(c)),
 	}
 	s.registry = newRegistry(s.metrics, log)
 	if c.Admin.Address != "" {
@@ -86,25 +86,25 @@ func newServer(c *config.Config, log *slog.Logger, t *tracing) (*Server, error) 
 	s.metrics.registry.MustRegister(prometheus.NewGaugeFunc(
 		prometheus.GaugeOpts{Name: "berth_buffered_bytes_limit", Help: "How many bytes of request bodies may be held in memory."},
 		func() float64 { return float64(s.budget.limit.Load()) }))
-	s.lookups = newLookups(s.metrics.registry)
+	s.lookups = newOwnerLookups(s.metrics.registry)
 	s.exhaustion = newExhaustion(s.metrics.registry, log)
 	s.registry.pool.Events.Exhausted = s.exhaustion.report
 	var err error
-	if s.public, err = listen(c.HTTP.Address, s.routes(), log); err != nil {
+	if s.public, err = newListener(c.HTTP.Address, s.routes(), log); err != nil {
 		return nil, err
 	}
-	s.connLimit = newConnLimit(s.public.Listener, s.public.open, s.metrics.registry, s.exhaustion)
+	s.connLimit = newConnLimit(s.public.Listener, s.public.connCount, s.metrics.registry, s.exhaustion)
 	s.public.Listener = s.connLimit
 	switch {
 	case c.HTTP.TLS != (config.TLS{}):
-		s.public.encrypt(s.certificate.Load)
+		s.public.enableTLS(s.certificate.Load)
 	case PlainWire():
 		log.Info("connections are served by net/http alone, and GOMAXPROCS is left to Go", wireVariable, plainWire)
 	default:
 		s.public.front = http1.NewServer(s.public.server)
 	}
 	if c.Admin.Address != "" {
-		s.admin, err = listen(c.Admin.Address, s.adminRoutes(), log)
+		s.admin, err = newListener(c.Admin.Address, s.adminRoutes(), log)
 	}
 	if err == nil {
 		err = s.Apply(c)
@@ -121,7 +121,7 @@ func newServer(c *config.Config, log *slog.Logger, t *tracing) (*Server, error) 
 func (s *Server) Apply(c *config.Config) error {
 	err := s.apply(c)
 	if err != nil {
-		s.Rejected()
+		s.ReloadFailed()
 	}
 	return err
 }
@@ -131,7 +131,7 @@ func (s *Server) apply(c *config.Config) error {
 	if err != nil {
 		return err
 	}
-	adminKey, err := adminKeyOf(c.Admin)
+	adminKey, err := loadAdminKey(c.Admin)
 	if err != nil {
 		return err
 	}
@@ -153,23 +153,23 @@ func (s *Server) apply(c *config.Config) error {
 	}
 	s.access.use(access, s.metrics, s.log)
 	s.decisionLog.use(decisions, veil, s.metrics, s.log)
-	s.lookups.forget()
-	s.budget.limit.Store(bufferedBytes(c))
-	if limit := bufferedBytes(c); limit < c.HTTP.MaxBodyBytes {
+	s.lookups.forgetMisses()
+	s.budget.limit.Store(bodyBudgetBytes(c))
+	if limit := bodyBudgetBytes(c); limit < c.HTTP.MaxBodyBytes {
 		s.log.Warn("memory leaves less for request bodies than http.max_body_bytes allows for one; larger ones get 503", "bytes", limit)
 	}
 	s.connLimit.configure(c.HTTP.MaxConnections, s.log)
 	s.adminKey.Store(adminKey)
-	s.public.wait(c.HTTP.SendTimeout)
-	s.admin.wait(c.HTTP.SendTimeout)
-	s.show(cert)
+	s.public.setSendTimeout(c.HTTP.SendTimeout)
+	s.admin.setSendTimeout(c.HTTP.SendTimeout)
+	s.setCertificate(cert)
 	s.metrics.reloaded.Set(1)
 	s.metrics.reloadTime.SetToCurrentTime()
 	return nil
 }
 
 // Rejected records that a configuration could not be loaded.
-func (s *Server) Rejected() { s.metrics.reloaded.Set(0) }
+func (s *Server) ReloadFailed() { s.metrics.reloaded.Set(0) }
 
 // Address is where clients are served, AdminAddress where operators are; empty if nowhere.
 func (s *Server) Address() string { return s.public.Addr().String() }
@@ -226,23 +226,23 @@ func (s *Server) Close() {
 // listener is an HTTP server on its own address.
 type listener struct {
 	net.Listener
-	socket   syscall.RawConn // that it accepts from
-	server   *http.Server
-	front    server         // to begin with: the server, or what stands before it
-	serving  sync.WaitGroup // the accepting goroutine
-	conns    sync.WaitGroup // begun by it
-	tracked  atomic.Int64   // the same, as a number
-	requests sync.WaitGroup // begun by connections
+	socket    syscall.RawConn // that it accepts from
+	server    *http.Server
+	front     httpServer     // to begin with: the server, or what stands before it
+	serving   sync.WaitGroup // the accepting goroutine
+	conns     sync.WaitGroup // begun by it
+	openConns atomic.Int64   // the same, as a number
+	requests  sync.WaitGroup // begun by connections
 }
 
 // server is what is wanted of an http.Server.
-type server interface {
+type httpServer interface {
 	Serve(net.Listener) error
 	Shutdown(context.Context) error
 	Close() error
 }
 
-func listen(address string, h http.Handler, log *slog.Logger) (*listener, error) {
+func newListener(address string, h http.Handler, log *slog.Logger) (*listener, error) {
 	ln, err := tcp.Listen(address)
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen on %s: %w", address, err)
@@ -255,18 +255,18 @@ func listen(address string, h http.Handler, log *slog.Logger) (*listener, error)
 		Handler: http1.ResetAborted(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			l.requests.Add(1)
 			defer l.requests.Done()
-			if !refuseSurplus(w, r) {
+			if !rejectExcess(w, r) {
 				h.ServeHTTP(w, r)
 			}
 		})),
-		ReadHeaderTimeout: headerTimeout,
-		IdleTimeout:       keepAlive,
+		ReadHeaderTimeout: readHeaderTimeout,
+		IdleTimeout:       keepAliveTimeout,
 		MaxHeaderBytes:    http1.ReadHeaderBytes,
 		Protocols:         new(http.Protocols),
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: 1000},
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-		ConnState:         l.track,
-		ConnContext:       markSurplus,
+		ConnState:         l.trackConn,
+		ConnContext:       markExcess,
 	}
 	l.server.Protocols.SetHTTP1(true)
 	l.server.Protocols.SetUnencryptedHTTP2(true)
@@ -276,7 +276,7 @@ func listen(address string, h http.Handler, log *slog.Logger) (*listener, error)
 
 // wait has the kernel wait, on connections that are accepted from now on, for clients that read
 // nothing for a while. l may be nil.
-func (l *listener) wait(timeout time.Duration) {
+func (l *listener) setSendTimeout(timeout time.Duration) {
 	if l != nil {
 		_ = tcp.SetSendTimeout(l.socket, timeout) // fails on a closed listener only
 	}
@@ -294,20 +294,20 @@ func (l *listener) serve(failed chan<- error) {
 	})
 }
 
-func (l *listener) track(_ net.Conn, state http.ConnState) {
+func (l *listener) trackConn(_ net.Conn, state http.ConnState) {
 	switch state {
 	case http.StateNew:
 		l.conns.Add(1)
-		l.tracked.Add(1)
+		l.openConns.Add(1)
 	case http.StateClosed, http.StateHijacked:
 		l.conns.Done()
-		l.tracked.Add(-1)
+		l.openConns.Add(-1)
 	}
 }
 
 // open returns the number of open connections.
-func (l *listener) open() int {
-	n := int(l.tracked.Load())
+func (l *listener) connCount() int {
+	n := int(l.openConns.Load())
 	if plain, ok := l.front.(*http1.Server); ok {
 		n += plain.Connections()
 	}

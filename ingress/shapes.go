@@ -13,7 +13,7 @@ type errorBody struct {
 }
 
 // openAI is the answer in OpenAI's form.
-func (a answer) openAI() any {
+func (a apiError) openAI() any {
 	var body errorBody
 	body.Error.Message, body.Error.Type, body.Error.Code = a.message, a.kind, &a.code
 	if a.param != "" {
@@ -33,7 +33,7 @@ type anthropicError struct {
 }
 
 // anthropic is the answer in Anthropic's form.
-func (a answer) anthropic(requestID string) any {
+func (a apiError) anthropic(requestID string) any {
 	body := anthropicError{Type: "error", RequestID: requestID}
 	body.Error.Type, body.Error.Message = anthropicKind(a.status), a.message
 	return body

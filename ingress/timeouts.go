@@ -21,8 +21,8 @@ import (
 const timeoutHeader = "X-Request-Timeout-Seconds"
 
 var (
-	errTimeout    = errors.New("The x-request-timeout-seconds of the request must be one positive number of seconds.")
-	errOverInLine = errors.New("Every replica stayed busy until the time that this request had was over; try again later.")
+	errTimeout       = errors.New("The x-request-timeout-seconds of the request must be one positive number of seconds.")
+	errQueueDeadline = errors.New("Every replica stayed busy until the time that this request had was over; try again later.")
 )
 
 // requestTimeout is what the client allows, 0 if it does not say.
@@ -42,7 +42,7 @@ func requestTimeout(h http.Header) (time.Duration, error) {
 }
 
 // within bounds ctx by the time that the request has, from its head on, waiting in line included.
-func (x *proxyRequest) within(ctx context.Context) (context.Context, context.CancelFunc) {
+func (x *proxyRequest) withTotalTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	total := x.model.config.TotalTimeout
 	if total == 0 || x.allowed > 0 && x.allowed < total {
 		total = x.allowed
@@ -52,21 +52,21 @@ func (x *proxyRequest) within(ctx context.Context) (context.Context, context.Can
 	}
 	over := &streaming.AbortError{
 		Code:    "upstream_total_timeout",
-		Message: "The replica's answer was not complete when the time of the request, " + inSeconds(total) + ", was over.",
+		Message: "The replica's answer was not complete when the time of the request, " + formatSeconds(total) + ", was over.",
 	}
 	return context.WithDeadlineCause(ctx, x.began.Add(total), over)
 }
 
 // late is what the end of the request's time means to one that has no slot yet.
-func late(err error) error {
+func asQueueTimeout(err error) error {
 	if _, ok := errors.AsType[*streaming.AbortError](err); ok {
-		return errOverInLine
+		return errQueueDeadline
 	}
 	return err
 }
 
 // inSeconds is a duration as configurations and headers write it.
-func inSeconds(d time.Duration) string {
+func formatSeconds(d time.Duration) string {
 	return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + " s"
 }
 
@@ -75,56 +75,56 @@ func inSeconds(d time.Duration) string {
 //
 // It is the body of the answer and counts its reads, at two atomic additions each. A timer looks now and then
 // whether the read under way is the one it saw the last time, so a bound may be passed by up to a quarter of it.
-type silence struct {
+type idleWatchdog struct {
 	io.ReadCloser               // the answer's body
 	firstByte     time.Duration // 0: no bound
-	gap           time.Duration // 0: no bound
-	end           context.CancelCauseFunc
+	idle          time.Duration // 0: no bound
+	cancel        context.CancelCauseFunc
 	reads         atomic.Uint64 // odd while one is under way
 
-	mu    sync.Mutex
-	timer *time.Timer   // nil after stop
-	seen  uint64        // reads at the last look
-	quiet time.Duration // for how long it has been that number
-	step  time.Duration // to the next look
+	mu        sync.Mutex
+	timer     *time.Timer   // nil after stop
+	lastReads uint64        // reads at the last look
+	unchanged time.Duration // for how long it has been that number
+	interval  time.Duration // to the next look
 }
 
 // watchSilence begins to watch over an attempt that ends with ctx; nil if nothing bounds it. The attempt must end with the
 // context that it returns, and then stop must be called.
-func watchSilence(ctx context.Context, m *config.Model, stream bool) (context.Context, *silence) {
-	s := &silence{firstByte: m.UnstreamedFirstByteTimeout}
+func newIdleWatchdog(ctx context.Context, m *config.Model, stream bool) (context.Context, *idleWatchdog) {
+	s := &idleWatchdog{firstByte: m.UnstreamedFirstByteTimeout}
 	if stream {
-		s = &silence{firstByte: m.FirstByteTimeout, gap: m.GapTimeout}
+		s = &idleWatchdog{firstByte: m.FirstByteTimeout, idle: m.GapTimeout}
 	}
-	if s.firstByte == 0 && s.gap == 0 {
+	if s.firstByte == 0 && s.idle == 0 {
 		return ctx, nil
 	}
-	ctx, s.end = context.WithCancelCause(ctx)
+	ctx, s.cancel = context.WithCancelCause(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.step = s.gap / 4
-	if s.firstByte > 0 && (s.gap == 0 || s.firstByte < s.gap) {
-		s.step = s.firstByte / 4
+	s.interval = s.idle / 4
+	if s.firstByte > 0 && (s.idle == 0 || s.firstByte < s.idle) {
+		s.interval = s.firstByte / 4
 	}
-	s.timer = time.AfterFunc(s.step, s.look)
+	s.timer = time.AfterFunc(s.interval, s.check)
 	return ctx, s
 }
 
 // over has the reads of an answer's body counted from now on.
-func (s *silence) over(resp *http.Response) {
+func (s *idleWatchdog) wrapBody(resp *http.Response) {
 	if s != nil {
 		s.ReadCloser, resp.Body = resp.Body, s
 	}
 }
 
-func (s *silence) Read(p []byte) (int, error) {
+func (s *idleWatchdog) Read(p []byte) (int, error) {
 	s.reads.Add(1)
 	n, err := s.ReadCloser.Read(p)
 	s.reads.Add(1)
 	return n, err
 }
 
-func (s *silence) look() {
+func (s *idleWatchdog) check() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.timer == nil {
@@ -134,32 +134,32 @@ func (s *silence) look() {
 	if reads < 2 {
 		reads, begun = 0, false
 	}
-	if silent := !begun || reads%2 == 1; silent && reads == s.seen {
-		s.quiet += s.step
+	if silent := !begun || reads%2 == 1; silent && reads == s.lastReads {
+		s.unchanged += s.interval
 	} else {
-		s.seen, s.quiet = reads, 0
+		s.lastReads, s.unchanged = reads, 0
 	}
 	switch {
-	case !begun && s.firstByte > 0 && s.quiet >= s.firstByte:
-		s.end(&streaming.AbortError{
+	case !begun && s.firstByte > 0 && s.unchanged >= s.firstByte:
+		s.cancel(&streaming.AbortError{
 			Code:    "upstream_first_byte_timeout",
-			Message: "The replica sent no byte of its answer within " + inSeconds(s.firstByte) + ".",
+			Message: "The replica sent no byte of its answer within " + formatSeconds(s.firstByte) + ".",
 		})
-	case begun && s.gap > 0 && s.quiet >= s.gap:
-		s.end(&streaming.AbortError{
+	case begun && s.idle > 0 && s.unchanged >= s.idle:
+		s.cancel(&streaming.AbortError{
 			Code:    "upstream_gap_timeout",
-			Message: "The replica fell silent for " + inSeconds(s.gap) + " before its answer was complete.",
+			Message: "The replica fell silent for " + formatSeconds(s.idle) + " before its answer was complete.",
 		})
 	case !begun:
-		s.timer.Reset(s.step)
-	case s.gap > 0:
-		s.step = s.gap / 4
-		s.timer.Reset(s.step)
+		s.timer.Reset(s.interval)
+	case s.idle > 0:
+		s.interval = s.idle / 4
+		s.timer.Reset(s.interval)
 	}
 }
 
 // stop ends the watch, and the attempt if it is under way yet.
-func (s *silence) stop() {
+func (s *idleWatchdog) stop() {
 	if s == nil {
 		return
 	}
@@ -167,5 +167,5 @@ func (s *silence) stop() {
 	s.timer.Stop()
 	s.timer = nil
 	s.mu.Unlock()
-	s.end(nil)
+	s.cancel(nil)
 }

@@ -184,9 +184,9 @@ func TestSilenceIsAllowedWhereNothingBoundsIt(t *testing.T) {
 
 // The watchdog's timer may fire in the moment in which the attempt ends.
 func TestSilenceIsNotLookedForAfterTheAttempt(t *testing.T) {
-	_, quiet := watchSilence(t.Context(), &config.Model{FirstByteTimeout: time.Hour}, true)
+	_, quiet := newIdleWatchdog(t.Context(), &config.Model{FirstByteTimeout: time.Hour}, true)
 	quiet.stop()
-	quiet.look()
+	quiet.check()
 }
 
 // The time of a request begins with its header; what its upload took is part of it.
@@ -200,7 +200,7 @@ func TestTimeOfARequestBeginsWithItsHeader(t *testing.T) {
 	} {
 		x := &proxyRequest{began: time.Now().Add(-time.Second), allowed: row.allowed, model: &model{}}
 		x.model.config.TotalTimeout = row.total
-		ctx, stop := x.within(t.Context())
+		ctx, stop := x.withTotalTimeout(t.Context())
 		defer stop()
 		if end, bounded := ctx.Deadline(); bounded != (row.want > 0) || bounded && !end.Equal(x.began.Add(row.want)) {
 			t.Errorf("%s: it ends %v after its header; want %v", name, end.Sub(x.began), row.want)
@@ -329,10 +329,10 @@ func TestSilenceIsMeasuredFromTheLastByte(t *testing.T) {
 		t.Run(fmt.Sprint(test.firstByte, test.gap, test.pauses), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
-				ctx, quiet := watchSilence(t.Context(), &config.Model{FirstByteTimeout: test.firstByte, GapTimeout: test.gap}, true)
+				ctx, quiet := newIdleWatchdog(t.Context(), &config.Model{FirstByteTimeout: test.firstByte, GapTimeout: test.gap}, true)
 				defer quiet.stop()
 				resp := &http.Response{Body: &slowBody{ctx, test.pauses}}
-				quiet.over(resp)
+				quiet.wrapBody(resp)
 				_, err := io.Copy(io.Discard, resp.Body)
 				cut, _ := errors.AsType[*streaming.AbortError](err)
 				switch {
@@ -348,10 +348,10 @@ func TestSilenceIsMeasuredFromTheLastByte(t *testing.T) {
 
 func TestAClientThatReadsSlowlyIsNotTheReplicasSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, quiet := watchSilence(t.Context(), &config.Model{FirstByteTimeout: time.Second, GapTimeout: time.Second}, true)
+		ctx, quiet := newIdleWatchdog(t.Context(), &config.Model{FirstByteTimeout: time.Second, GapTimeout: time.Second}, true)
 		defer quiet.stop()
 		resp := &http.Response{Body: &slowBody{ctx, make([]time.Duration, 3)}}
-		quiet.over(resp)
+		quiet.wrapBody(resp)
 		for range 3 {
 			if _, err := resp.Body.Read(make([]byte, 1)); err != nil {
 				t.Fatal(err)
@@ -441,16 +441,16 @@ func BenchmarkSilence(b *testing.B) {
 	b.Run("attempt", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			_, quiet := watchSilence(ctx, m, true)
+			_, quiet := newIdleWatchdog(ctx, m, true)
 			quiet.stop()
 		}
 	})
 	b.Run("read", func(b *testing.B) {
 		b.ReportAllocs()
-		_, quiet := watchSilence(ctx, m, true)
+		_, quiet := newIdleWatchdog(ctx, m, true)
 		defer quiet.stop()
 		resp, buf := &http.Response{Body: endlessBody{}}, make([]byte, 100)
-		quiet.over(resp)
+		quiet.wrapBody(resp)
 		for b.Loop() {
 			resp.Body.Read(buf)
 		}

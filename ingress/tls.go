@@ -10,7 +10,7 @@ import (
 
 // encrypt has the listener speak TLS 1.2 or newer alone, with HTTP/2 for those who offer it. current is asked for the
 // certificate of each new connection. It must be called before serve.
-func (l *listener) encrypt(current func() *tls.Certificate) {
+func (l *listener) enableTLS(current func() *tls.Certificate) {
 	l.server.Protocols.SetUnencryptedHTTP2(false)
 	l.server.Protocols.SetHTTP2(true)
 	l.server.TLSConfig = &tls.Config{
@@ -31,7 +31,7 @@ func loadCertificate(t config.TLS) (*tls.Certificate, error) {
 }
 
 // show has new connections see this certificate, unless it is nil. Sooner or later the one of before ends.
-func (s *Server) show(cert *tls.Certificate) {
+func (s *Server) setCertificate(cert *tls.Certificate) {
 	if cert == nil {
 		return
 	}

@@ -19,7 +19,7 @@ const (
 func PlainWire() bool { return os.Getenv(wireVariable) == plainWire }
 
 // checkWire refuses values of the variable that mean nothing.
-func checkWire() error {
+func checkWireVariable() error {
 	if value := os.Getenv(wireVariable); value != "" && value != plainWire {
 		return fmt.Errorf("the environment variable %s is %q; unset it, or set it to %s", wireVariable, value, plainWire)
 	}

@@ -136,7 +136,7 @@ func takeOver(server *ingress.Server, running, c *config.Config, warnings []conf
 		}
 		err = server.Apply(c)
 	} else {
-		server.Rejected()
+		server.ReloadFailed()
 	}
 	if err != nil {
 		log.Error("the configuration stays as it was", "error", err)

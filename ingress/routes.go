@@ -21,25 +21,25 @@ func (s *Server) routes() *gin.Engine {
 	}
 	// Those that have nothing to do afterwards leave it to gin to go on: they are off the stack then, which a stream
 	// holds for as long as it lasts.
-	e.Use(s.recover, s.identify, boundHeader, s.share, s.authorize)
-	e.NoRoute(s.misplaced)
-	e.NoMethod(s.misplaced)
+	e.Use(s.recover, s.identify, boundHeader, s.cors, s.authorize)
+	e.NoRoute(s.notFound)
+	e.NoMethod(s.notFound)
 
 	get := func(path string, h gin.HandlerFunc) {
 		e.Match([]string{http.MethodGet, http.MethodHead}, path, leaveUnread, h)
 	}
 	get("/livez", func(c *gin.Context) { c.String(http.StatusOK, "ok\n") })
-	get("/readyz", s.readiness)
-	get("/health", s.readiness)
+	get("/readyz", s.serveReadiness)
+	get("/health", s.serveReadiness)
 	get("/metrics", gin.WrapH(s.metricsHandler))
 	for _, base := range []string{"/v1", ""} {
 		get(base+"/models", s.listModels)
-		get(base+"/models/*id", s.showModel)
-		e.GET(base+"/responses/:id", s.response)
-		e.DELETE(base+"/responses/:id", s.response)
-		e.GET(base+"/responses/:id/input_items", s.response)
+		get(base+"/models/*id", s.getModel)
+		e.GET(base+"/responses/:id", s.serveStoredResponse)
+		e.DELETE(base+"/responses/:id", s.serveStoredResponse)
+		e.GET(base+"/responses/:id/input_items", s.serveStoredResponse)
 	}
-	e.POST("/responses/:id/cancel", s.response)
+	e.POST("/responses/:id/cancel", s.serveStoredResponse)
 	e.POST("/v1/*path", s.post)
 	for path := range unversioned {
 		e.POST(path, s.post)
@@ -48,7 +48,7 @@ func (s *Server) routes() *gin.Engine {
 }
 
 // readiness answers 200 while a request could be served here.
-func (s *Server) readiness(c *gin.Context) {
+func (s *Server) serveReadiness(c *gin.Context) {
 	switch {
 	case s.draining.Load():
 		c.String(http.StatusServiceUnavailable, "draining\n")
@@ -67,7 +67,7 @@ type modelObject struct {
 	OwnedBy string `json:"owned_by"`
 }
 
-func describe(name string, m *model) modelObject {
+func newModelObject(name string, m *model) modelObject {
 	return modelObject{ID: name, Object: "model", Created: m.created, OwnedBy: "berth"}
 }
 
@@ -77,27 +77,27 @@ func (s *Server) listModels(c *gin.Context) {
 		Object string        `json:"object"`
 		Data   []modelObject `json:"data"`
 	}{Object: "list", Data: []modelObject{}}
-	for _, m := range keyOf(c).among(s.registry.table.Load().models) {
-		list.Data = append(list.Data, describe(m.config.ID, m))
+	for _, m := range keyOf(c).filterAllowed(s.registry.table.Load().models) {
+		list.Data = append(list.Data, newModelObject(m.config.ID, m))
 		for _, alias := range m.config.Aliases {
-			list.Data = append(list.Data, describe(alias, m))
+			list.Data = append(list.Data, newModelObject(alias, m))
 		}
 	}
 	c.JSON(http.StatusOK, list)
 }
 
-func (s *Server) showModel(c *gin.Context) {
+func (s *Server) getModel(c *gin.Context) {
 	name := strings.TrimPrefix(c.Param("id"), "/")
 	t := s.registry.table.Load()
-	m := t.find(name)
+	m := t.findModel(name)
 	if m == nil {
-		m, _ = t.adapted(name) // which adapters there are is the engine's to know
+		m, _ = t.resolveAdapter(name) // which adapters there are is the engine's to know
 	}
 	if m == nil || !keyOf(c).allows(m) {
-		fail(c, unknownModel(name))
+		writeError(c, unknownModel(name))
 		return
 	}
-	c.JSON(http.StatusOK, describe(name, m))
+	c.JSON(http.StatusOK, newModelObject(name, m))
 }
 
 // unknownModel is errUnknownModel with the name that was asked for, cut to a length fit for a message.

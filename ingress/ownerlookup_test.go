@@ -112,26 +112,26 @@ func TestLookupsOfManyUnknownResponsesAreBounded(t *testing.T) {
 			wantError(t, f.get(fmt.Sprint("/v1/responses/resp_", i)), 404, "response_not_found", "response_id")
 		})
 	}
-	f.eventually("as many as may be are asked", func() bool { return l.now.Load() == replicas*maxLookups })
+	f.eventually("as many as may be are asked", func() bool { return l.now.Load() == replicas*maxConcurrentLookups })
 	close(wait)
 	all.Wait()
-	if most := l.most.Load(); most > replicas*maxLookups {
+	if most := l.most.Load(); most > replicas*maxConcurrentLookups {
 		t.Errorf("%d requests were under way at once", most)
 	}
-	if n := l.opened.Load(); n > replicas*maxLookups {
+	if n := l.opened.Load(); n > replicas*maxConcurrentLookups {
 		t.Errorf("%d connections were opened: those of answers that say no are not used again", n)
 	}
 }
 
 func TestOneLookupAsksABoundedNumberOfReplicasAtOnce(t *testing.T) {
 	wait := make(chan struct{})
-	l, m := libraries(t, maxAsked+8, wait)
+	l, m := libraries(t, maxLookupCalls+8, wait)
 	f := serve(t, m)
 	done := f.background(func() reply { return f.get("/v1/responses/resp_x") })
-	f.eventually("as many as may be are asked", func() bool { return l.now.Load() == maxAsked })
+	f.eventually("as many as may be are asked", func() bool { return l.now.Load() == maxLookupCalls })
 	close(wait)
 	wantError(t, receive(t, done), 404, "response_not_found", "response_id")
-	if most, n := l.most.Load(), l.asked.Load(); most != maxAsked || n != maxAsked+8 {
+	if most, n := l.most.Load(), l.asked.Load(); most != maxLookupCalls || n != maxLookupCalls+8 {
 		t.Errorf("%d replicas were asked, %d at once", n, most)
 	}
 }
@@ -154,33 +154,33 @@ func TestARefusedKeyIsNotRememberedAsAbsence(t *testing.T) {
 
 func TestMissesAreRememberedForAShortWhileAndBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLookups(prometheus.NewRegistry())
+		l := newOwnerLookups(prometheus.NewRegistry())
 		m, n := &model{config: config.Model{ID: "m"}}, &model{config: config.Model{ID: "n"}}
 		missed := func(id string, models ...*model) bool {
-			_, found := l.missed(id, models)
+			_, found := l.recentMiss(id, models)
 			return found
 		}
-		l.remember("absent", []*model{m}, nil)
-		l.remember("unsure", []*model{m, n}, errResponseAstray)
+		l.rememberMiss("absent", []*model{m}, nil)
+		l.rememberMiss("unsure", []*model{m, n}, errOwnerUnknown)
 		if !missed("absent", m) || missed("absent", m, n) || !missed("unsure", n) || missed("other", m) {
 			t.Error("what was asked of whom is not remembered")
 		}
-		if miss, _ := l.missed("unsure", []*model{m}); miss.err != errResponseAstray {
+		if miss, _ := l.recentMiss("unsure", []*model{m}); miss.err != errOwnerUnknown {
 			t.Errorf("remembered as %v", miss.err)
 		}
-		time.Sleep(unsureFor + 1)
+		time.Sleep(uncertainTTL + 1)
 		if missed("unsure", m) || !missed("absent", m) {
 			t.Error("after a second")
 		}
-		time.Sleep(absentFor)
+		time.Sleep(absentTTL)
 		if missed("absent", m) {
 			t.Error("absence is remembered for too long")
 		}
 		for i := range 2 * maxMisses {
-			l.remember(fmt.Sprint(i), []*model{m}, nil)
+			l.rememberMiss(fmt.Sprint(i), []*model{m}, nil)
 		}
-		if len(l.known) != maxMisses || missed("0", m) || !missed(fmt.Sprint(2*maxMisses-1), m) {
-			t.Errorf("%d are remembered", len(l.known))
+		if len(l.misses) != maxMisses || missed("0", m) || !missed(fmt.Sprint(2*maxMisses-1), m) {
+			t.Errorf("%d are remembered", len(l.misses))
 		}
 	})
 }

@@ -72,11 +72,11 @@ func TestRefusalThatPassesIsInTheAccessLog(t *testing.T) {
 
 // A request that found no slot in time is told when the queue will have drained, by the rate measured.
 func TestRetryAfterGoesByTheQueue(t *testing.T) {
-	for _, failure := range []error{routers.ErrQueueFull, routers.ErrQueueTimeout, errOverInLine} {
+	for _, failure := range []error{routers.ErrQueueFull, routers.ErrQueueTimeout, errQueueDeadline} {
 		synctest.Test(t, func(t *testing.T) {
 			r := registryFor(t, new(record), configured(narrow(modelOn("m", refusing(1)))))
 			defer r.close()
-			m := r.table.Load().find("m")
+			m := r.table.Load().findModel("m")
 			holder, err := m.router.Choose(t.Context(), new(routers.Payload))
 			if err != nil {
 				t.Fatal(err)
@@ -117,7 +117,7 @@ func TestAnyOther503IsNoRefusal(t *testing.T) {
 	for _, body := range []string{
 		`{"error":{"message":"EngineCore encountered an issue."}}`,
 		"",
-		queueFull + strings.Repeat(" ", maxRefusal), // too long to be looked at whole
+		queueFull + strings.Repeat(" ", maxBusyBody), // too long to be looked at whole
 	} {
 		a, askedA := answering(t, 503, body)
 		b, askedB := answering(t, 503, body)
@@ -156,7 +156,7 @@ func TestBreakBeforeTheFirstByteIsTheReplicasFailure(t *testing.T) {
 		"a timeout":             {false, fmt.Errorf("%w: %w", streaming.ErrUpstreamBroken, &streaming.AbortError{}), false},
 		"client gone":           {false, streaming.ErrClientGone, false},
 	} {
-		err := verdict(streaming.Result{Started: test.started}, test.err)
+		err := attributeError(streaming.Result{Started: test.started}, test.err)
 		if errors.Is(err, llmserver.ErrBroken) != test.failure || !errors.Is(err, test.err) {
 			t.Errorf("%s: the verdict is %v", name, err)
 		}

@@ -10,26 +10,26 @@ import (
 
 // exhaustionInterval is the shortest time between two log lines about one kind of exhaustion, which
 // comes with every request while it lasts.
-const exhaustionInterval = 10 * time.Second
+const throttleInterval = 10 * time.Second
 
 // An exhaustionLog writes a warning at most once per exhaustionInterval. Its methods may be called
 // by any goroutine.
-type exhaustionLog struct {
+type throttledLog struct {
 	log     *slog.Logger
 	message string
-	began   time.Time    // what next counts from, on the monotonic clock
+	start   time.Time    // what next counts from, on the monotonic clock
 	next    atomic.Int64 // nanoseconds since began
 	omitted atomic.Int64 // lines since the last one
 }
 
-func newExhaustionLog(log *slog.Logger, message string) *exhaustionLog {
-	return &exhaustionLog{log: log, message: message, began: time.Now()}
+func newThrottledLog(log *slog.Logger, message string) *throttledLog {
+	return &throttledLog{log: log, message: message, start: time.Now()}
 }
 
 // warn logs the message with args, or counts it as omitted.
-func (e *exhaustionLog) warn(args ...any) {
-	now, next := int64(time.Since(e.began)), e.next.Load()
-	if now < next || !e.next.CompareAndSwap(next, now+int64(exhaustionInterval)) {
+func (e *throttledLog) warn(args ...any) {
+	now, next := int64(time.Since(e.start)), e.next.Load()
+	if now < next || !e.next.CompareAndSwap(next, now+int64(throttleInterval)) {
 		e.omitted.Add(1)
 		return
 	}
@@ -40,7 +40,7 @@ func (e *exhaustionLog) warn(args ...any) {
 // memory for a connection.
 type exhaustion struct {
 	count prometheus.Counter
-	*exhaustionLog
+	*throttledLog
 }
 
 func newExhaustion(r prometheus.Registerer, log *slog.Logger) *exhaustion {
@@ -49,7 +49,7 @@ func newExhaustion(r prometheus.Registerer, log *slog.Logger) *exhaustion {
 			Name: "berth_exhausted_total",
 			Help: "Connections to replicas or clients that failed because berth or its machine was out of descriptors, ports or memory.",
 		}),
-		exhaustionLog: newExhaustionLog(log, "out of descriptors, ports or memory for a connection; no replica is to blame"),
+		throttledLog: newThrottledLog(log, "out of descriptors, ports or memory for a connection; no replica is to blame"),
 	}
 	r.MustRegister(e.count)
 	return e

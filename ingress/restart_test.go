@@ -24,7 +24,7 @@ func TestProcessesThatTakeTurnsAtOneAddressAreTakenOverEverMoreSeldom(t *testing
 		// renew waits for the renewal and tells when it came.
 		renew := func() time.Duration {
 			began, before := time.Now(), r.table.Load()
-			r.restarted(e)
+			r.onRestart(e)
 			for synctest.Wait(); r.table.Load() == before; synctest.Wait() {
 				time.Sleep(100 * time.Millisecond)
 			}
@@ -41,15 +41,15 @@ func TestProcessesThatTakeTurnsAtOneAddressAreTakenOverEverMoreSeldom(t *testing
 			t.Errorf("told %d restarts and %d alternations:\n%s", info, warn, text)
 		}
 		other := llmserver.Endpoint{ID: "a", URL: "http://of-another-model"}
-		if wait := r.renewals.next(other.URL); wait != 0 {
+		if wait := r.restarts.nextDelay(other.URL); wait != 0 {
 			t.Errorf("another address waits %v", wait)
 		}
-		time.Sleep(calm)
+		time.Sleep(resetAfter)
 		if took := renew(); took != 0 {
 			t.Errorf("after a calm minute it took %v", took)
 		}
-		r.restarted(e)
-		r.restarted(e) // the end of the registry ends their waits
+		r.onRestart(e)
+		r.onRestart(e) // the end of the registry ends their waits
 	})
 }
 
@@ -68,8 +68,8 @@ func TestRenewalGoesByTheLatestConfiguration(t *testing.T) {
 		r := registryFor(t, new(record), configured(modelOn("before", refusing(1))))
 		defer r.close()
 		e := llmserver.Endpoint{ID: "a", URL: refusing(1)}
-		r.restarted(e)
-		r.restarted(e) // taken over in a second
+		r.onRestart(e)
+		r.onRestart(e) // taken over in a second
 		synctest.Wait()
 		if err := r.apply(configured(modelOn("after", refusing(2)))); err != nil {
 			t.Fatal(err)
@@ -77,7 +77,7 @@ func TestRenewalGoesByTheLatestConfiguration(t *testing.T) {
 		table := r.table.Load()
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if now := r.table.Load(); now == table || now.find("after") == nil || now.find("before") != nil {
+		if now := r.table.Load(); now == table || now.findModel("after") == nil || now.findModel("before") != nil {
 			t.Error("the renewal went by the configuration of before, or did not come")
 		}
 	})
@@ -92,7 +92,7 @@ func TestRenewalThatFailsIsLogged(t *testing.T) {
 		defer r.close()
 		table := r.table.Load()
 		os.Unsetenv("BERTH_TEST_KEY")
-		r.restarted(llmserver.Endpoint{ID: "a", URL: refusing(1)})
+		r.onRestart(llmserver.Endpoint{ID: "a", URL: refusing(1)})
 		synctest.Wait()
 		if text := log.take(); !strings.Contains(text, "level=ERROR") || !strings.Contains(text, "BERTH_TEST_KEY") || r.table.Load() != table {
 			t.Errorf("logged:\n%s", text)
@@ -103,7 +103,7 @@ func TestRenewalThatFailsIsLogged(t *testing.T) {
 func TestRegistryThatIsClosedTakesNothingOver(t *testing.T) {
 	r := registryFor(t, new(record), configured())
 	r.close()
-	if err := r.apply(configured(modelOn("m", refusing(1)))); err != nil || r.table.Load().find("m") != nil {
+	if err := r.apply(configured(modelOn("m", refusing(1)))); err != nil || r.table.Load().findModel("m") != nil {
 		t.Errorf("a configuration that came after the end was applied: %v", err)
 	}
 }

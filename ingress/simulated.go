@@ -15,25 +15,25 @@ import (
 //
 // For a configuration every model is prepared, and then all is committed or
 // abandoned. An engine stays for as long as its model asks for engines of its kind.
-type fleet struct {
-	engines  []*engine
-	next     []*engine
+type simulatedEngines struct {
+	engines  []*simulatedEngine
+	prepared []*simulatedEngine
 	stopping sync.WaitGroup
 }
 
 // engine is a simulated engine and what it was started for.
-type engine struct {
+type simulatedEngine struct {
 	*simulated.Server
 	setup simulated.Config
 	model string
 }
 
 // prepare finds or starts the engines of a model, and describes them as replicas.
-func (f *fleet) prepare(m config.Model) ([]config.Replica, error) {
+func (f *simulatedEngines) prepare(m config.Model) ([]config.Replica, error) {
 	replicas := make([]config.Replica, m.Simulated.Replicas)
 	for i := range replicas {
 		id := fmt.Sprintf("%s-%d", m.ID, i+1)
-		e, err := f.engine(m.ID, simulated.Config{
+		e, err := f.findOrStart(m.ID, simulated.Config{
 			ID:                     id,
 			Model:                  m.ServedName,
 			PrefillTokensPerSecond: m.Simulated.PrefillTokensPerSecond,
@@ -44,14 +44,14 @@ func (f *fleet) prepare(m config.Model) ([]config.Replica, error) {
 		if err != nil {
 			return nil, fmt.Errorf("a simulated replica did not start: %w", err)
 		}
-		f.next = append(f.next, e)
+		f.prepared = append(f.prepared, e)
 		replicas[i] = config.Replica{ID: id, URL: e.URL(), MaxOngoingRequests: m.MaxOngoingRequests}
 	}
 	return replicas, nil
 }
 
 // engine is the one that runs with this setup, or a new one.
-func (f *fleet) engine(model string, setup simulated.Config) (*engine, error) {
+func (f *simulatedEngines) findOrStart(model string, setup simulated.Config) (*simulatedEngine, error) {
 	for _, e := range f.engines {
 		if e.model == model && e.setup == setup {
 			return e, nil
@@ -61,23 +61,23 @@ func (f *fleet) engine(model string, setup simulated.Config) (*engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &engine{server, setup, model}, nil
+	return &simulatedEngine{server, setup, model}, nil
 }
 
 // commit keeps the engines that were prepared. The others stop when their
 // requests are done.
-func (f *fleet) commit() {
-	f.stopAllBut(f.next, f.engines)
-	f.engines, f.next = f.next, nil
+func (f *simulatedEngines) commit() {
+	f.stopAllBut(f.prepared, f.engines)
+	f.engines, f.prepared = f.prepared, nil
 }
 
 // abandon keeps the engines as they were before.
-func (f *fleet) abandon() {
-	f.stopAllBut(f.engines, f.next)
-	f.next = nil
+func (f *simulatedEngines) rollback() {
+	f.stopAllBut(f.engines, f.prepared)
+	f.prepared = nil
 }
 
-func (f *fleet) stopAllBut(kept, engines []*engine) {
+func (f *simulatedEngines) stopAllBut(kept, engines []*simulatedEngine) {
 	for _, e := range engines {
 		if !slices.Contains(kept, e) {
 			f.stopping.Go(func() { e.Shutdown(context.Background()) })
@@ -86,7 +86,7 @@ func (f *fleet) stopAllBut(kept, engines []*engine) {
 }
 
 // close stops all engines at once, requests or not.
-func (f *fleet) close() {
+func (f *simulatedEngines) close() {
 	for _, e := range f.engines {
 		e.Close()
 	}

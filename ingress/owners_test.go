@@ -12,7 +12,7 @@ func TestAnIDIsHeardHoweverTheAnswerIsCut(t *testing.T) {
 	text := `{"object":"response","id" : "resp_1-a.B","output":[]}`
 	for size := 1; size <= len(text); size++ {
 		var got []string
-		l := &idListener{ReadCloser: io.NopCloser(strings.NewReader(text)), found: func(id string) { got = append(got, id) }}
+		l := &idSniffer{ReadCloser: io.NopCloser(strings.NewReader(text)), found: func(id string) { got = append(got, id) }}
 		var read []byte
 		for p := make([]byte, size); ; {
 			n, err := l.Read(p)
@@ -27,9 +27,9 @@ func TestAnIDIsHeardHoweverTheAnswerIsCut(t *testing.T) {
 	}
 	for _, text := range []string{
 		`{"error":{}}`, `{"id":"chatcmpl-1"}`, `{"id":"resp_`, `{"id":"resp_ü"}`, `{"x":"\"id\":\"resp_1\""}`, `{"id":null}`, "",
-		`{"pad":"` + strings.Repeat("x", maxIDHead) + `","id":"resp_late"}`, `{"id":"resp` + strings.Repeat("x", maxResponseID) + `"}`,
+		`{"pad":"` + strings.Repeat("x", maxSniffedBytes) + `","id":"resp_late"}`, `{"id":"resp` + strings.Repeat("x", maxResponseID) + `"}`,
 	} {
-		l := &idListener{ReadCloser: io.NopCloser(strings.NewReader(text)), found: func(id string) { t.Errorf("heard %q in %.40s", id, text) }}
+		l := &idSniffer{ReadCloser: io.NopCloser(strings.NewReader(text)), found: func(id string) { t.Errorf("heard %q in %.40s", id, text) }}
 		if got, err := io.ReadAll(l); string(got) != text || err != nil {
 			t.Errorf("read %q, %v", got, err)
 		}
@@ -39,25 +39,25 @@ func TestAnIDIsHeardHoweverTheAnswerIsCut(t *testing.T) {
 func TestTheHoldersOfOldResponsesAreForgotten(t *testing.T) {
 	f := serve(t, modelOn("m", refusing(1)))
 	r := f.registry.table.Load().models[0].replicas[0]
-	var h holders
-	for i := range 3 * maxHolders {
-		h.put(fmt.Sprint(i), r)
-		h.put(fmt.Sprint(i), r)
+	var h responseOwners
+	for i := range 3 * maxOwners {
+		h.setOwner(fmt.Sprint(i), r)
+		h.setOwner(fmt.Sprint(i), r)
 	}
-	if len(h.of) != maxHolders || len(h.ids) != maxHolders {
-		t.Errorf("%d are remembered, in a ring of %d", len(h.of), len(h.ids))
+	if len(h.replicas) != maxOwners || len(h.ids) != maxOwners {
+		t.Errorf("%d are remembered, in a ring of %d", len(h.replicas), len(h.ids))
 	}
-	if h.find(fmt.Sprint(2*maxHolders)) != r || h.find(fmt.Sprint(2*maxHolders-1)) != nil {
+	if h.owner(fmt.Sprint(2*maxOwners)) != r || h.owner(fmt.Sprint(2*maxOwners-1)) != nil {
 		t.Error("not the oldest were forgotten")
 	}
 }
 
 func TestNothingIsKeptOfARequestButTheID(t *testing.T) {
 	head := "GET /v1/responses/resp_1 HTTP/1.1"
-	var h holders
+	var h responseOwners
 	for range 2 { // a map takes the key of the second, too
-		h.put(head[len("GET /v1/responses/"):][:len("resp_1")], nil)
-		for id := range h.of {
+		h.setOwner(head[len("GET /v1/responses/"):][:len("resp_1")], nil)
+		for id := range h.replicas {
 			if within := uintptr(unsafe.Pointer(unsafe.StringData(id))) - uintptr(unsafe.Pointer(unsafe.StringData(head))); within < uintptr(len(head)) {
 				t.Errorf("%s lies in the head, at %d", id, within)
 			}
