@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// adminRoutes are the paths of the listener for operators. It is not meant to
-// be reached by clients, nor by web pages: see guard.
+// adminRoutes returns the handler of the admin listener. Clients and web pages must not reach it: see
+// guardAdmin.
 func (s *Server) adminRoutes() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", s.metricsHandler)
@@ -25,7 +25,7 @@ func (s *Server) adminRoutes() http.Handler {
 	return s.guardAdmin(mux)
 }
 
-// liveSlot is a slot as operators see it.
+// liveSlot is the JSON form of a slot.
 type liveSlot struct {
 	Model     string  `json:"model"`
 	Replica   string  `json:"replica"`
@@ -34,7 +34,7 @@ type liveSlot struct {
 	RequestID string  `json:"request_id"`
 }
 
-// listSlots lists every live slot, the oldest first.
+// listSlots lists all live slots, the oldest first.
 func (s *Server) listSlots(w http.ResponseWriter, _ *http.Request) {
 	now, slots := time.Now(), []liveSlot{}
 	for _, replica := range s.registry.allReplicas() {

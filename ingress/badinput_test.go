@@ -20,10 +20,10 @@ type badInput struct {
 const (
 	completions = "POST /v1/completions"
 	noSuchPath  = "This server has no such path; see GET /v1/models and POST /v1/chat/completions."
-	closedPath  = "This server passes no requests on to this path; if the engines serve it, its operator can name it in extra_paths."
-	notThisWay  = "This path does not answer to this method."
-	forOthers   = "This call manages the engines; send it to the admin listener, with ?model= where there are several models."
-	namesNone   = "The request names no 'model', and this server has several; GET /v1/models lists them."
+	closedPath  = "This server does not forward requests to this path; if the engines serve it, ask the operator to add it to extra_paths."
+	notThisWay  = "This path does not support this method; use one of those in the Allow header."
+	forOthers   = "This path manages the engines; send the request to the admin listener, with ?model= if there are several models."
+	namesNone   = "The request must name a 'model' because this server has several; GET /v1/models lists them."
 	isNoObject  = "The request body must be a JSON object."
 	isNoString  = "The 'model' in the request body must be a string."
 	hasTwo      = "The request body has more than one 'model'."
@@ -33,7 +33,7 @@ const (
 	compressed  = "The request body must be sent without a Content-Encoding."
 	noBoundary  = "The Content-Type of the form has no valid boundary."
 	noWholeForm = "The request body is not a whole multipart form."
-	badTimeout  = "The x-request-timeout-seconds of the request must be one positive number of seconds."
+	badTimeout  = "The x-request-timeout-seconds header must be one positive number of seconds."
 )
 
 func notJSON(what string) string { return "The request body is not valid JSON: " + what + "." }

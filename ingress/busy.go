@@ -11,17 +11,18 @@ import (
 	"berth/streaming"
 )
 
-// maxRefusal is how much of an answer is looked at. Refusals are short.
+// maxBusyBody is how much of a response body detectBusy reads. Bodies of busy responses are short.
 const maxBusyBody = 16 << 10
 
-// refused looks whether an answer is the engine's own way of saying that it is too busy. If so, the
-// answer is kept, for the client if no replica answers better, and llmserver.ErrBusy says so. Any other
-// answer is as it was.
+// detectBusy returns llmserver.ErrBusy if a response is the engine's way of saying that it is too
+// busy. It then keeps the response, for the client if no other replica responds better. Any other
+// response is left as if unread. It blocks until the body has ended or maxBusyBody has arrived, for
+// the statuses 429 and 503 only.
 func (x *proxyRequest) detectBusy(resp *http.Response) error {
 	if resp.StatusCode != http.StatusServiceUnavailable && resp.StatusCode != http.StatusTooManyRequests {
 		return nil
 	}
-	head, err := io.ReadAll(io.LimitReader(resp.Body, maxBusyBody))
+	start, err := io.ReadAll(io.LimitReader(resp.Body, maxBusyBody))
 	if err != nil {
 		return fmt.Errorf("%w: %w", streaming.ErrUpstreamBroken, err)
 	}
@@ -29,17 +30,18 @@ func (x *proxyRequest) detectBusy(resp *http.Response) error {
 	resp.Body = struct {
 		io.Reader
 		io.Closer
-	}{io.MultiReader(bytes.NewReader(head), rest), rest}
-	if len(head) == maxBusyBody || !llmserver.Busy(resp.StatusCode, head) {
+	}{io.MultiReader(bytes.NewReader(start), rest), rest}
+	if len(start) == maxBusyBody || !llmserver.Busy(resp.StatusCode, start) {
 		return nil
 	}
 	kept := *resp
-	kept.Body = io.NopCloser(bytes.NewReader(head))
+	kept.Body = io.NopCloser(bytes.NewReader(start))
 	x.refusal = &kept
 	return llmserver.ErrBusy
 }
 
-// passRefusal gives the client the last refusal, untouched.
+// writeBusy sends the client the last busy response, unchanged. If the client disconnects meanwhile
+// it does not return.
 func (x *proxyRequest) writeBusy() error {
 	x.phase = phaseStreaming
 	x.refusal.Header.Del(requestIDHeader)
@@ -51,17 +53,18 @@ func (x *proxyRequest) writeBusy() error {
 	return nil
 }
 
-// gatewayError tells an answer by which a replica says that what is behind it cannot serve. 500 is
-// none: engines answer it to prompts that are too long.
+// isGatewayError reports whether a status says that what is behind the replica cannot serve. 500 does
+// not: engines respond with it to prompts that are too long.
 func isGatewayError(status int) bool {
 	return status == http.StatusBadGateway || status == http.StatusServiceUnavailable || status == http.StatusGatewayTimeout
 }
 
-// verdict is what the break of an answer says of its replica. One before the first byte is the
-// replica's failure, though its head has come and it is not asked for again; unless berth cut it.
+// attributeError returns the error of a response that broke off as the replica is to be blamed for
+// it. A break before the first body byte is the replica's failure, although its header arrived and
+// the request is not retried, unless berth itself aborted the response.
 func attributeError(result streaming.Result, err error) error {
-	_, cut := errors.AsType[*streaming.AbortError](err)
-	if cut || result.Started || !errors.Is(err, streaming.ErrUpstreamBroken) {
+	_, aborted := errors.AsType[*streaming.AbortError](err)
+	if aborted || result.Started || !errors.Is(err, streaming.ErrUpstreamBroken) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", llmserver.ErrBroken, err)

@@ -15,19 +15,20 @@ import (
 	"berth/routers"
 )
 
-// maxControlAnswer is how much of a replica's answer to a control call is shown.
+// maxControlBody bounds how much of a replica's response to a control call is shown.
 const maxControlBody = 1 << 20
 
-// controlAnswer is what one replica said to a control call.
+// controlResult is the JSON form of one replica's response to a control call.
 type controlResult struct {
 	Replica string `json:"replica"`
 	Status  int    `json:"status,omitempty"`
 	Body    any    `json:"body,omitempty"`
-	Error   string `json:"error,omitempty"` // where there is no answer
+	Error   string `json:"error,omitempty"` // without a response
 }
 
-// control sends a call that manages engines to every replica of a model at the same time, without slots, and answers with what
-// each of them said: 200 if that was a success everywhere, else 502. The model is the one that the query or the body names.
+// serveControl forwards a call that manages engines to every replica of a model at once, without
+// slots, and responds with the responses of all: 200 if every one was a success, else 502. The query
+// or the body names the model.
 func (s *Server) serveControl(w http.ResponseWriter, r *http.Request) {
 	if !clean(r.URL.Path) || !llmserver.IsManagementPath(r.URL.Path) {
 		toAPIError(errUnknownPath).write(w, r)
@@ -49,20 +50,21 @@ func (s *Server) serveControl(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	replies := m.router.Broadcast(r.Context(), func(ctx context.Context) *http.Request { return controlRequest(ctx, r, body) })
-	status, answers := http.StatusOK, make([]controlResult, len(replies))
+	status, results := http.StatusOK, make([]controlResult, len(replies))
 	for i, reply := range replies {
-		answers[i] = newControlResult(reply)
-		if answers[i].Status/100 != 2 {
+		results[i] = newControlResult(reply)
+		if results[i].Status/100 != 2 {
 			status = http.StatusBadGateway
 		}
 	}
 	s.log.Info("control call", "method", r.Method, "path", r.URL.Path, "model", m.config.ID, "status", status)
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	json.NewEncoder(w).Encode(map[string]any{"model": m.config.ID, "replicas": answers})
+	json.NewEncoder(w).Encode(map[string]any{"model": m.config.ID, "replicas": results})
 }
 
-// controlled finds the model of a control call.
+// controlTarget returns the model of a control call: name, else the one in the body, else the only
+// model.
 func (t *table) controlTarget(name string, body []byte) (*model, error) {
 	if name == "" && gjson.ValidBytes(body) {
 		name = gjson.GetBytes(body, "model").String()
@@ -80,7 +82,8 @@ func (t *table) controlTarget(name string, body []byte) (*model, error) {
 	}
 }
 
-// controlCall is the operator's call as a replica is to see it: without the query's model, which is meant for berth.
+// controlRequest returns the operator's call as replicas get it: without the model in the query,
+// which is meant for berth.
 func controlRequest(ctx context.Context, in *http.Request, body []byte) *http.Request {
 	var query []string
 	for pair := range strings.SplitSeq(in.URL.RawQuery, "&") {
@@ -96,22 +99,23 @@ func controlRequest(ctx context.Context, in *http.Request, body []byte) *http.Re
 	return out
 }
 
+// newControlResult reads and closes the response of a reply.
 func newControlResult(reply routers.Reply) controlResult {
-	a := controlResult{Replica: reply.Replica.ID()}
+	result := controlResult{Replica: reply.Replica.ID()}
 	if reply.Err != nil {
-		a.Error = reply.Err.Error()
-		return a
+		result.Error = reply.Err.Error()
+		return result
 	}
 	defer reply.Response.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(reply.Response.Body, maxControlBody))
-	a.Status = reply.Response.StatusCode
+	result.Status = reply.Response.StatusCode
 	switch {
 	case err != nil:
-		a.Status, a.Error = 0, err.Error()
+		result.Status, result.Error = 0, err.Error()
 	case json.Valid(text):
-		a.Body = json.RawMessage(text)
+		result.Body = json.RawMessage(text)
 	case len(text) > 0:
-		a.Body = string(text)
+		result.Body = string(text)
 	}
-	return a
+	return result
 }

@@ -18,46 +18,66 @@ import (
 	"berth/streaming"
 )
 
-// Errors that arise in this package, next to those of reading and scanning bodies.
+// Errors of this package that clients read; those of reading and scanning bodies are declared there.
+// Texts are whole sentences, since most are sent as they are.
 var (
-	errUnknownModel   = errors.New("model not found")
-	errModelRequired  = errors.New("The request names no 'model', and this server has several; GET /v1/models lists them.")
-	errUnknownPath    = errors.New("This server has no such path; see GET /v1/models and POST /v1/chat/completions.")
-	errPathNotAllowed = errors.New("This server passes no requests on to this path; if the engines serve it, its operator can name it in extra_paths.")
-	errWrongMethod    = errors.New("This path does not answer to this method.")
-	errAdminOnly      = errors.New("This call manages the engines; send it to the admin listener, with ?model= where there are several models.")
-	errHeaderTooLarge = fmt.Errorf("The header of the request, with its URL, is larger than %d bytes.", http1.MaxHeaderBytes)
-	errInternal       = errors.New("The server failed to handle the request.")
+	errUnknownModel       = errors.New("model not found")    // see unknownModel
+	errNoResponse         = errors.New("response not found") // the table has the text
+	errModelNotAllowed    = errors.New("model not allowed")  // see keyError
+	errKeyLimit           = errors.New("key limit reached")  // see keyError
+	errModelRequired      = errors.New("The request must name a 'model' because this server has several; GET /v1/models lists them.")
+	errUnknownPath        = errors.New("This server has no such path; see GET /v1/models and POST /v1/chat/completions.")
+	errPathNotAllowed     = errors.New("This server does not forward requests to this path; if the engines serve it, ask the operator to add it to extra_paths.")
+	errWrongMethod        = errors.New("This path does not support this method; use one of those in the Allow header.")
+	errAdminOnly          = errors.New("This path manages the engines; send the request to the admin listener, with ?model= if there are several models.")
+	errHeaderTooLarge     = fmt.Errorf("The request header, including the URL, is larger than %d bytes; send less.", http1.MaxHeaderBytes)
+	errMissingKey         = errors.New("This server requires an API key; send one as 'Authorization: Bearer KEY' or as 'x-api-key: KEY'.")
+	errWrongKey           = errors.New("This server does not know this API key; check the key, or ask the operator for one.")
+	errAdminKey           = errors.New("The admin listener requires its own key; send it as 'Authorization: Bearer KEY' or as 'x-api-key: KEY'.")
+	errCrossSite          = errors.New("The admin listener rejects requests that a browser sends for a page of another site; send the request without a browser.")
+	errAdminHost          = errors.New("The admin listener does not accept this host name; use its IP address, or set admin.api_key_env and send that key.")
+	errTimeout            = errors.New("The x-request-timeout-seconds header must be one positive number of seconds.")
+	errQueueDeadline      = errors.New("Every replica stayed busy until the request's time limit; try again later, or allow more time.")
+	errOwnerUnknown       = errors.New("The replica that holds this response was not found, but some replicas did not respond; try again later.")
+	errTooManyConnections = errors.New("This server has reached its limit of client connections; try again later.")
+	errInternal           = errors.New("The server failed to handle the request; try again, and report the X-Request-Id to the operator if it fails again.")
 )
 
-// statusClientGone is what metrics and logs show for a request whose client left before an answer began; no
-// client ever sees it. nginx introduced the number.
+// Codes of errors that other code refers to.
+const (
+	internalError = "internal_error"
+	// codeGone stands for a client that disconnected. It is only logged and counted.
+	codeGone = "client_gone"
+)
+
+// statusClientGone is logged and counted for a request whose client disconnected before a response
+// began; it is never sent. nginx introduced the number.
 const statusClientGone = 499
 
-// busyDelay is the time after which a client may try again where nothing better is known.
+// defaultRetryAfter is the Retry-After where no better estimate is known.
 const defaultRetryAfter = time.Second
 
-// answer is an error in the form that OpenAI's clients read.
+// An apiError is an error as clients read it.
 type apiError struct {
 	status     int
 	kind       string // "type"
 	code       string
 	param      string        // "" for null
 	message    string        // "" for the error's own text
-	retryAfter time.Duration // 0 for no advice; never
+	retryAfter time.Duration // 0 for no advice; or noRetry
 }
 
-// never tells clients, whose SDKs would try twice more, not to: it would be in vain.
+// noRetry tells clients not to retry where a retry cannot succeed. SDKs would retry twice otherwise.
 const noRetry time.Duration = -1
 
-// The two kinds of error that OpenAI tells apart: the client's and the server's.
+// Values of "type", after OpenAI's API.
 const (
 	invalidRequest = "invalid_request_error"
 	serverError    = "server_error"
 	rateLimit      = "rate_limit_error"
 )
 
-// answers is the one table from errors to what the client gets. The first row whose error is in the chain counts.
+// errorTable maps errors to what clients read. The first row whose error is in the chain applies.
 var errorTable = []struct {
 	err error
 	apiError
@@ -82,7 +102,7 @@ var errorTable = []struct {
 	{errBodyAborted, apiError{400, invalidRequest, "incomplete_body", "", "", 0}},
 	{errAdminOnly, apiError{403, invalidRequest, "admin_only", "", "", 0}},
 	{errUnknownModel, apiError{404, invalidRequest, "model_not_found", "model", "", 0}},
-	{errNoResponse, apiError{404, invalidRequest, "response_not_found", "response_id", "This server holds no response with that id.", 0}},
+	{errNoResponse, apiError{404, invalidRequest, "response_not_found", "response_id", "No replica holds a response with this ID; check the ID, or create the response again.", 0}},
 	{errOwnerUnknown, apiError{503, serverError, "response_unreachable", "response_id", "", defaultRetryAfter}},
 	{errUnknownPath, apiError{404, invalidRequest, "unknown_url", "", "", 0}},
 	{errPathNotAllowed, apiError{404, invalidRequest, "unknown_url", "", "", 0}},
@@ -93,36 +113,36 @@ var errorTable = []struct {
 	{errContentType, apiError{415, invalidRequest, "unsupported_content_type", "", "", 0}},
 	{errContentEncoding, apiError{415, invalidRequest, "unsupported_content_encoding", "", "", 0}},
 	{errTooManyConnections, apiError{503, serverError, "too_many_connections", "", "", defaultRetryAfter}},
-	{errBudget, apiError{503, serverError, "too_many_bytes_held", "", "", defaultRetryAfter}},
+	{errBudget, apiError{503, serverError, "request_memory_exhausted", "", "", defaultRetryAfter}},
 
 	{routers.ErrQueueFull, apiError{429, rateLimit, "queue_full", "",
-		"Every replica is busy and the waiting line is full; try again later.", defaultRetryAfter}},
+		"Every replica is busy and the queue is full; try again later.", defaultRetryAfter}},
 	{routers.ErrQueueTimeout, apiError{503, serverError, "queue_timeout", "",
-		"Every replica stayed busy until the wait was over; try again later.", defaultRetryAfter}},
+		"Every replica stayed busy until the queue timeout; try again later.", defaultRetryAfter}},
 	{errQueueDeadline, apiError{503, serverError, "queue_timeout", "", errQueueDeadline.Error(), defaultRetryAfter}},
 	{routers.ErrClosed, apiError{503, serverError, "model_removed", "model",
-		"The model is no longer served here.", noRetry}},
+		"This server no longer serves the model; GET /v1/models lists those that it serves.", noRetry}},
 	{streaming.ErrUpstreamBroken, apiError{502, serverError, "upstream_broken", "",
-		"The replica broke off before its answer began.", 0}},
+		"The replica broke off before the response began; try again.", 0}},
 	{llmserver.ErrBroken, apiError{502, serverError, "upstream_broken", "",
-		"The replica closed the connection before it answered.", 0}},
+		"The replica closed the connection before it responded; try again.", 0}},
 	{llmserver.ErrSendTimeout, apiError{504, serverError, "upstream_send_timeout", "",
-		"The replica stopped reading the request before it had all of it.", 0}},
+		"The replica stopped reading the request; try again.", 0}},
 	{llmserver.ErrTimeout, apiError{504, serverError, "upstream_timeout", "",
-		"Nothing was heard of the replica for too long.", 0}},
+		"The connection to the replica timed out; try again.", 0}},
 	{llmserver.ErrNotHTTP, apiError{502, serverError, "upstream_invalid", "",
-		"The replica answered with something that is not HTTP.", 0}},
+		"The replica sent a response that is not HTTP; report this to the operator.", 0}},
 	{llmserver.ErrConnectTimeout, apiError{504, serverError, "upstream_connect_timeout", "",
-		"No connection to a replica could be made in time.", defaultRetryAfter}},
+		"No replica accepted a connection in time; try again later.", defaultRetryAfter}},
 	{llmserver.ErrExhausted, apiError{503, serverError, "server_exhausted", "",
-		"The server is out of connections; try again later.", defaultRetryAfter}},
+		"The server has run out of connections; try again later.", defaultRetryAfter}},
 }
 
-// answerFor finds what a client is told of err. An error that is in no table is the server's own fault; its text
-// stays inside.
+// toAPIError returns what a client reads of err. An error in no table is the server's own fault, and
+// its text is not revealed.
 func toAPIError(err error) apiError {
-	if cut, ok := errors.AsType[*streaming.AbortError](err); ok {
-		return apiError{504, serverError, cut.Code, "", cut.Message, 0}
+	if aborted, ok := errors.AsType[*streaming.AbortError](err); ok {
+		return apiError{504, serverError, aborted.Code, "", aborted.Message, 0}
 	}
 	for _, row := range errorTable {
 		if errors.Is(err, row.err) {
@@ -137,34 +157,52 @@ func toAPIError(err error) apiError {
 		return apiError{400, invalidRequest, "invalid_json", "", err.Error(), 0}
 	}
 	if u, ok := errors.AsType[*routers.UnavailableError](err); ok {
-		return apiError{503, serverError, "no_replica_available", "", unreachableMessage(u.Error()), defaultRetryAfter}
+		return apiError{503, serverError, "no_replica_available", "", unavailableMessage(u.Error()), defaultRetryAfter}
 	}
 	if llmserver.Refused(err) {
-		return apiError{503, serverError, "no_replica_available", "", unreachableMessage(err.Error()), defaultRetryAfter}
+		return apiError{503, serverError, "no_replica_available", "", unavailableMessage(err.Error()), defaultRetryAfter}
 	}
 	return apiError{500, serverError, internalError, "", errInternal.Error(), 0}
 }
 
-// sentence makes an error's text one for people.
-func unreachableMessage(text string) string { return "The model cannot be reached: " + text + "." }
+// unavailableMessage makes a sentence for clients of the reasons why no replica is available.
+func unavailableMessage(reasons string) string {
+	return "The model is unavailable, try again later: " + reasons + "."
+}
 
-// clientGone tells whether err came about because the client went away.
+// clientGone reports whether err is a consequence of the client's disconnect. ctx is the request's.
 func clientGone(ctx context.Context, err error) bool {
 	return ctx.Err() != nil || errors.Is(err, streaming.ErrClientGone)
 }
 
-// linger is how long a refused body is read on. A connection closed with bytes still coming in would be reset, and
-// the client might lose the answer.
+// unknownModel returns an errUnknownModel with the requested name, cut to a length fit for a message.
+func unknownModel(name string) error {
+	if len(name) > 200 {
+		name = name[:200] + "…"
+	}
+	return &modelError{name}
+}
+
+type modelError struct{ name string }
+
+func (e *modelError) Error() string {
+	return "The model " + strconv.Quote(e.name) + " does not exist; GET /v1/models lists those that do."
+}
+
+func (e *modelError) Is(target error) bool { return target == errUnknownModel }
+
+// lingerTimeout is how long the body of a rejected request is read. A connection that is closed
+// while bytes still arrive is reset, and the client may lose the response.
 const lingerTimeout = 500 * time.Millisecond
 
-// refuse answers a request whose body, if it has one, is left unread or was not read to its end.
+// rejectUnread responds to a request whose body, if any, was not read to its end.
 func rejectUnread(c *gin.Context, err error) {
 	leaveUnread(c)
 	writeError(c, err)
 }
 
-// leaveUnread ends an HTTP/1.1 connection with this request if it has a body that nobody reads: the server would else
-// read on before it answers, and after it, however slowly the body comes.
+// leaveUnread closes an HTTP/1.1 connection after this request if the request has a body. net/http
+// would read the body, however slow, before and after it writes the response.
 func leaveUnread(c *gin.Context) {
 	if c.Request.ContentLength != 0 && c.Request.ProtoMajor == 1 {
 		c.Header("Connection", "close")
@@ -172,16 +210,16 @@ func leaveUnread(c *gin.Context) {
 	}
 }
 
-// fail answers a request with what err stands for.
+// writeError responds with the API error of err.
 func writeError(c *gin.Context, err error) { toAPIError(err).respond(c) }
 
-// give answers a client's request, and leaves behind why.
+// respond writes the error to a client, and records its code for logs and metrics.
 func (a apiError) respond(c *gin.Context) {
 	stateOf(c).code = a.code
 	a.write(c.Writer, c.Request)
 }
 
-// write sends the answer.
+// write writes the error in the form of the API that the request is for.
 func (a apiError) write(w http.ResponseWriter, r *http.Request) {
 	body := a.openAI()
 	if anthropic(r.URL.Path) {
@@ -201,5 +239,5 @@ func (a apiError) write(w http.ResponseWriter, r *http.Request) {
 		h.Set("Retry-After-Ms", strconv.FormatInt(a.retryAfter.Milliseconds(), 10))
 	}
 	w.WriteHeader(a.status)
-	w.Write(text) // for HEAD net/http leaves it out
+	w.Write(text) // net/http leaves it out for HEAD
 }

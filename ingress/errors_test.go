@@ -161,7 +161,7 @@ func TestMoreBodiesThanMayBeHeldAreTurnedAway(t *testing.T) {
 	long := `{"prompt":"` + strings.Repeat("x", 10<<10) + `"}`
 	first := f.background(func() reply { return f.post("/v1/completions", long) })
 	receive(t, g.arrived)
-	wantError(t, f.post("/v1/completions", long), 503, "too_many_bytes_held", "")
+	wantError(t, f.post("/v1/completions", long), 503, "request_memory_exhausted", "")
 	g.open <- struct{}{}
 	if r := receive(t, first); r.body != "ok" {
 		t.Errorf("the first got %d %s", r.StatusCode, r.body)

@@ -8,17 +8,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// exhaustionInterval is the shortest time between two log lines about one kind of exhaustion, which
-// comes with every request while it lasts.
+// throttleInterval is the shortest time between two lines of a throttledLog. Exhaustion recurs with
+// every request while it lasts.
 const throttleInterval = 10 * time.Second
 
-// An exhaustionLog writes a warning at most once per exhaustionInterval. Its methods may be called
-// by any goroutine.
+// A throttledLog logs a warning at most once per throttleInterval. Any goroutine may call warn, which
+// does not wait for others.
 type throttledLog struct {
 	log     *slog.Logger
 	message string
-	start   time.Time    // what next counts from, on the monotonic clock
-	next    atomic.Int64 // nanoseconds since began
+	start   time.Time    // the origin of next, on the monotonic clock
+	next    atomic.Int64 // when the next line may be logged, in nanoseconds since start
 	omitted atomic.Int64 // lines since the last one
 }
 
@@ -26,7 +26,7 @@ func newThrottledLog(log *slog.Logger, message string) *throttledLog {
 	return &throttledLog{log: log, message: message, start: time.Now()}
 }
 
-// warn logs the message with args, or counts it as omitted.
+// warn logs the message with args, or counts the line as omitted. Of concurrent calls one logs.
 func (e *throttledLog) warn(args ...any) {
 	now, next := int64(time.Since(e.start)), e.next.Load()
 	if now < next || !e.next.CompareAndSwap(next, now+int64(throttleInterval)) {
@@ -36,8 +36,8 @@ func (e *throttledLog) warn(args ...any) {
 	e.log.Warn(e.message, append(args, "omitted_lines", e.omitted.Swap(0))...)
 }
 
-// An exhaustion counts and logs what failed because this process was out of descriptors, ports or
-// memory for a connection.
+// An exhaustion counts and logs connections that failed because this process, or its machine, was out
+// of descriptors, ports or memory. No replica is blamed for those.
 type exhaustion struct {
 	count prometheus.Counter
 	*throttledLog
@@ -55,7 +55,7 @@ func newExhaustion(r prometheus.Registerer, log *slog.Logger) *exhaustion {
 	return e
 }
 
-// report notes one failure. It may be called by any goroutine.
+// report records one failure. Any goroutine may call it.
 func (e *exhaustion) report(err error) {
 	e.count.Inc()
 	e.warn("error", err)

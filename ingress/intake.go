@@ -30,7 +30,8 @@ func (x *proxyRequest) read() error {
 	if err := x.resolve(t, p, h); err != nil || p.previous.absent() {
 		return err
 	}
-	return x.pin(text(p.previous.of(b.Bytes())))
+	x.payload.PinnedTo, err = x.lookups.pin(x.c.Request, text(p.previous.of(b.Bytes())), x.model)
+	return err
 }
 
 // blockSize is the size of the blocks in which the prompt is hashed while it is read; 0 if it need not be. The model is
@@ -48,7 +49,7 @@ func (x *proxyRequest) resolve(t *table, p payload, h *promptHasher) error {
 	if err != nil {
 		return err
 	}
-	if !keyOf(x.c).allows(x.model) {
+	if !keyOf(x.c).allows(x.model.config.ID) {
 		return &keyError{errModelNotAllowed, "This API key may not use the model " + strconv.Quote(x.model.config.ID) + "; GET /v1/models lists those that it may."}
 	}
 	x.visit.model, x.visit.metrics = x.model.config.ID, x.model.metrics

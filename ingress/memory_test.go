@@ -59,7 +59,7 @@ func TestTheBudgetForBodiesFollowsTheMemoryLimit(t *testing.T) {
 	if log := f.log.take(); !strings.Contains(log, "max_body_bytes") {
 		t.Errorf("logged:\n%s", log)
 	}
-	wantError(t, f.post("/v1/completions", `{"model":"m","prompt":"`+strings.Repeat("x", 17<<20)+`"}`), 503, "too_many_bytes_held", "")
+	wantError(t, f.post("/v1/completions", `{"model":"m","prompt":"`+strings.Repeat("x", 17<<20)+`"}`), 503, "request_memory_exhausted", "")
 	if r := f.post("/v1/completions", `{"model":"m","prompt":"`+strings.Repeat("x", 3<<20)+`"}`); r.body != "ok" {
 		t.Errorf("got %d %s", r.StatusCode, r.body)
 	}

@@ -14,11 +14,6 @@ import (
 
 const requestIDHeader = "X-Request-Id"
 
-const (
-	codeGone      = "client_gone" // stands for a client that left
-	internalError = "internal_error"
-)
-
 // requestState is what handlers leave behind of a request for the middleware outside them. It is the context's writer, where it is
 // found without a map of keys for each request. It is used again for another request after observe has returned.
 type requestState struct {

@@ -18,49 +18,53 @@ import (
 )
 
 const (
-	// lookupTimeout bounds the look-up of the replica that holds a response, its wait for its turn
-	// included.
+	// lookupTimeout bounds a lookup, including the wait until it may run.
 	lookupTimeout = 5 * time.Second
-	// maxLookups is how many look-ups ask at once, and maxAsked how many replicas each of them asks
-	// at once.
+	// maxConcurrentLookups bounds the lookups that run at once, maxLookupCalls the concurrent calls
+	// of each of them.
 	maxConcurrentLookups = 8
 	maxLookupCalls       = 32
-	// maxMisses is how many look-ups that found no holder are remembered: absentFor where every
-	// replica said that it has no such response, and unsureFor where some replica did not say.
+	// maxMisses bounds the lookups without a result that are remembered: for absentTTL if every
+	// replica said that it has no such response, for uncertainTTL if some did not respond.
 	maxMisses    = 4096
 	absentTTL    = 5 * time.Second
 	uncertainTTL = time.Second
-	// maxDrained is how much of a response body is read so that its connection can be used again.
+	// maxDrainBytes is how much of a response body is read so that its connection can be reused.
 	maxDrainBytes = 16 << 10
 )
 
-// lookups finds the replicas that hold stored responses by asking all of them, which a client can
-// bring about with any ID that it makes up. So their number at a time is bounded in the whole
-// process, there is one of an ID at a time, and what was found, or not, is remembered.
+// ownerLookups finds the replicas that hold stored responses by asking all of them. Any client can
+// cause a lookup, with an ID that it makes up. The number of concurrent lookups is therefore bounded
+// for the whole process, an ID is looked up once at a time, and results, misses included, are
+// remembered.
+//
+// Any goroutine may call findOwner and pin, which block for lookupTimeout at most.
 type ownerLookups struct {
-	running chan struct{} // an element for each look-up that asks
+	owners  *responseOwners
+	running chan struct{} // a semaphore: an element for each lookup that runs
 	results *prometheus.CounterVec
 
-	mu         sync.Mutex
-	inProgress map[string]chan struct{} // by ID; closed when the look-up has ended
+	mu         sync.Mutex               // guards what follows
+	inProgress map[string]chan struct{} // by ID; closed when the lookup has ended
 	misses     map[string]ownerMiss
-	missOrder  []string // of known, a ring: the oldest is overwritten
+	missOrder  []string // the keys of misses; a ring, in which next is the oldest once it is full
 	next       int
 }
 
-// A miss is a look-up that found no holder.
+// An ownerMiss is a lookup that found no owner.
 type ownerMiss struct {
-	models []string // that were asked, by ID
+	models []string // the IDs of the models whose replicas were asked
 	until  time.Time
 	err    error // nil if no replica holds the response
 }
 
-func newOwnerLookups(r prometheus.Registerer) *ownerLookups {
+func newOwnerLookups(owners *responseOwners, r prometheus.Registerer) *ownerLookups {
 	l := &ownerLookups{
+		owners:  owners,
 		running: make(chan struct{}, maxConcurrentLookups),
 		results: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "berth_response_lookups_total",
-			Help: "Searches among all replicas for the holder of a stored response, by result; remembered is one that was spared as its result was known.",
+			Help: "Lookups of the replica that holds a stored response, by result; remembered is one that was not needed because its result was known.",
 		}, []string{"result"}),
 		inProgress: make(map[string]chan struct{}),
 		misses:     make(map[string]ownerMiss),
@@ -69,8 +73,51 @@ func newOwnerLookups(r prometheus.Registerer) *ownerLookups {
 	return l
 }
 
-// begin waits for the turn to look id up; end must be called then. It returns a nil end if another
-// look-up of id has just ended, and an error if ctx ends first.
+// findOwner returns the replica of these models that holds a response, and its model. It uses what is
+// remembered, else it asks all replicas in the name of the client request r. The replica is nil if
+// none holds the response. The error is errOwnerUnknown if that is not certain, and wraps
+// streaming.ErrClientGone if the client has disconnected.
+func (l *ownerLookups) findOwner(r *http.Request, id string, models []*model) (*model, *llmserver.Replica, error) {
+	ctx, stop := context.WithTimeout(r.Context(), lookupTimeout)
+	defer stop()
+	for {
+		if m, owner := l.owners.ownerAmong(id, models); owner != nil {
+			return m, owner, nil
+		}
+		if miss, ok := l.recentMiss(id, models); ok {
+			l.results.WithLabelValues("remembered").Inc()
+			return nil, nil, miss.err
+		}
+		end, err := l.start(ctx, id)
+		switch {
+		case r.Context().Err() != nil:
+			if end != nil {
+				end()
+			}
+			return nil, nil, fmt.Errorf("%w: %w", streaming.ErrClientGone, context.Cause(ctx))
+		case err != nil:
+			return nil, nil, errOwnerUnknown
+		case end != nil:
+			defer end()
+			return l.searchOwner(ctx, r, id, models)
+		}
+		// Another lookup of the ID has ended: its result is remembered now.
+	}
+}
+
+// pin returns the replica of a model that must serve a request that continues a stored response. It
+// is nil if any replica may serve it: the model has only one, or none holds the response, which the
+// engine then reports in its own words.
+func (l *ownerLookups) pin(r *http.Request, id string, m *model) (*llmserver.Replica, error) {
+	if !isResponseID(id) || len(m.replicas) == 1 {
+		return nil, nil
+	}
+	_, owner, err := l.findOwner(r, id, []*model{m})
+	return owner, err
+}
+
+// start blocks until a lookup of id may run; end must be called when it has ended. end is nil if
+// another lookup of id ended meanwhile, and the error is the cause of ctx if ctx ended first.
 func (l *ownerLookups) start(ctx context.Context, id string) (end func(), err error) {
 	l.mu.Lock()
 	if other := l.inProgress[id]; other != nil {
@@ -85,7 +132,7 @@ func (l *ownerLookups) start(ctx context.Context, id string) (end func(), err er
 	done := make(chan struct{})
 	l.inProgress[id] = done
 	l.mu.Unlock()
-	leave := func() {
+	finish := func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		delete(l.inProgress, id)
@@ -93,19 +140,19 @@ func (l *ownerLookups) start(ctx context.Context, id string) (end func(), err er
 	}
 	select {
 	case l.running <- struct{}{}:
-		return func() { <-l.running; leave() }, nil
+		return func() { <-l.running; finish() }, nil
 	case <-ctx.Done():
-		leave()
+		finish()
 		return nil, context.Cause(ctx)
 	}
 }
 
-// missed reports whether a look-up of id among these models came to nothing a short while ago.
-func (l *ownerLookups) recentMiss(id string, models []*model) (m ownerMiss, found bool) {
+// recentMiss returns a remembered miss of id that covers all of these models.
+func (l *ownerLookups) recentMiss(id string, models []*model) (m ownerMiss, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	m, found = l.misses[id]
-	if !found || time.Now().After(m.until) {
+	m, ok = l.misses[id]
+	if !ok || time.Now().After(m.until) {
 		return ownerMiss{}, false
 	}
 	for _, asked := range models {
@@ -116,7 +163,7 @@ func (l *ownerLookups) recentMiss(id string, models []*model) (m ownerMiss, foun
 	return m, true
 }
 
-// remember notes a look-up that came to nothing.
+// rememberMiss remembers a lookup of id among these models that found no owner.
 func (l *ownerLookups) rememberMiss(id string, models []*model, err error) {
 	m := ownerMiss{until: time.Now().Add(absentTTL), err: err}
 	if err != nil {
@@ -125,7 +172,7 @@ func (l *ownerLookups) rememberMiss(id string, models []*model, err error) {
 	for _, asked := range models {
 		m.models = append(m.models, asked.config.ID)
 	}
-	id = strings.Clone(id) // it is a part of a request's header
+	id = strings.Clone(id) // id may be part of a request header, which must not stay in memory
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if _, known := l.misses[id]; !known {
@@ -139,118 +186,88 @@ func (l *ownerLookups) rememberMiss(id string, models []*model, err error) {
 	l.misses[id] = m
 }
 
-// forget drops all that is remembered: the set of replicas may have changed.
+// forgetMisses forgets all misses, after a reload that may have added replicas.
 func (l *ownerLookups) forgetMisses() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	clear(l.misses)
 }
 
-// holder finds the replica of these models that holds a response, by what was learned or else by
-// asking all of them. It is nil if none does, and errResponseAstray if that is not certain.
-func (x *proxyRequest) findOwner(id string, models []*model) (of *model, holder *llmserver.Replica, err error) {
-	ctx, stop := context.WithTimeout(x.c.Request.Context(), lookupTimeout)
-	defer stop()
-	for {
-		if of, holder = x.owners.ownerAmong(id, models); holder != nil {
-			return of, holder, nil
-		}
-		if m, missed := x.lookups.recentMiss(id, models); missed {
-			x.lookups.results.WithLabelValues("remembered").Inc()
-			return nil, nil, m.err
-		}
-		end, err := x.lookups.start(ctx, id)
-		switch {
-		case x.c.Request.Context().Err() != nil:
-			if end != nil {
-				end()
-			}
-			return nil, nil, fmt.Errorf("%w: %w", streaming.ErrClientGone, context.Cause(ctx))
-		case err != nil:
-			return nil, nil, errOwnerUnknown
-		case end != nil:
-			defer end()
-			return x.searchOwner(ctx, id, models)
-		}
-	}
-}
-
-// lookUp asks every replica of these models for a response, and remembers what comes of it. The
-// caller has the turn to look id up.
-func (x *proxyRequest) searchOwner(ctx context.Context, id string, models []*model) (*model, *llmserver.Replica, error) {
-	v := x.lookupEverywhere(ctx, id, models)
-	client := x.c.Request.Context()
+// searchOwner asks all replicas and remembers the result. The caller is between start and end.
+func (l *ownerLookups) searchOwner(ctx context.Context, r *http.Request, id string, models []*model) (*model, *llmserver.Replica, error) {
+	result := lookupEverywhere(ctx, r.Header, id, models)
 	switch {
-	case v.owner != nil:
-		x.lookups.results.WithLabelValues("found").Inc()
-		x.owners.setOwner(id, v.owner)
-		return v.model, v.owner, nil
-	case client.Err() != nil:
-		return nil, nil, fmt.Errorf("%w: %w", streaming.ErrClientGone, context.Cause(client))
-	case v.err != nil:
-		x.lookups.results.WithLabelValues("uncertain").Inc()
+	case result.owner != nil:
+		l.results.WithLabelValues("found").Inc()
+		l.owners.setOwner(id, result.owner)
+		return result.model, result.owner, nil
+	case r.Context().Err() != nil:
+		return nil, nil, fmt.Errorf("%w: %w", streaming.ErrClientGone, context.Cause(r.Context()))
+	case result.err != nil:
+		l.results.WithLabelValues("uncertain").Inc()
 	default:
-		x.lookups.results.WithLabelValues("absent").Inc()
+		l.results.WithLabelValues("absent").Inc()
 	}
-	if !v.denied {
-		x.lookups.rememberMiss(id, models, v.err)
+	if !result.denied {
+		l.rememberMiss(id, models, result.err)
 	}
-	return nil, nil, v.err
+	return nil, nil, result.err
 }
 
-// votes are what the replicas said to a look-up.
+// A lookupResult collects the responses to a lookup.
 type lookupResult struct {
-	mu     sync.Mutex
+	mu     sync.Mutex // guards what follows while calls are in progress
 	model  *model
 	owner  *llmserver.Replica
-	denied bool // some replica does not accept the client's key; another client's it may
-	err    error
+	denied bool  // some replica rejected the client's key; it may accept another client's
+	err    error // errOwnerUnknown if some replica did not say whether it holds the response
 }
 
-func (v *lookupResult) add(m *model, r *llmserver.Replica, resp *http.Response, err error) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
+func (l *lookupResult) add(m *model, r *llmserver.Replica, resp *http.Response, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	switch {
 	case err != nil || resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests:
-		v.err = errOwnerUnknown
+		l.err = errOwnerUnknown
 	case resp.StatusCode/100 == 2:
-		v.model, v.owner = m, r
+		l.model, l.owner = m, r
 	case resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden:
-		v.denied = true
+		l.denied = true
 	}
 }
 
-// askAll asks every replica of these models for a response, maxAsked at once.
-func (x *proxyRequest) lookupEverywhere(ctx context.Context, id string, models []*model) *lookupResult {
-	v, turns := new(lookupResult), make(chan struct{}, maxLookupCalls)
-	var asked sync.WaitGroup
+// lookupEverywhere asks every replica of these models for a response, maxLookupCalls at once, and
+// blocks until all have responded.
+func lookupEverywhere(ctx context.Context, header http.Header, id string, models []*model) *lookupResult {
+	result, running := new(lookupResult), make(chan struct{}, maxLookupCalls)
+	var calls sync.WaitGroup
 	for _, m := range models {
 		for _, replica := range m.router.Members() {
-			turns <- struct{}{}
-			asked.Go(func() {
-				defer func() { <-turns }()
-				resp, err := replica.Call(x.lookupRequest(ctx, id))
-				v.add(m, replica, resp, err)
+			running <- struct{}{}
+			calls.Go(func() {
+				defer func() { <-running }()
+				resp, err := replica.Call(lookupRequest(ctx, header, id))
+				result.add(m, replica, resp, err)
 				if err == nil {
-					io.CopyN(io.Discard, resp.Body, maxDrainBytes) // to its end, most often: the connection is kept then
+					io.CopyN(io.Discard, resp.Body, maxDrainBytes) // mostly to its end: the connection is reused then
 					resp.Body.Close()
 				}
 			})
 		}
 	}
-	asked.Wait()
-	return v
+	calls.Wait()
+	return result
 }
 
-// question is a request for a response by the client's own means.
-func (x *proxyRequest) lookupRequest(ctx context.Context, id string) *http.Request {
+// lookupRequest returns a GET of a response with the client's header, and so with its credentials.
+func lookupRequest(ctx context.Context, header http.Header, id string) *http.Request {
 	req := &http.Request{
 		Method: http.MethodGet,
 		URL:    &url.URL{Path: "/v1/responses/" + id},
 		Header: make(http.Header),
 		Body:   http.NoBody,
 	}
-	streaming.CopyRequestHeader(req.Header, x.c.Request.Header)
+	streaming.CopyRequestHeader(req.Header, header)
 	req.Header.Del("Content-Type")
 	return req.WithContext(ctx)
 }

@@ -154,7 +154,7 @@ func TestARefusedKeyIsNotRememberedAsAbsence(t *testing.T) {
 
 func TestMissesAreRememberedForAShortWhileAndBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newOwnerLookups(prometheus.NewRegistry())
+		l := newOwnerLookups(new(responseOwners), prometheus.NewRegistry())
 		m, n := &model{config: config.Model{ID: "m"}}, &model{config: config.Model{ID: "n"}}
 		missed := func(id string, models ...*model) bool {
 			_, found := l.recentMiss(id, models)

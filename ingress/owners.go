@@ -11,11 +11,12 @@ import (
 	"berth/llmserver"
 )
 
-// holders remembers which replica holds which stored response, for the last maxHolders of them.
+// responseOwners remembers which replica holds which stored response, for the last maxOwners
+// responses. The zero value is ready to use. Any goroutine may call its methods, which do not block.
 type responseOwners struct {
-	mu       sync.Mutex
+	mu       sync.Mutex // guards what follows
 	replicas map[string]*llmserver.Replica
-	ids      []string // a ring: the oldest is overwritten
+	ids      []string // the keys of replicas; a ring, in which next is the oldest once it is full
 	next     int
 }
 
@@ -24,83 +25,86 @@ const (
 	maxResponseID = 128
 )
 
-// find is the replica that was last seen to hold a response; nil if none was.
-func (h *responseOwners) owner(id string) *llmserver.Replica {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.replicas[id]
+// owner returns the replica that last held a response, or nil. The replica may have left since.
+func (o *responseOwners) owner(id string) *llmserver.Replica {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.replicas[id]
 }
 
-// among returns the replica of these models that was last seen to hold a response, and its model; nil
-// if none was.
-func (h *responseOwners) ownerAmong(id string, models []*model) (*model, *llmserver.Replica) {
-	if known := h.owner(id); known != nil {
+// ownerAmong returns the replica of these models that last held a response, and its model, or nil.
+func (o *responseOwners) ownerAmong(id string, models []*model) (*model, *llmserver.Replica) {
+	if owner := o.owner(id); owner != nil {
 		for _, m := range models {
-			if slices.Contains(m.router.Members(), known) {
-				return m, known
+			if slices.Contains(m.router.Members(), owner) {
+				return m, owner
 			}
 		}
 	}
 	return nil, nil
 }
 
-func (h *responseOwners) setOwner(id string, r *llmserver.Replica) {
-	id = strings.Clone(id) // it may be a piece of a request's head, all of which would stay with it
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.replicas == nil {
-		h.replicas = make(map[string]*llmserver.Replica)
+// setOwner records that r holds a response. It keeps a copy of id, since id may be part of a request
+// header that would otherwise stay in memory as a whole.
+func (o *responseOwners) setOwner(id string, r *llmserver.Replica) {
+	id = strings.Clone(id)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.replicas == nil {
+		o.replicas = make(map[string]*llmserver.Replica)
 	}
-	if _, known := h.replicas[id]; !known {
-		if len(h.ids) < maxOwners {
-			h.ids = append(h.ids, "")
+	if _, known := o.replicas[id]; !known {
+		if len(o.ids) < maxOwners {
+			o.ids = append(o.ids, "")
 		}
-		delete(h.replicas, h.ids[h.next])
-		h.ids[h.next] = id
-		h.next = (h.next + 1) % maxOwners
+		delete(o.replicas, o.ids[o.next])
+		o.ids[o.next] = id
+		o.next = (o.next + 1) % maxOwners
 	}
-	h.replicas[id] = r
+	o.replicas[id] = r
 }
 
-// listen has the id of a response noted that passes on its way to a client. Not a byte of it is held back.
-func (h *responseOwners) sniffID(resp *http.Response, r *llmserver.Replica) {
+// sniffID records r as the owner of a successful response, once the client reads the ID in its body.
+// No byte of the body is held back.
+func (o *responseOwners) sniffID(resp *http.Response, r *llmserver.Replica) {
 	if resp.StatusCode/100 == 2 {
-		resp.Body = &idSniffer{ReadCloser: resp.Body, found: func(id string) { h.setOwner(id, r) }}
+		resp.Body = &idSniffer{ReadCloser: resp.Body, found: func(id string) { o.setOwner(id, r) }}
 	}
 }
 
-// idListener looks for the id of a response in the first bytes of a body that is read through it: whole JSON, or an event stream
-// whose first event holds the response.
+// An idSniffer passes a response body through and looks for the response's ID in its first bytes. The
+// body is JSON, or an event stream whose first event holds the response.
 type idSniffer struct {
 	io.ReadCloser
-	found func(id string) // nil once there is nothing to look for
-	head  []byte
+	found func(id string) // nil when the search has ended
+	start []byte          // of the body
 }
 
-// maxIDHead is how far from the start of an answer its id is looked for.
+// maxSniffedBytes is how much of a body an idSniffer searches.
 const maxSniffedBytes = 4 << 10
 
-func (l *idSniffer) Read(p []byte) (int, error) {
-	n, err := l.ReadCloser.Read(p)
-	if l.found != nil {
-		l.sniff(p[:n])
+func (s *idSniffer) Read(p []byte) (int, error) {
+	n, err := s.ReadCloser.Read(p)
+	if s.found != nil {
+		s.sniff(p[:n])
 	}
 	return n, err
 }
 
-func (l *idSniffer) sniff(p []byte) {
-	l.head = append(l.head, p[:min(len(p), maxSniffedBytes-len(l.head))]...)
-	id := findResponseID(l.head)
+func (s *idSniffer) sniff(p []byte) {
+	s.start = append(s.start, p[:min(len(p), maxSniffedBytes-len(s.start))]...)
+	id := findResponseID(s.start)
 	if id != "" {
-		l.found(id)
+		s.found(id)
 	}
-	if id != "" || len(l.head) == maxSniffedBytes {
-		l.found, l.head = nil, nil
+	if id != "" || len(s.start) == maxSniffedBytes {
+		s.found, s.start = nil, nil
 	}
 }
 
-// responseID finds the first member "id" in JSON text that names a response: those of its items begin otherwise. Inside a
-// string a quote is always escaped, so that the name with both its quotes and a colon behind them can only be a name.
+// findResponseID returns the first "id" member in JSON text that is the ID of a response; IDs of its
+// items have other prefixes. Inside a string every quote is escaped, so "id" in quotes with a colon
+// behind it is always a member name.
 func findResponseID(text []byte) string {
 	for {
 		_, rest, ok := bytes.Cut(text, []byte(`"id"`))
@@ -117,10 +121,17 @@ func findResponseID(text []byte) string {
 	}
 }
 
-// saneResponseID tells an id that is the same in JSON, in a path and in a log.
+// storedResponseID returns the ID in the path of a stored response, and whether path is such a path.
+func storedResponseID(path string) (id string, ok bool) {
+	rest, ok := strings.CutPrefix(strings.TrimPrefix(path, "/v1"), "/responses/")
+	id, _, _ = strings.Cut(rest, "/")
+	return id, ok && isResponseID(id)
+}
+
+// isResponseID reports whether id is written alike in JSON, in a path and in a log.
 func isResponseID(id string) bool {
 	for _, c := range []byte(id) {
-		if (c|0x20 < 'a' || c|0x20 > 'z') && !isDigit(c) && c != '_' && c != '-' && c != '.' {
+		if (c|0x20 < 'a' || c|0x20 > 'z') && (c < '0' || c > '9') && c != '_' && c != '-' && c != '.' {
 			return false
 		}
 	}

@@ -82,7 +82,7 @@ func (x *proxyRequest) serve() error {
 			x.model.metrics.wait.Observe(x.payload.Waited.Seconds())
 		}
 	}()
-	ctx, stop := x.withTotalTimeout(x.c.Request.Context())
+	ctx, stop := withTotalTimeout(x.c.Request.Context(), x.began, x.model.config.TotalTimeout, x.allowed)
 	defer stop()
 	var failed error // what all attempts so far came to
 	for n, again := 1, true; again; n++ {

@@ -2,14 +2,9 @@ package ingress
 
 import (
 	"cmp"
-	"fmt"
 	"log/slog"
-	"net"
-	"net/url"
-	"os"
 	"reflect"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,44 +16,49 @@ import (
 	"berth/routers"
 )
 
-// registry turns configuration into routers, and finds the router of a model.
-// A request reads one pointer; only apply writes it.
+// A registry turns configurations into routers and finds the router of a model.
+//
+// Requests load table once and work on that immutable value, so they never wait for a reload. All
+// writes to table happen under applyMu, which is held for a whole reload: reloads are rare and must
+// not interleave.
 type registry struct {
 	pool      llmserver.Pool
-	simulated simulatedEngines
+	simulated simulatedEngines // under applyMu
 	metrics   *metrics
 	log       *slog.Logger
 
-	decisions *decisions // nil: nobody can ask for them
+	decisions *decisions // nil without an admin listener, where they are read
 
 	table    atomic.Pointer[table]
 	applyMu  sync.Mutex
-	closed   bool          // under applying
+	closed   bool          // under applyMu
 	closing  chan struct{} // closed by close
 	restarts restartBackoff
+	reloads  sync.WaitGroup // of onRestart
 }
 
-// table is everything that one configuration says; it is immutable.
+// A table is the effect of one configuration. It is immutable.
 type table struct {
 	config *config.Config
 	models []*model          // in the order of the configuration
-	names  map[string]*model // by id and by alias
+	names  map[string]*model // by ID and by alias
 	keys   apiKeys
 
-	blockBytes int // in a block of the first model whose policy goes by blocks of the prompt; 0 if none does
+	blockBytes int // block size of the first model whose policy uses prompt blocks; 0: none does
 }
 
-// model is what serves one configured model. One that a new configuration
-// leaves as it was stays the same.
+// A model serves one configured model. Only its router and its metrics change. A reload keeps the *model
+// if its configuration is unchanged, and the router, with its queue, if the model's ID remains.
 type model struct {
 	config   config.Model
 	created  int64 // Unix time, for clients that list models
 	router   *routers.Router
 	metrics  *modelMetrics
 	replicas []*llmserver.Replica
-	warnText sync.Once // a request came without routing text
+	warnText sync.Once // guards the warning of a request without routing text
 }
 
+// newRegistry returns a registry without models.
 func newRegistry(m *metrics, log *slog.Logger) *registry {
 	r := &registry{metrics: m, log: log, closing: make(chan struct{})}
 	r.pool.Dial = dialBackend
@@ -68,7 +68,7 @@ func newRegistry(m *metrics, log *slog.Logger) *registry {
 		},
 		CapacityDiffers: func(replica string, configured, reported int) {
 			if configured == config.DefaultMaxOngoing {
-				return // nobody asked for it
+				return // the default, most likely not chosen by the operator
 			}
 			log.Warn("the replica's own capacity holds, not the configured one", "replica", replica, "configured", configured, "reported", reported)
 		},
@@ -78,7 +78,7 @@ func newRegistry(m *metrics, log *slog.Logger) *registry {
 	return r
 }
 
-// dial makes the backend of a replica: over its agent if that counts its slots.
+// dialBackend returns the backend of a replica: through its agent if the agent counts the slots.
 func dialBackend(e llmserver.Endpoint) (llmserver.Backend, error) {
 	if e.CountsSlots {
 		return agent.Dial(e)
@@ -86,19 +86,19 @@ func dialBackend(e llmserver.Endpoint) (llmserver.Backend, error) {
 	return http1.Dial(e)
 }
 
-// find is the model that clients call by name; nil if there is none.
+// findModel returns the model with this ID or alias, or nil.
 func (t *table) findModel(name string) *model { return t.names[name] }
 
-// policy is the class of a model's policy.
+// policyClass returns the policy class of a model; "" if the model was removed meanwhile.
 func (t *table) policyClass(model string) string {
 	if m := t.names[model]; m != nil {
 		return m.config.Router.Class
 	}
-	return "" // removed by now
+	return ""
 }
 
-// adapted is the model that a name is for which is nobody's, and the adapter of it that the name asks for:
-// "base:adapter". As both parts may have colons, the longest known name in front of one is the base.
+// resolveAdapter splits a name "base:adapter" that is no model's own. Both parts may contain colons,
+// so the longest known name before a colon is the base. base is nil if there is none.
 func (t *table) resolveAdapter(name string) (base *model, adapter string) {
 	longest := 0
 	for known, m := range t.names {
@@ -110,15 +110,27 @@ func (t *table) resolveAdapter(name string) (base *model, adapter string) {
 	return base, adapter
 }
 
-// apply takes over a configuration. Whatever can fail comes first; on an error
-// nothing has changed.
+// filterAllowed returns the models that a key may use.
+func filterAllowed(models []*model, key *apiKey) []*model {
+	if key == nil || key.models == nil {
+		return models
+	}
+	return slices.DeleteFunc(slices.Clone(models), func(m *model) bool { return !key.allows(m.config.ID) })
+}
+
+// apply replaces the configuration. It blocks while another apply or a reload after a restart runs.
+// If it returns an error, nothing has changed. After close it does nothing.
 func (r *registry) apply(c *config.Config) error {
 	r.applyMu.Lock()
 	defer r.applyMu.Unlock()
 	return r.applyLocked(c)
 }
 
-// take is apply for one who holds applying.
+// applyLocked is apply for callers that hold applyMu.
+//
+// Everything that can fail comes first. After pool.Set has succeeded nothing fails any more, and the
+// order matters: replicas exist before routers use them, the new table is in use before models that
+// it lacks are closed, and replicas retire only when no table names them.
 func (r *registry) applyLocked(c *config.Config) error {
 	if r.closed {
 		return nil
@@ -163,83 +175,13 @@ func (r *registry) applyLocked(c *config.Config) error {
 	return nil
 }
 
-// plan is what a model needs, made ready as far as that can fail.
-type modelPlan struct {
-	config    config.Model
-	build     routers.Builder
-	endpoints []llmserver.Endpoint
-}
-
-// plan prepares every model.
-func (r *registry) planModels(c *config.Config) ([]modelPlan, error) {
-	var plans []modelPlan
-	for _, m := range c.Models {
-		p := modelPlan{config: m}
-		var err error
-		if p.build, err = routers.Lookup(m.Router.Class, m.Router.Kwargs); err == nil {
-			p.endpoints, err = r.endpointsFor(m)
-		}
-		if err != nil {
-			r.simulated.rollback()
-			return nil, fmt.Errorf("model %s: %w", m.ID, err)
-		}
-		plans = append(plans, p)
-	}
-	return plans, nil
-}
-
-// endpoints lists a model's replicas, and starts those that are simulated.
-func (r *registry) endpointsFor(m config.Model) ([]llmserver.Endpoint, error) {
-	replicas := m.Replicas
-	if m.Simulated != nil {
-		var err error
-		if replicas, err = r.simulated.prepare(m); err != nil {
-			return nil, err
-		}
-	}
-	secret := os.Getenv(m.SlotSecretEnv)
-	if m.SlotSecretEnv != "" && secret == "" {
-		return nil, fmt.Errorf("the environment variable %s, which should hold the secret of its agents, is not set", m.SlotSecretEnv)
-	}
-	endpoints := make([]llmserver.Endpoint, len(replicas))
-	for i, replica := range replicas {
-		endpoints[i] = llmserver.Endpoint{
-			Model:          m.ID,
-			ID:             replica.ID,
-			Label:          replicaLabel(i, replica),
-			URL:            replica.URL,
-			Limit:          replica.MaxOngoingRequests,
-			ConnectTimeout: m.ConnectTimeout,
-			SendTimeout:    m.SendTimeout,
-			ProbeEvery:     m.HealthCheckPeriod,
-			ProbeTimeout:   m.HealthCheckTimeout,
-			CountsSlots:    m.SlotAuthority == config.ReplicaCounts,
-			SlotSecret:     secret,
-		}
-		if replica.APIKeyEnv != "" {
-			if endpoints[i].APIKey = os.Getenv(replica.APIKeyEnv); endpoints[i].APIKey == "" {
-				return nil, fmt.Errorf("replica %s: the environment variable %s, which should hold its key, is not set", replica.ID, replica.APIKeyEnv)
-			}
-		}
-	}
-	return endpoints, nil
-}
-
-// label is what clients read where a replica's ID, as it was given none, is its address; empty else.
-func replicaLabel(i int, r config.Replica) string {
-	u, err := url.Parse(r.URL)
-	if host, _, bad := net.SplitHostPort(r.ID); err != nil || bad != nil || host != u.Hostname() {
-		return ""
-	}
-	return strconv.Itoa(i + 1)
-}
-
-// enact makes the model of a plan, or keeps the one there is if nothing changed. It cannot fail.
+// buildModel returns the model of a plan: the old *model if nothing changed, else a new one, with the
+// old router if the model's ID existed. It cannot fail.
 func (r *registry) buildModel(old *table, p modelPlan, replicas []*llmserver.Replica) *model {
 	limits := routers.Limits{MaxQueued: p.config.MaxQueuedRequests, QueueTimeout: p.config.QueueTimeout}
 	before := old.findModel(p.config.ID)
 	if before != nil && before.config.ID != p.config.ID {
-		before = nil // it was an alias
+		before = nil // the name was an alias of another model
 	}
 	m := &model{config: p.config, replicas: slices.Clone(replicas)}
 	switch {
@@ -256,19 +198,50 @@ func (r *registry) buildModel(old *table, p modelPlan, replicas []*llmserver.Rep
 		return m
 	}
 	m.observeReplicas()
-	m.router.Refresh() // what changed before that was told to nobody
+	m.router.Refresh() // for changes between routers.New and observeReplicas
 	return m
 }
 
-// observe has the router hear when its replicas change.
+// observeReplicas refreshes the router whenever a replica of the model changes.
 func (m *model) observeReplicas() {
 	for _, replica := range m.replicas {
 		replica.OnChange(m.router.Refresh)
 	}
 }
 
-// replicas are all that have or may have requests on them, also those that
-// are leaving; each once, also while a configuration is being taken over.
+// onRestart replaces a replica whose process has restarted: the slots of the old process do not
+// exist in the new one. It does not block; the pool calls it from any goroutine.
+func (r *registry) onRestart(e llmserver.Endpoint) {
+	delay := r.restarts.nextDelay(e.URL)
+	if delay == 0 {
+		r.log.Info("the replica has restarted", "replica", e.ID)
+	} else {
+		r.log.Warn("another process answers for the replica again; if it did not restart, two processes share its address, and its slots cannot be counted",
+			"replica", e.ID, "taken_over_in", delay)
+	}
+	r.reloads.Go(func() { r.reloadAfter(delay) })
+}
+
+// reloadAfter waits for delay and applies the current configuration again, so that the pool dials
+// the processes that run now. It returns early if the registry closes.
+func (r *registry) reloadAfter(delay time.Duration) {
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-r.closing:
+		return
+	}
+	r.applyMu.Lock() // before the table is read: the configuration must not be an older one
+	defer r.applyMu.Unlock()
+	if err := r.applyLocked(r.table.Load().config); err != nil {
+		r.log.Error("a restarted replica could not be taken over", "error", err)
+	}
+}
+
+// allReplicas returns each replica that has or may have requests once, replicas that are leaving
+// included. Any goroutine may call it. The result may lack a replica that a concurrent reload
+// retires or takes back.
 func (r *registry) allReplicas() []*llmserver.Replica {
 	all := r.pool.Leaving()
 	seen := make(map[*llmserver.Replica]bool, len(all))
@@ -286,7 +259,7 @@ func (r *registry) allReplicas() []*llmserver.Replica {
 	return all
 }
 
-// ready tells whether some replica of some model can serve.
+// ready reports whether some replica of some model can serve.
 func (r *registry) ready() bool {
 	for _, m := range r.table.Load().models {
 		if slices.ContainsFunc(m.replicas, (*llmserver.Replica).Available) {
@@ -296,7 +269,8 @@ func (r *registry) ready() bool {
 	return false
 }
 
-// close lets go of everything. No request may be under way any more.
+// close closes all routers and replicas and blocks until pending reloads have ended. No request may
+// be in progress. A second call is harmless.
 func (r *registry) close() {
 	r.applyMu.Lock()
 	if !r.closed {
@@ -308,6 +282,6 @@ func (r *registry) close() {
 		m.router.Close()
 	}
 	r.pool.Close()
-	r.restarts.Wait()
+	r.reloads.Wait()
 	r.simulated.close()
 }

@@ -2,14 +2,12 @@ package ingress
 
 import (
 	"net/http"
-	"strconv"
-	"strings"
 
 	"github.com/gin-gonic/gin"
 )
 
-// routes are the paths of the public listener. Those of the OpenAI API are
-// there with and without /v1, as clients are given either as their base URL.
+// routes returns the handler of the public listener. Paths of the OpenAI API exist with and without
+// /v1, since clients are configured with either as their base URL.
 func (s *Server) routes() *gin.Engine {
 	gin.SetMode(gin.ReleaseMode)
 	e := gin.New()
@@ -19,8 +17,8 @@ func (s *Server) routes() *gin.Engine {
 	if s.tracing != nil {
 		e.Use(s.tracing.request)
 	}
-	// Those that have nothing to do afterwards leave it to gin to go on: they are off the stack then, which a stream
-	// holds for as long as it lasts.
+	// A middleware without work after the handler returns instead of calling Next, so that its frame
+	// is not on the stack that a stream holds for its whole duration.
 	e.Use(s.recover, s.identify, boundHeader, s.cors, s.authorize)
 	e.NoRoute(s.notFound)
 	e.NoMethod(s.notFound)
@@ -47,7 +45,8 @@ func (s *Server) routes() *gin.Engine {
 	return e
 }
 
-// readiness answers 200 while a request could be served here.
+// serveReadiness responds 200 while the server can serve requests: it is not draining, and some
+// replica is available.
 func (s *Server) serveReadiness(c *gin.Context) {
 	switch {
 	case s.draining.Load():
@@ -58,60 +57,3 @@ func (s *Server) serveReadiness(c *gin.Context) {
 		c.String(http.StatusOK, "ready\n")
 	}
 }
-
-// modelObject is OpenAI's description of a model.
-type modelObject struct {
-	ID      string `json:"id"`
-	Object  string `json:"object"`
-	Created int64  `json:"created"`
-	OwnedBy string `json:"owned_by"`
-}
-
-func newModelObject(name string, m *model) modelObject {
-	return modelObject{ID: name, Object: "model", Created: m.created, OwnedBy: "berth"}
-}
-
-// listModels lists ids and aliases in the order of the configuration, of those models that the client may use.
-func (s *Server) listModels(c *gin.Context) {
-	list := struct {
-		Object string        `json:"object"`
-		Data   []modelObject `json:"data"`
-	}{Object: "list", Data: []modelObject{}}
-	for _, m := range keyOf(c).filterAllowed(s.registry.table.Load().models) {
-		list.Data = append(list.Data, newModelObject(m.config.ID, m))
-		for _, alias := range m.config.Aliases {
-			list.Data = append(list.Data, newModelObject(alias, m))
-		}
-	}
-	c.JSON(http.StatusOK, list)
-}
-
-func (s *Server) getModel(c *gin.Context) {
-	name := strings.TrimPrefix(c.Param("id"), "/")
-	t := s.registry.table.Load()
-	m := t.findModel(name)
-	if m == nil {
-		m, _ = t.resolveAdapter(name) // which adapters there are is the engine's to know
-	}
-	if m == nil || !keyOf(c).allows(m) {
-		writeError(c, unknownModel(name))
-		return
-	}
-	c.JSON(http.StatusOK, newModelObject(name, m))
-}
-
-// unknownModel is errUnknownModel with the name that was asked for, cut to a length fit for a message.
-func unknownModel(name string) error {
-	if len(name) > 200 {
-		name = name[:200] + "…"
-	}
-	return &modelError{name}
-}
-
-type modelError struct{ name string }
-
-func (e *modelError) Error() string {
-	return "The model " + strconv.Quote(e.name) + " does not exist; GET /v1/models lists those that do."
-}
-
-func (e *modelError) Is(target error) bool { return target == errUnknownModel }

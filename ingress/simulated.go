@@ -10,25 +10,27 @@ import (
 	"berth/llmserver/simulated"
 )
 
-// fleet holds the simulated engines, each an HTTP server on a loopback port of this process, so
-// that requests to them take the whole way that they take to real ones.
+// simulatedEngines are the simulated engines of a configuration. Each is an HTTP server on a loopback
+// port of this process, so that requests take the same path as to real engines.
 //
-// For a configuration every model is prepared, and then all is committed or
-// abandoned. An engine stays for as long as its model asks for engines of its kind.
+// For a reload, prepare is called for every model, and then commit or rollback once for all. An
+// engine keeps running while its model asks for an engine with the same settings. Calls must not
+// overlap: the registry makes them under applyMu.
 type simulatedEngines struct {
 	engines  []*simulatedEngine
 	prepared []*simulatedEngine
 	stopping sync.WaitGroup
 }
 
-// engine is a simulated engine and what it was started for.
+// A simulatedEngine is an engine and the settings that it was started with.
 type simulatedEngine struct {
 	*simulated.Server
 	setup simulated.Config
 	model string
 }
 
-// prepare finds or starts the engines of a model, and describes them as replicas.
+// prepare finds or starts the engines of a model and returns them as replicas. If it fails, rollback
+// must be called.
 func (f *simulatedEngines) prepare(m config.Model) ([]config.Replica, error) {
 	replicas := make([]config.Replica, m.Simulated.Replicas)
 	for i := range replicas {
@@ -50,7 +52,7 @@ func (f *simulatedEngines) prepare(m config.Model) ([]config.Replica, error) {
 	return replicas, nil
 }
 
-// engine is the one that runs with this setup, or a new one.
+// findOrStart returns the running engine with these settings, or starts one.
 func (f *simulatedEngines) findOrStart(model string, setup simulated.Config) (*simulatedEngine, error) {
 	for _, e := range f.engines {
 		if e.model == model && e.setup == setup {
@@ -64,14 +66,14 @@ func (f *simulatedEngines) findOrStart(model string, setup simulated.Config) (*s
 	return &simulatedEngine{server, setup, model}, nil
 }
 
-// commit keeps the engines that were prepared. The others stop when their
-// requests are done.
+// commit keeps the prepared engines. The others stop when their requests have ended; commit does not
+// wait for that.
 func (f *simulatedEngines) commit() {
 	f.stopAllBut(f.prepared, f.engines)
 	f.engines, f.prepared = f.prepared, nil
 }
 
-// abandon keeps the engines as they were before.
+// rollback stops the engines that were started since the last commit.
 func (f *simulatedEngines) rollback() {
 	f.stopAllBut(f.engines, f.prepared)
 	f.prepared = nil
@@ -85,7 +87,8 @@ func (f *simulatedEngines) stopAllBut(kept, engines []*simulatedEngine) {
 	}
 }
 
-// close stops all engines at once, requests or not.
+// close stops all engines at once, aborts their requests, and blocks until those that were stopping
+// have stopped.
 func (f *simulatedEngines) close() {
 	for _, e := range f.engines {
 		e.Close()

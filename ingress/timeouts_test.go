@@ -80,11 +80,11 @@ var overTimes = map[string]overTime{
 	},
 	"a gap between events": {
 		limits: func(m *config.Model, bound time.Duration) { m.FirstByteTimeout, m.GapTimeout = time.Hour, bound },
-		answer: writes("data: 1\n\n"), body: streamed("m"), code: "upstream_gap_timeout", written: "data: 1\n\n",
+		answer: writes("data: 1\n\n"), body: streamed("m"), code: "upstream_idle_timeout", written: "data: 1\n\n",
 	},
 	"a gap within an event": {
 		limits: func(m *config.Model, bound time.Duration) { m.GapTimeout = bound },
-		answer: writes("data: 1\n\ndata: "), body: streamed("m"), code: "upstream_gap_timeout", written: "data: 1\n\n",
+		answer: writes("data: 1\n\ndata: "), body: streamed("m"), code: "upstream_idle_timeout", written: "data: 1\n\n",
 	},
 	"in all, before an answer": {
 		limits: func(m *config.Model, bound time.Duration) { m.TotalTimeout = bound },
@@ -200,7 +200,7 @@ func TestTimeOfARequestBeginsWithItsHeader(t *testing.T) {
 	} {
 		x := &proxyRequest{began: time.Now().Add(-time.Second), allowed: row.allowed, model: &model{}}
 		x.model.config.TotalTimeout = row.total
-		ctx, stop := x.withTotalTimeout(t.Context())
+		ctx, stop := withTotalTimeout(t.Context(), x.began, x.model.config.TotalTimeout, x.allowed)
 		defer stop()
 		if end, bounded := ctx.Deadline(); bounded != (row.want > 0) || bounded && !end.Equal(x.began.Add(row.want)) {
 			t.Errorf("%s: it ends %v after its header; want %v", name, end.Sub(x.began), row.want)
@@ -319,10 +319,10 @@ func TestSilenceIsMeasuredFromTheLastByte(t *testing.T) {
 	}{
 		{600 * s, 300 * s, []time.Duration{599 * s, 299 * s, 299 * s}, "", 0},
 		{600 * s, 300 * s, []time.Duration{700 * s}, "upstream_first_byte_timeout", 600 * s},
-		{600 * s, 300 * s, []time.Duration{s, 376 * s}, "upstream_gap_timeout", 376 * s},
-		{600 * s, 4 * s, []time.Duration{500 * s, 3900 * time.Millisecond, 6 * s}, "upstream_gap_timeout", 509 * s},
-		{2 * s, 600 * s, []time.Duration{s, 599 * s, 751 * s}, "upstream_gap_timeout", 1351 * s},
-		{0, 8 * s, []time.Duration{3600 * s, 7 * s, 11 * s}, "upstream_gap_timeout", 3617 * s},
+		{600 * s, 300 * s, []time.Duration{s, 376 * s}, "upstream_idle_timeout", 376 * s},
+		{600 * s, 4 * s, []time.Duration{500 * s, 3900 * time.Millisecond, 6 * s}, "upstream_idle_timeout", 509 * s},
+		{2 * s, 600 * s, []time.Duration{s, 599 * s, 751 * s}, "upstream_idle_timeout", 1351 * s},
+		{0, 8 * s, []time.Duration{3600 * s, 7 * s, 11 * s}, "upstream_idle_timeout", 3617 * s},
 		{8 * s, 0, []time.Duration{7 * s, 3600 * s}, "", 0},
 		{8 * s, 0, []time.Duration{11 * s}, "upstream_first_byte_timeout", 10 * s},
 	} {

@@ -314,7 +314,7 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, errBudget):
 		mark(refusedFull) // another agent may have room
 		h.Set("Retry-After", "1")
-		writeError(w, http.StatusServiceUnavailable, "server_error", "too_many_bytes_held", "The agent holds too many request bytes at the moment.")
+		writeError(w, http.StatusServiceUnavailable, "server_error", "request_memory_exhausted", "The agent holds too many request bytes at the moment.")
 	case errors.Is(err, llmserver.ErrExhausted):
 		mark(refusedFull) // another agent may have descriptors left, and the engine is not to blame
 		h.Set("Retry-After", "1")
