@@ -10,7 +10,7 @@ import (
 	"berth/config"
 )
 
-func TestAnAdapterGoesToItsBaseModelUnderItsOwnName(t *testing.T) {
+func TestAdapterReachesBaseModel(t *testing.T) {
 	url, requests := recording(t)
 	base, longer := modelOn("qwen3", url), modelOn("qwen3:4b", upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		io.WriteString(w, "longer "+r.Header.Get("X-Model"))
@@ -46,7 +46,7 @@ func TestAnAdapterGoesToItsBaseModelUnderItsOwnName(t *testing.T) {
 	}
 }
 
-func TestAnUnknownAdapterGetsTheAnswerOfTheEngine(t *testing.T) {
+func TestAdapterUnknownPassesEngineResponse(t *testing.T) {
 	const answer = `{"object":"error","message":"The model ` + "`x`" + ` does not exist.","type":"NotFoundError","code":404}`
 	f := serve(t, modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -64,7 +64,7 @@ func TestAnUnknownAdapterGetsTheAnswerOfTheEngine(t *testing.T) {
 	}
 }
 
-func TestAnAdapterIsAModelToAskFor(t *testing.T) {
+func TestAdapterIsListedAsModel(t *testing.T) {
 	f := serve(t, modelOn("org/m", refusing(1)))
 	for path, id := range map[string]string{"/v1/models/org/m:sql": "org/m:sql", "/models/org%2Fm:a%2Fb": "org/m:a/b"} {
 		r := f.get(path)
@@ -79,7 +79,7 @@ func TestAnAdapterIsAModelToAskFor(t *testing.T) {
 }
 
 // A conversation with an adapter stays on its replica, and is another one than that with the base model.
-func TestAdaptersHaveConversationsOfTheirOwn(t *testing.T) {
+func TestAdapterSeparatesSessions(t *testing.T) {
 	for _, class := range []string{"ConsistentHashRouter", "PrefixCacheAffinityRouter"} {
 		t.Run(class, func(t *testing.T) {
 			var urls []string

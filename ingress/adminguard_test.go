@@ -27,7 +27,7 @@ func (f *front) adminRaw(line string, header ...string) reply {
 	return r
 }
 
-func TestTheAdminListenerTakesNothingFromWebPages(t *testing.T) {
+func TestAdminRejectsCrossSiteRequests(t *testing.T) {
 	url, requests := recording(t)
 	f := serve(t, modelOn("m", url))
 	for _, row := range []struct {
@@ -71,7 +71,7 @@ func TestTheAdminListenerTakesNothingFromWebPages(t *testing.T) {
 	}
 }
 
-func TestTheNameOfTheAdminListenerIsKnown(t *testing.T) {
+func TestAdminRejectsUnknownHost(t *testing.T) {
 	c := configured(modelOn("m", refusing(1)))
 	f := serveConfig(t, c)
 	named := *c
@@ -85,7 +85,7 @@ func TestTheNameOfTheAdminListenerIsKnown(t *testing.T) {
 	wantError(t, f.adminRaw("GET /internal/slots", "Host: other.example.com"), 403, "unknown_host", "")
 }
 
-func TestTheAdminKeyIsAskedFor(t *testing.T) {
+func TestAdminRequiresKey(t *testing.T) {
 	url, requests := recording(t)
 	c := configured(modelOn("m", url))
 	c.Admin.KeyEnv = "BERTH_TEST_ADMIN_KEY"

@@ -7,6 +7,10 @@ import (
 	"github.com/gin-gonic/gin"
 )
 
+// probes are the paths of health checks and scrapes. They need no API key, and are not in the access
+// log.
+var probes = map[string]bool{"/livez": true, "/readyz": true, "/health": true, "/metrics": true}
+
 // authorize admits requests that carry a valid API key, if keys are configured. It holds one of the
 // key's concurrent requests until the handlers behind it return, and removes the key from the
 // request, so that engines never see it.

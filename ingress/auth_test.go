@@ -29,7 +29,7 @@ func (f *front) chatBy(key, model string) reply {
 	return f.post("/v1/chat/completions", chat(model), "Authorization", "Bearer "+key)
 }
 
-func TestOnlyWhoHasAKeyIsServed(t *testing.T) {
+func TestAuthRequiresKey(t *testing.T) {
 	f := serveConfig(t, withKeys(configured(modelOn("m", upstream(t, ok))), 0, map[string][]string{"sk-1": nil, "sk-2": nil}))
 	for _, header := range [][]string{
 		{"Authorization", "Bearer sk-1"}, {"Authorization", "bearer  sk-2 "}, {"X-Api-Key", "sk-1"},
@@ -68,7 +68,7 @@ func TestOnlyWhoHasAKeyIsServed(t *testing.T) {
 	}
 }
 
-func TestWhoHasNoKeyIsToldBeforeTheBodyIsRead(t *testing.T) {
+func TestAuthRejectsBeforeReadingBody(t *testing.T) {
 	g := gated(t)
 	f := serveConfig(t, withKeys(configured(modelOn("m", g.url)), 1, map[string][]string{"sk-1": nil}))
 	busy := f.background(func() reply { return f.chatBy("sk-1", "m") })
@@ -88,7 +88,7 @@ func TestWhoHasNoKeyIsToldBeforeTheBodyIsRead(t *testing.T) {
 	receive(t, busy)
 }
 
-func TestAKeyIsForItsModels(t *testing.T) {
+func TestAuthRestrictsKeyToModels(t *testing.T) {
 	a, b, adapted := modelOn("a", upstream(t, ok)), modelOn("b", upstream(t, ok)), modelOn("c", upstream(t, ok))
 	a.Aliases = []string{"first"}
 	f := serveConfig(t, withKeys(configured(a, b, adapted), 0, map[string][]string{"all": nil, "some": {"first", "c"}}))
@@ -124,7 +124,7 @@ func TestAKeyIsForItsModels(t *testing.T) {
 	}
 }
 
-func TestAKeyHasAsManyRequestsAtOnceAsItMay(t *testing.T) {
+func TestAuthLimitsConcurrentRequestsOfKey(t *testing.T) {
 	g := gated(t)
 	c := withKeys(configured(modelOn("m", g.url, g.url+"/b")), 2, map[string][]string{"sk-1": nil})
 	f := serveConfig(t, c)
@@ -137,7 +137,7 @@ func TestAKeyHasAsManyRequestsAtOnceAsItMay(t *testing.T) {
 	receive(t, g.arrived)
 	full := func() {
 		r := f.chatBy("sk-1", "m")
-		if wantError(t, r, 429, "key_limit_reached", ""); !strings.Contains(r.body, " 2 requests") {
+		if wantError(t, r, 429, "key_limit_reached", ""); !strings.Contains(r.body, " 2 concurrent requests") {
 			t.Errorf("it says %s", r.body)
 		}
 		if r := f.do(t.Context(), f.h1, "GET", "/v1/models", nil, "X-Api-Key", "sk-1"); r.StatusCode != 200 {
@@ -168,7 +168,7 @@ func TestAKeyHasAsManyRequestsAtOnceAsItMay(t *testing.T) {
 	})
 }
 
-func TestKeysComeFromTheEnvironmentToo(t *testing.T) {
+func TestAuthReadsKeysFromEnvironment(t *testing.T) {
 	t.Setenv("BERTH_TEST_KEYS", "sk-1, team:sk-2")
 	c := withKeys(configured(modelOn("m", upstream(t, ok))), 0, map[string][]string{"sk-3": nil})
 	c.Auth.KeysEnv = "BERTH_TEST_KEYS"
@@ -200,7 +200,7 @@ func TestKeysComeFromTheEnvironmentToo(t *testing.T) {
 	}
 }
 
-func TestAClientsKeyGoesToReplicasOnlyIfNobodyElseHasOne(t *testing.T) {
+func TestAuthForwardsClientKeyOnlyWithoutOtherKeys(t *testing.T) {
 	plain, requests := recording(t)
 	t.Setenv("BERTH_TEST_KEY", "theirs")
 	keyed := modelOn("keyed", plain)
@@ -224,7 +224,7 @@ func TestAClientsKeyGoesToReplicasOnlyIfNobodyElseHasOne(t *testing.T) {
 	want("with auth", "keyed", "Bearer theirs", "")
 }
 
-func TestAKeyReachesStoredResponsesOfItsModelsOnly(t *testing.T) {
+func TestAuthRestrictsStoredResponsesToModelsOfKey(t *testing.T) {
 	a, b := &store{name: "a", held: map[string]bool{"resp_a": true}}, &store{name: "b", held: map[string]bool{"resp_b": true}}
 	f := serveConfig(t, withKeys(configured(modelOn("a", upstream(t, a.ServeHTTP)), modelOn("b", upstream(t, b.ServeHTTP))), 0,
 		map[string][]string{"all": nil, "some": {"a"}}))

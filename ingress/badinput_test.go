@@ -145,7 +145,7 @@ var badHeads = []badInput{
 	{"a form without a model", "POST /v1/audio/translations", "--B\r\n\r\nx\r\n--B--", []string{"Content-Type", formHeader}, 400, "model_required", "model", namesNone},
 }
 
-func TestBadInputIsAnsweredWithStatusCodeAndMessage(t *testing.T) {
+func TestErrorTextsOfBadInput(t *testing.T) {
 	f := serve(t, modelOn("m", refusing(1)), modelOn("n", refusing(2)))
 	for _, row := range append(badBodies, badHeads...) {
 		method, path, ok := strings.Cut(row.call, " ")
@@ -169,7 +169,7 @@ func TestBadInputIsAnsweredWithStatusCodeAndMessage(t *testing.T) {
 }
 
 // What is no HTTP is refused by net/http, in its words, before there is a request.
-func TestWhatIsNoHTTPIsRefused(t *testing.T) {
+func TestErrorNotHTTP(t *testing.T) {
 	f := serve(t, modelOn("m", refusing(1)))
 	const post, host = "POST /v1/completions HTTP/1.1\r\n", "Host: berth\r\n"
 	for name, row := range map[string]struct {
@@ -203,7 +203,7 @@ func TestWhatIsNoHTTPIsRefused(t *testing.T) {
 	}
 }
 
-func TestTheTableOfBadInputIsLong(t *testing.T) {
+func TestErrorBadInputTableIsLong(t *testing.T) {
 	if n := len(badBodies) + len(badHeads); n < 60 {
 		t.Errorf("it has %d rows", n)
 	}

@@ -37,7 +37,7 @@ func answering(t *testing.T, status int, body string) (string, *atomic.Int32) {
 
 const queueFull = `{"object":"error","message":"The request queue is full.","code":503}`
 
-func TestAnEngineThatSaysItIsBusyIsPassedBy(t *testing.T) {
+func TestBusyEngineIsRetriedElsewhere(t *testing.T) {
 	busy, asked := answering(t, 503, queueFull)
 	f := serve(t, modelOn("m", busy, upstream(t, ok)))
 	for range 4 {
@@ -50,7 +50,7 @@ func TestAnEngineThatSaysItIsBusyIsPassedBy(t *testing.T) {
 	}
 }
 
-func TestWhenEveryEngineIsBusyTheLastAnswerPassesUntouched(t *testing.T) {
+func TestBusyEverywherePassesLastResponse(t *testing.T) {
 	a, askedA := answering(t, 503, queueFull)
 	b, askedB := answering(t, 503, queueFull)
 	f := serve(t, modelOn("m", a, b))
@@ -63,7 +63,7 @@ func TestWhenEveryEngineIsBusyTheLastAnswerPassesUntouched(t *testing.T) {
 	}
 }
 
-func TestRefusalThatPassesIsInTheAccessLog(t *testing.T) {
+func TestBusyResponseIsInAccessLog(t *testing.T) {
 	busy, _ := answering(t, 503, queueFull)
 	f, path := logging(t, modelOn("m", busy))
 	f.chat("m")
@@ -71,7 +71,7 @@ func TestRefusalThatPassesIsInTheAccessLog(t *testing.T) {
 }
 
 // A request that found no slot in time is told when the queue will have drained, by the rate measured.
-func TestRetryAfterGoesByTheQueue(t *testing.T) {
+func TestBusyRetryAfterFollowsQueue(t *testing.T) {
 	for _, failure := range []error{routers.ErrQueueFull, routers.ErrQueueTimeout, errQueueDeadline} {
 		synctest.Test(t, func(t *testing.T) {
 			r := registryFor(t, new(record), configured(narrow(modelOn("m", refusing(1)))))
@@ -99,7 +99,7 @@ func TestRetryAfterGoesByTheQueue(t *testing.T) {
 	}
 }
 
-func TestARefusalPassesWhenNoFurtherAttemptIsAllowed(t *testing.T) {
+func TestBusyResponsePassesOnLastAttempt(t *testing.T) {
 	a, askedA := answering(t, 429, `{"error":"Model is overloaded","error_type":"overloaded"}`)
 	b, askedB := answering(t, 429, `{"error":"Model is overloaded","error_type":"overloaded"}`)
 	m := modelOn("m", a, b)
@@ -113,7 +113,7 @@ func TestARefusalPassesWhenNoFurtherAttemptIsAllowed(t *testing.T) {
 	}
 }
 
-func TestAnyOther503IsNoRefusal(t *testing.T) {
+func TestBusyOther503Passes(t *testing.T) {
 	for _, body := range []string{
 		`{"error":{"message":"EngineCore encountered an issue."}}`,
 		"",
@@ -131,7 +131,7 @@ func TestAnyOther503IsNoRefusal(t *testing.T) {
 	}
 }
 
-func TestARefusalThatBreaksOffIsAnUpstreamError(t *testing.T) {
+func TestBusyResponseThatBreaksIsUpstreamError(t *testing.T) {
 	f := serve(t, modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
 		w.Header().Set("Content-Length", "100")
@@ -144,7 +144,7 @@ func TestARefusalThatBreaksOffIsAnUpstreamError(t *testing.T) {
 }
 
 // Only a response that breaks before its first byte, and not by berth's own timeout, is its replica's to answer for.
-func TestBreakBeforeTheFirstByteIsTheReplicasFailure(t *testing.T) {
+func TestBusyBreakBeforeFirstByteBlamesReplica(t *testing.T) {
 	broken := fmt.Errorf("%w: EOF", streaming.ErrUpstreamBroken)
 	for name, test := range map[string]struct {
 		started bool
@@ -163,7 +163,7 @@ func TestBreakBeforeTheFirstByteIsTheReplicasFailure(t *testing.T) {
 	}
 }
 
-func TestClientsThatWereTurnedAwayDoNotComeBackTogether(t *testing.T) {
+func TestBusyRetryAfterHasJitter(t *testing.T) {
 	if d := spread(0); d != 0 {
 		t.Errorf("no advice became %v", d)
 	}
@@ -186,7 +186,7 @@ func TestClientsThatWereTurnedAwayDoNotComeBackTogether(t *testing.T) {
 	}
 }
 
-func TestGrantedReservationsAreCounted(t *testing.T) {
+func TestBusyCountsGrantedReservations(t *testing.T) {
 	f := serve(t, modelOn("m", upstream(t, ok)))
 	for range 3 {
 		f.chat("m")

@@ -26,7 +26,7 @@ func (f *front) state(id string) (states string) {
 	return states
 }
 
-func TestAReplicaIsEjectedForItsOwnFailuresOnly(t *testing.T) {
+func TestCircuitEjectsReplicaForOwnFailuresOnly(t *testing.T) {
 	answer := func(status int, body string) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
 			io.Copy(io.Discard, r.Body)
@@ -83,7 +83,7 @@ func TestAReplicaIsEjectedForItsOwnFailuresOnly(t *testing.T) {
 	}
 }
 
-func TestClientsThatLeaveEjectNobody(t *testing.T) {
+func TestCircuitIgnoresClientDisconnects(t *testing.T) {
 	g := gated(t)
 	f := serve(t, modelOn("m", g.url, g.url+"/other"))
 	for n := range 10 {
@@ -107,7 +107,7 @@ func TestClientsThatLeaveEjectNobody(t *testing.T) {
 }
 
 // Where each of them fails, all are still asked: half are ejected, the others spared.
-func TestRequestsAreStillTriedWhereEveryReplicaFails(t *testing.T) {
+func TestCircuitTriesRequestsWhenAllFail(t *testing.T) {
 	var calls [2]atomic.Int32
 	fails := func(n int) string {
 		return upstream(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -127,7 +127,7 @@ func TestRequestsAreStillTriedWhereEveryReplicaFails(t *testing.T) {
 	}
 }
 
-func TestEveryEndOfASelectionHasOneCause(t *testing.T) {
+func TestCircuitReleaseCauseOfEachOutcome(t *testing.T) {
 	sent := func(err error) routers.Outcome { return routers.Outcome{Dispatched: true, Err: err} }
 	for want, outcomes := range map[string][]routers.Outcome{
 		"walked_away": {{}, {Err: llmserver.ErrGone}},
@@ -144,7 +144,7 @@ func TestEveryEndOfASelectionHasOneCause(t *testing.T) {
 	}
 }
 
-func TestWhatTheLineSeeksAtAgentsIsCounted(t *testing.T) {
+func TestCircuitCountsAgentWaits(t *testing.T) {
 	f := serve(t, modelOn("m", upstream(t, ok)))
 	hooks := f.registry.hooks("m", f.model("m").metrics)
 	hooks.AgentWaitEnded("a", true, nil) // counted when its request takes it

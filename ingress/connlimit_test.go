@@ -16,7 +16,7 @@ import (
 	"berth/llmserver"
 )
 
-func TestTheLimitOfConnectionsIsHalfOfTheDescriptorsLessAReserve(t *testing.T) {
+func TestConnLimitDerivedFromDescriptors(t *testing.T) {
 	for descriptors, want := range map[uint64]int64{0: 8, 20: 8, 64: 16, 256: 112, 1024: 448, 1 << 20: 458752, 1<<64 - 1: 1 << 39 * 7 / 8} {
 		if got := deriveConnLimit(descriptors); got != want {
 			t.Errorf("of %d descriptors: %d connections, want %d", descriptors, got, want)
@@ -30,7 +30,7 @@ func (f *front) unsent() net.Conn {
 	return conn
 }
 
-func TestAConnectionBeyondTheLimitIsToldSoAndClosed(t *testing.T) {
+func TestConnLimitRejectsExcessConnection(t *testing.T) {
 	c := configured(modelOn("m", upstream(t, ok)))
 	c.HTTP.MaxConnections = 2
 	f := serveConfig(t, c)
@@ -86,7 +86,7 @@ func TestAConnectionBeyondTheLimitIsToldSoAndClosed(t *testing.T) {
 }
 
 // Clients that say nothing hold the places of connections beyond the limit for a bounded time only.
-func TestSilentConnectionsBeyondTheLimitMakeRoom(t *testing.T) {
+func TestConnLimitClosesSilentExcessConnections(t *testing.T) {
 	c := configured(modelOn("m", upstream(t, ok)))
 	c.HTTP.MaxConnections = 1
 	f := serveConfig(t, c)
@@ -101,7 +101,7 @@ func TestSilentConnectionsBeyondTheLimitMakeRoom(t *testing.T) {
 	}
 }
 
-func TestAConnectionBeyondTheLimitIsToldSoOverTLS(t *testing.T) {
+func TestConnLimitRejectsExcessConnectionOverTLS(t *testing.T) {
 	c, cert := encrypted(t, modelOn("m", upstream(t, ok)))
 	c.HTTP.MaxConnections = 1
 	f := serveConfig(t, c)
@@ -122,7 +122,7 @@ func (exhausted) Do(*http.Request, llmserver.Token) (*http.Response, llmserver.R
 	return nil, llmserver.Report{}, llmserver.Progress{}.Failure(context.Background(), os.NewSyscallError("socket", syscall.EMFILE))
 }
 
-func TestOwnExhaustionIsToldWithoutInternalsAndBlamesNoReplica(t *testing.T) {
+func TestExhaustionBlamesNoReplica(t *testing.T) {
 	f := serve(t, modelOn("n", refusing(1)))
 	f.registry.pool.Dial = func(e llmserver.Endpoint) (llmserver.Backend, error) {
 		b, err := dialBackend(e)
@@ -157,7 +157,7 @@ func TestOwnExhaustionIsToldWithoutInternalsAndBlamesNoReplica(t *testing.T) {
 	}
 }
 
-func TestTheExhaustionLogIsLimited(t *testing.T) {
+func TestExhaustionLogIsThrottled(t *testing.T) {
 	f := new(record)
 	e := newThrottledLog(slog.New(slog.NewTextHandler(f, nil)), "out of it")
 	for range 100 {

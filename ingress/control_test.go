@@ -52,7 +52,7 @@ func (f *front) control(status int, method, path, body string) (c controlled) {
 	return c
 }
 
-func TestACallThatManagesEnginesIsNotForClients(t *testing.T) {
+func TestControlIsNotForClients(t *testing.T) {
 	url, requests := recording(t)
 	f := serve(t, modelOn("m", url))
 	for _, call := range []string{
@@ -75,7 +75,7 @@ func TestACallThatManagesEnginesIsNotForClients(t *testing.T) {
 	}
 }
 
-func TestTheAdminListenerSendsAControlCallToEveryReplica(t *testing.T) {
+func TestControlReachesEveryReplica(t *testing.T) {
 	var urls []string
 	var requests []<-chan seen
 	for range 3 {
@@ -109,7 +109,7 @@ func TestTheAdminListenerSendsAControlCallToEveryReplica(t *testing.T) {
 	}
 }
 
-func TestWhatEachReplicaSaysToAControlCallIsTold(t *testing.T) {
+func TestControlReportsResponseOfEachReplica(t *testing.T) {
 	says := func(status int, body string) string {
 		return upstream(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(status)
@@ -133,7 +133,7 @@ func TestWhatEachReplicaSaysToAControlCallIsTold(t *testing.T) {
 	}
 }
 
-func TestABadControlCallIsRefused(t *testing.T) {
+func TestControlRejectsBadCalls(t *testing.T) {
 	url, requests := recording(t)
 	f := serve(t, modelOn("m", url), modelOn("n", url+"/n"))
 	for _, row := range []struct {
@@ -158,7 +158,7 @@ func TestABadControlCallIsRefused(t *testing.T) {
 }
 
 // An agent whose slots are all taken lets a control call through all the same.
-func TestAControlCallPassesAFullAgent(t *testing.T) {
+func TestControlPassesFullAgent(t *testing.T) {
 	url, requests := recording(t)
 	engine, err := llmserver.DialHTTP(llmserver.Endpoint{URL: url})
 	if err != nil {

@@ -20,7 +20,7 @@ func (f *front) ask(path, origin string) reply {
 		"Origin", origin, "Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "authorization,x-stainless-os")
 }
 
-func TestPagesOfAllowedOriginsMayAsk(t *testing.T) {
+func TestCORSAllowsConfiguredOrigins(t *testing.T) {
 	url, requests := recording(t)
 	f := serveConfig(t, withKeys(withOrigins(configured(modelOn("m", url)), "https://a.example", "http://localhost:3000"), 0, map[string][]string{"sk-1": nil}))
 	for _, path := range []string{"/v1/chat/completions", "/v1/models", "/chat/completions", "/v1/responses/r1"} {
@@ -48,7 +48,7 @@ func TestPagesOfAllowedOriginsMayAsk(t *testing.T) {
 	}
 }
 
-func TestOtherPagesAreNotLetIn(t *testing.T) {
+func TestCORSRejectsOtherOrigins(t *testing.T) {
 	f := serveConfig(t, withOrigins(configured(modelOn("m", upstream(t, ok))), "https://a.example"))
 	for _, origin := range []string{"https://b.example", "http://a.example", "https://a.example:8443", "https://a.example.org", "null"} {
 		if r := f.ask("/v1/chat/completions", origin); r.StatusCode != 405 || r.Header.Get("Access-Control-Allow-Origin") != "" {
@@ -63,14 +63,14 @@ func TestOtherPagesAreNotLetIn(t *testing.T) {
 	}
 }
 
-func TestEveryPageMayAskIfAllMay(t *testing.T) {
+func TestCORSWildcardAllowsEveryOrigin(t *testing.T) {
 	f := serveConfig(t, withOrigins(configured(modelOn("m", upstream(t, ok))), "*"))
 	if r := f.ask("/v1/chat/completions", "null"); r.StatusCode != 204 || r.Header.Get("Access-Control-Allow-Origin") != "*" {
 		t.Errorf("got %d %v", r.StatusCode, r.Header)
 	}
 }
 
-func TestWithoutCORSNothingIsSaidOfIt(t *testing.T) {
+func TestCORSOffSetsNoHeaders(t *testing.T) {
 	url, requests := recording(t)
 	f := serve(t, modelOn("m", url))
 	if r := f.ask("/v1/chat/completions", "https://a.example"); r.StatusCode != 405 {

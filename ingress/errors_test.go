@@ -58,7 +58,7 @@ func wantError(t *testing.T, r reply, status int, code, param string) {
 	}
 }
 
-func TestEachErrorOfTheTableHasAnAnswer(t *testing.T) {
+func TestErrorTableIsComplete(t *testing.T) {
 	gin.SetMode(gin.ReleaseMode)
 	codes := make(map[string]bool)
 	for _, row := range errorTable {
@@ -81,14 +81,14 @@ func TestEachErrorOfTheTableHasAnAnswer(t *testing.T) {
 	}
 }
 
-func TestAnUnknownErrorTellsNothing(t *testing.T) {
+func TestErrorUnknownRevealsNothing(t *testing.T) {
 	a := toAPIError(fmt.Errorf("secret at 10.0.0.1"))
 	if a.status != 500 || a.code != "internal_error" || strings.Contains(a.message, "secret") {
 		t.Errorf("it is answered with %+v", a)
 	}
 }
 
-func TestAWrongMethodIsToldTheRightOnes(t *testing.T) {
+func TestErrorWrongMethodListsAllowed(t *testing.T) {
 	f := serve(t, modelOn("m", refusing(1)))
 	if allow := f.get("/v1/completions").Header.Get("Allow"); allow != "POST" {
 		t.Errorf("Allow is %q", allow)
@@ -99,7 +99,7 @@ func TestAWrongMethodIsToldTheRightOnes(t *testing.T) {
 }
 
 // What head and path decide is told to a client that sends no byte of the body.
-func TestAHeadIsEnoughForARefusal(t *testing.T) {
+func TestErrorRespondsBeforeBodyArrives(t *testing.T) {
 	c := configured(modelOn("m", refusing(1)))
 	c.HTTP.MaxBodyBytes = 100
 	f := serveConfig(t, c)
@@ -128,7 +128,7 @@ func TestAHeadIsEnoughForARefusal(t *testing.T) {
 	}
 }
 
-func TestABodyOfUnknownLengthMayBeTooLarge(t *testing.T) {
+func TestErrorBodyOfUnknownLengthTooLarge(t *testing.T) {
 	f := serve(t, modelOn("m", refusing(1)))
 	for _, client := range []*http.Client{f.h1, f.h2} {
 		body := io.MultiReader(strings.NewReader(`{"model":"`), strings.NewReader(strings.Repeat("m", 1<<20)))
@@ -136,7 +136,7 @@ func TestABodyOfUnknownLengthMayBeTooLarge(t *testing.T) {
 	}
 }
 
-func TestASilentUploaderIsTurnedAway(t *testing.T) {
+func TestErrorBodyTimeout(t *testing.T) {
 	c := configured(modelOn("m", refusing(1)))
 	c.HTTP.BodyTimeout = 20 * time.Millisecond
 	f := serveConfig(t, c)
@@ -147,13 +147,13 @@ func TestASilentUploaderIsTurnedAway(t *testing.T) {
 	}
 }
 
-func TestABodyThatBreaksOffIsToldSo(t *testing.T) {
+func TestErrorIncompleteBody(t *testing.T) {
 	f := serve(t, modelOn("m", refusing(1)))
 	_, answer := f.raw("POST /v1/completions HTTP/1.1\r\nHost: berth\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{\"mod\r\nno chunk\r\n")
 	wantError(t, readReply(t, answer, "POST"), 400, "incomplete_body", "")
 }
 
-func TestMoreBodiesThanMayBeHeldAreTurnedAway(t *testing.T) {
+func TestErrorRequestMemoryExhausted(t *testing.T) {
 	g := gated(t)
 	c := configured(modelOn("m", g.url))
 	c.HTTP.MaxBufferedBytes = 24 << 10
@@ -169,7 +169,7 @@ func TestMoreBodiesThanMayBeHeldAreTurnedAway(t *testing.T) {
 	f.eventually("the memory is free again", func() bool { return f.metric("berth_buffered_bytes") == 0 })
 }
 
-func TestABusyModelTurnsRequestsAway(t *testing.T) {
+func TestErrorQueueFull(t *testing.T) {
 	g := gated(t)
 	impatient, short := narrow(modelOn("impatient", g.url)), narrow(modelOn("short", strings.Replace(g.url, "127.0.0.1", "localhost", 1)))
 	impatient.QueueTimeout = 20 * time.Millisecond
@@ -189,7 +189,7 @@ func TestABusyModelTurnsRequestsAway(t *testing.T) {
 	}
 }
 
-func TestAnUnreachableModelIsToldWithWhatEachReplicaSaid(t *testing.T) {
+func TestErrorUnavailableModelGivesReasons(t *testing.T) {
 	few, many, strict := modelOn("few", refusing(1), refusing(2)), modelOn("many"), modelOn("strict", refusing(9))
 	for i := range 3 {
 		many.Replicas = append(many.Replicas, config.Replica{ID: fmt.Sprint("r", i), URL: refusing(3 + i), MaxOngoingRequests: 2})
@@ -210,7 +210,7 @@ func TestAnUnreachableModelIsToldWithWhatEachReplicaSaid(t *testing.T) {
 	}
 }
 
-func TestARefusalDoesNotWaitForTheBody(t *testing.T) {
+func TestErrorDoesNotWaitForBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &Server{log: slog.New(slog.DiscardHandler), metrics: newMetrics()}
 		s.registry = newRegistry(s.metrics, s.log)
@@ -232,7 +232,7 @@ func TestARefusalDoesNotWaitForTheBody(t *testing.T) {
 	})
 }
 
-func TestWhatEarlierAttemptsCameToIsNotInTheAnswerThatTheTimeIsOver(t *testing.T) {
+func TestErrorQueueDeadlineHidesEarlierAttempts(t *testing.T) {
 	failed := fmt.Errorf("replica a: %w: dial tcp 10.0.0.1:8000: connection refused", llmserver.ErrNoConnection)
 	a := toAPIError(fmt.Errorf("%w; %w", failed, errQueueDeadline))
 	if a.code != "queue_timeout" || a.message != errQueueDeadline.Error() {

@@ -26,7 +26,7 @@ var odd = map[string]string{
 	"base64":               `"encoding_format":"base64","input":[[1,2],[3]]`,
 }
 
-func TestWhateverIsValidPassesUnharmed(t *testing.T) {
+func TestFidelityRequest(t *testing.T) {
 	url, requests := recording(t)
 	m := modelOn("m", url)
 	m.ServedName, m.Aliases = "served/é", []string{"alias"}
@@ -54,7 +54,7 @@ func TestWhateverIsValidPassesUnharmed(t *testing.T) {
 }
 
 // What engines answer passes as it came, however odd: nothing is decoded on the way.
-func TestWhateverIsAnsweredPassesUnharmed(t *testing.T) {
+func TestFidelityResponse(t *testing.T) {
 	answers := make(chan string, 1)
 	f := serve(t, modelOn("m", upstream(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json; charset=utf-8; x=y")
@@ -72,7 +72,7 @@ func TestWhateverIsAnsweredPassesUnharmed(t *testing.T) {
 }
 
 // A stream that is asked for with Accept-Encoding is not compressed, and proxies on its way are asked not to hold it back.
-func TestAnEventStreamIsAsItCame(t *testing.T) {
+func TestFidelityEventStream(t *testing.T) {
 	for own, want := range map[string]string{"": "no", "yes": "yes"} {
 		f := serve(t, modelOn("m", upstream(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
@@ -93,7 +93,7 @@ func TestAnEventStreamIsAsItCame(t *testing.T) {
 	}
 }
 
-func TestTraceAndRequestHeadersPass(t *testing.T) {
+func TestFidelityTraceAndRequestHeaders(t *testing.T) {
 	url, requests := recording(t)
 	f := serve(t, modelOn("m", url))
 	const trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

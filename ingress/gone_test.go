@@ -59,7 +59,7 @@ func (f *front) wantStatus(model, status string) {
 	})
 }
 
-func TestAClientMayLeaveDuringItsUpload(t *testing.T) {
+func TestDisconnectDuringUpload(t *testing.T) {
 	for name, h2c := range map[string]bool{"HTTP/1.1": false, "h2c": true} {
 		t.Run(name, func(t *testing.T) {
 			f := serve(t, modelOn("m", refusing(1)))
@@ -81,7 +81,7 @@ func TestAClientMayLeaveDuringItsUpload(t *testing.T) {
 	}
 }
 
-func TestAClientMayLeaveWhileItWaits(t *testing.T) {
+func TestDisconnectInQueue(t *testing.T) {
 	for name, send := range leavers {
 		t.Run(name, func(t *testing.T) {
 			g := gated(t)
@@ -106,7 +106,7 @@ func TestAClientMayLeaveWhileItWaits(t *testing.T) {
 }
 
 // A replica behind TLS that never greets holds requests while they connect.
-func TestAClientMayLeaveWhileItsReplicaIsConnectedTo(t *testing.T) {
+func TestDisconnectDuringConnect(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -131,7 +131,7 @@ func TestAClientMayLeaveWhileItsReplicaIsConnectedTo(t *testing.T) {
 	}
 }
 
-func TestAClientMayLeaveBeforeTheFirstByte(t *testing.T) {
+func TestDisconnectBeforeFirstByte(t *testing.T) {
 	for name, send := range leavers {
 		t.Run(name, func(t *testing.T) {
 			g := gated(t)
@@ -146,7 +146,7 @@ func TestAClientMayLeaveBeforeTheFirstByte(t *testing.T) {
 	}
 }
 
-func TestAClientMayLeaveDuringItsAnswer(t *testing.T) {
+func TestDisconnectDuringResponse(t *testing.T) {
 	const event = "data: {}\n\n"
 	streamOver := func(f *front, client *http.Client) (leave func()) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -185,7 +185,7 @@ func TestAClientMayLeaveDuringItsAnswer(t *testing.T) {
 }
 
 // A client that has closed its sending half may still read: it must not take what it has for an answer.
-func TestAHalfClosedClientIsNotAnswered(t *testing.T) {
+func TestDisconnectHalfClosedClient(t *testing.T) {
 	g := gated(t)
 	f := serve(t, modelOn("m", g.url))
 	body := chat("m")

@@ -69,9 +69,6 @@ func (v *requestState) FlushError() error {
 	return http.NewResponseController(v.below).Flush()
 }
 
-// probes are the routes that machines ask again and again; they are not worth a line each, and need no API key.
-var probes = map[string]bool{"/livez": true, "/readyz": true, "/health": true, "/metrics": true}
-
 // observe counts the request when it is over, however that comes about.
 func (s *Server) observe(c *gin.Context) {
 	v, whole := enter(c), false

@@ -63,7 +63,7 @@ func libraries(t *testing.T, n int, wait chan struct{}) (*library, config.Model)
 	return l, narrow(modelOn("m", urls...))
 }
 
-func TestAnUnknownResponseIsLookedUpOnceForManyRequestsInARow(t *testing.T) {
+func TestOwnerLookupOnceForConsecutiveRequests(t *testing.T) {
 	for status, want := range map[int]int{404: 404, 503: 503} {
 		l, m := libraries(t, 20, nil)
 		l.status.Store(int64(status))
@@ -85,7 +85,7 @@ func TestAnUnknownResponseIsLookedUpOnceForManyRequestsInARow(t *testing.T) {
 	}
 }
 
-func TestOneUnknownResponseIsLookedUpOnceForManyAtOnce(t *testing.T) {
+func TestOwnerLookupOnceForConcurrentRequests(t *testing.T) {
 	wait := make(chan struct{})
 	l, m := libraries(t, 4, wait)
 	f := serve(t, m)
@@ -101,7 +101,7 @@ func TestOneUnknownResponseIsLookedUpOnceForManyAtOnce(t *testing.T) {
 	}
 }
 
-func TestLookupsOfManyUnknownResponsesAreBounded(t *testing.T) {
+func TestOwnerLookupConcurrencyIsBounded(t *testing.T) {
 	const replicas = 3
 	wait := make(chan struct{})
 	l, m := libraries(t, replicas, wait)
@@ -123,7 +123,7 @@ func TestLookupsOfManyUnknownResponsesAreBounded(t *testing.T) {
 	}
 }
 
-func TestOneLookupAsksABoundedNumberOfReplicasAtOnce(t *testing.T) {
+func TestOwnerLookupBoundsConcurrentCalls(t *testing.T) {
 	wait := make(chan struct{})
 	l, m := libraries(t, maxLookupCalls+8, wait)
 	f := serve(t, m)
@@ -137,7 +137,7 @@ func TestOneLookupAsksABoundedNumberOfReplicasAtOnce(t *testing.T) {
 }
 
 // A replica that does not accept one client's key says nothing about what another client's finds.
-func TestARefusedKeyIsNotRememberedAsAbsence(t *testing.T) {
+func TestOwnerLookupDoesNotRememberDeniedKey(t *testing.T) {
 	url := upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer right" {
 			w.WriteHeader(401)
@@ -152,7 +152,7 @@ func TestARefusedKeyIsNotRememberedAsAbsence(t *testing.T) {
 	}
 }
 
-func TestMissesAreRememberedForAShortWhileAndBounded(t *testing.T) {
+func TestOwnerLookupRemembersMissesBriefly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newOwnerLookups(new(responseOwners), prometheus.NewRegistry())
 		m, n := &model{config: config.Model{ID: "m"}}, &model{config: config.Model{ID: "n"}}
@@ -185,7 +185,7 @@ func TestMissesAreRememberedForAShortWhileAndBounded(t *testing.T) {
 	})
 }
 
-func TestRequestsForStoredResponsesCountAgainstTheirKey(t *testing.T) {
+func TestAuthCountsStoredResponses(t *testing.T) {
 	g := gated(t)
 	f := serveConfig(t, withKeys(configured(modelOn("m", g.url)), 1, map[string][]string{"sk-1": nil}))
 	ask := func(method string) reply {

@@ -8,7 +8,7 @@ import (
 	"unsafe"
 )
 
-func TestAnIDIsHeardHoweverTheAnswerIsCut(t *testing.T) {
+func TestOwnersSniffIDAtEverySplit(t *testing.T) {
 	text := `{"object":"response","id" : "resp_1-a.B","output":[]}`
 	for size := 1; size <= len(text); size++ {
 		var got []string
@@ -36,7 +36,7 @@ func TestAnIDIsHeardHoweverTheAnswerIsCut(t *testing.T) {
 	}
 }
 
-func TestTheHoldersOfOldResponsesAreForgotten(t *testing.T) {
+func TestOwnersForgetOldResponses(t *testing.T) {
 	f := serve(t, modelOn("m", refusing(1)))
 	r := f.registry.table.Load().models[0].replicas[0]
 	var h responseOwners
@@ -52,7 +52,7 @@ func TestTheHoldersOfOldResponsesAreForgotten(t *testing.T) {
 	}
 }
 
-func TestNothingIsKeptOfARequestButTheID(t *testing.T) {
+func TestOwnersKeepOnlyID(t *testing.T) {
 	head := "GET /v1/responses/resp_1 HTTP/1.1"
 	var h responseOwners
 	for range 2 { // a map takes the key of the second, too

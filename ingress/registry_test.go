@@ -21,7 +21,7 @@ func (f *front) model(id string) *model {
 	return m
 }
 
-func TestAnUnchangedModelIsLeftAlone(t *testing.T) {
+func TestReloadKeepsUnchangedModel(t *testing.T) {
 	url := upstream(t, ok)
 	kept, changed := modelOn("kept", refusing(1)), modelOn("changed", url)
 	kept.Router.Kwargs = map[string]any{}
@@ -40,7 +40,7 @@ func TestAnUnchangedModelIsLeftAlone(t *testing.T) {
 	}
 }
 
-func TestALoweredCapKeepsTheCounts(t *testing.T) {
+func TestReloadLoweredCapKeepsCounts(t *testing.T) {
 	g := gated(t)
 	m := modelOn("m", g.url)
 	f := serve(t, m)
@@ -71,7 +71,7 @@ func TestALoweredCapKeepsTheCounts(t *testing.T) {
 	}
 }
 
-func TestARaisedCapServesWhoWaits(t *testing.T) {
+func TestReloadRaisedCapServesWaiters(t *testing.T) {
 	g := gated(t)
 	f := serve(t, narrow(modelOn("m", g.url)))
 	first := f.background(func() reply { return f.chat("m") })
@@ -86,7 +86,7 @@ func TestARaisedCapServesWhoWaits(t *testing.T) {
 	receive(t, second)
 }
 
-func TestARemovedModelFinishesWhatRunsAndRefusesWhatWaits(t *testing.T) {
+func TestReloadRemovedModelFinishesRunningRequests(t *testing.T) {
 	g := gated(t)
 	f := serve(t, narrow(modelOn("m", g.url)), modelOn("n", refusing(1)))
 	running := f.background(func() reply { return f.chat("m") })
@@ -108,7 +108,7 @@ func TestARemovedModelFinishesWhatRunsAndRefusesWhatWaits(t *testing.T) {
 	})
 }
 
-func TestAReplicaThatReturnsWhileBusyHasItsOldRequestsYet(t *testing.T) {
+func TestReloadReturningReplicaKeepsRequests(t *testing.T) {
 	g, url := gated(t), upstream(t, ok)
 	f := serve(t, narrow(modelOn("m", g.url)))
 	replica := f.model("m").replicas[0]
@@ -134,7 +134,7 @@ func TestAReplicaThatReturnsWhileBusyHasItsOldRequestsYet(t *testing.T) {
 }
 
 // A process that is replaced often keeps its name and changes its address.
-func TestAReplicaMayTakeTheNameOfOneThatIsLeaving(t *testing.T) {
+func TestReloadReplicaTakesNameOfLeavingOne(t *testing.T) {
 	old, young := gated(t), gated(t)
 	f := serve(t, modelOn("m", old.url))
 	first := f.background(func() reply { return f.chat("m") })
@@ -155,7 +155,7 @@ func TestAReplicaMayTakeTheNameOfOneThatIsLeaving(t *testing.T) {
 	}
 }
 
-func TestAModelMayTakeOverNameAndReplicaOfAnother(t *testing.T) {
+func TestReloadModelTakesOverNameAndReplica(t *testing.T) {
 	url, requests := recording(t)
 	m := modelOn("old", url)
 	m.Aliases = []string{"new"}
@@ -179,7 +179,7 @@ func TestAModelMayTakeOverNameAndReplicaOfAnother(t *testing.T) {
 	wantError(t, f.chat("other"), 404, "model_not_found", "model")
 }
 
-func TestABadConfigurationChangesNothing(t *testing.T) {
+func TestReloadBadConfigurationChangesNothing(t *testing.T) {
 	url := upstream(t, ok)
 	f := serve(t, modelOn("m", url), simulatedModel("s", 1))
 	table, engines, log := f.registry.table.Load(), slices.Clone(f.registry.simulated.engines), ""
@@ -224,7 +224,7 @@ func TestABadConfigurationChangesNothing(t *testing.T) {
 	}
 }
 
-func TestAReloadUnderLoadLosesNothing(t *testing.T) {
+func TestReloadUnderLoadLosesNothing(t *testing.T) {
 	urls := []string{upstream(t, ok), upstream(t, ok), upstream(t, ok)}
 	base := func(urls ...string) config.Model {
 		m := narrow(modelOn("m", urls...))
@@ -270,7 +270,7 @@ func TestAReloadUnderLoadLosesNothing(t *testing.T) {
 	}
 }
 
-func TestAReplicaIsShownOnceWhileAConfigurationIsTakenOver(t *testing.T) {
+func TestRegistryListsReplicaOnceDuringReload(t *testing.T) {
 	f := serve(t, modelOn("m", refusing(1)))
 	_, retire, err := f.registry.pool.Set(nil) // the table has it yet
 	if err != nil {
@@ -282,7 +282,7 @@ func TestAReplicaIsShownOnceWhileAConfigurationIsTakenOver(t *testing.T) {
 	}
 }
 
-func TestAModelThatComesBackServesItsWaitersWithTheOldSlots(t *testing.T) {
+func TestReloadReturningModelServesWaiters(t *testing.T) {
 	for name, second := range map[string]string{"under its name": "m", "under another name": "n"} {
 		t.Run(name, func(t *testing.T) {
 			g := gated(t)
@@ -312,7 +312,7 @@ func TestAModelThatComesBackServesItsWaitersWithTheOldSlots(t *testing.T) {
 	}
 }
 
-func TestARenamedModelDoesNotPassItsEnginesCapacity(t *testing.T) {
+func TestReloadRenamedModelKeepsCapacity(t *testing.T) {
 	g := gated(t)
 	f := serve(t, narrow(modelOn("m", g.url)))
 	first := f.background(func() reply { return f.chat("m") })

@@ -21,7 +21,7 @@ func (b onClose) Close() {
 }
 
 // A replica goes out of service only when no request can find its model any more, and none waits for it.
-func TestReplicaIsRetiredAfterTheNewTableIsInUse(t *testing.T) {
+func TestReloadRetiresReplicaAfterNewTable(t *testing.T) {
 	r := newRegistry(newMetrics(), slog.New(slog.DiscardHandler))
 	var removed *model
 	retired := 0
@@ -54,7 +54,7 @@ func TestReplicaIsRetiredAfterTheNewTableIsInUse(t *testing.T) {
 
 // A model hears of its new replicas before its requests can wait for them. Else a slot that comes free in between
 // would serve nobody.
-func TestModelHearsOfNewReplicasBeforeItGoesByThem(t *testing.T) {
+func TestReloadObservesReplicasBeforeUse(t *testing.T) {
 	f := serve(t, modelOn("m", refusing(1)), modelOn("n", refusing(2)))
 	moved := f.model("n").replicas[0]
 	missed := 0
@@ -76,7 +76,7 @@ func TestModelHearsOfNewReplicasBeforeItGoesByThem(t *testing.T) {
 }
 
 // The block size of a configuration is that of its first model whose policy goes by blocks.
-func TestBlocksAreThoseOfTheFirstModelThatGoesByThem(t *testing.T) {
+func TestReloadBlockSizeOfFirstPrefixModel(t *testing.T) {
 	models := []config.Model{modelOn("m", refusing(1)), modelOn("n", refusing(2)), modelOn("o", refusing(3))}
 	for i, bytes := range []int{256, 512} {
 		models[i+1].Router = config.Router{Class: "PrefixCacheAffinityRouter", Kwargs: map[string]any{"block_bytes": bytes}}

@@ -93,7 +93,7 @@ func (f *front) respond(t *testing.T, body string) (id string) {
 	return "resp_" + id
 }
 
-func TestAStoredResponseIsFoundWhereItIsHeld(t *testing.T) {
+func TestResponsesReachOwner(t *testing.T) {
 	all, urls := stores(t, "a", "b", "c")
 	f := serve(t, modelOn("m", urls...))
 	for i := range 6 {
@@ -129,7 +129,7 @@ func TestAStoredResponseIsFoundWhereItIsHeld(t *testing.T) {
 	}
 }
 
-func TestAResponseThatNobodyWasSeenToMakeIsAskedForOnce(t *testing.T) {
+func TestResponsesUnknownOwnerLookedUpOnce(t *testing.T) {
 	all, urls := stores(t, "a", "b", "c")
 	other, url := stores(t, "other")
 	f := serve(t, modelOn("m", urls...), modelOn("n", url...))
@@ -147,7 +147,7 @@ func TestAResponseThatNobodyWasSeenToMakeIsAskedForOnce(t *testing.T) {
 	}
 }
 
-func TestAResponseThatNobodyHoldsIsNotFoundUnlessSomebodyIsAway(t *testing.T) {
+func TestResponsesNotFoundUnlessReplicaAway(t *testing.T) {
 	_, urls := stores(t, "a", "b")
 	f := serve(t, modelOn("m", urls...))
 	for _, call := range []string{"GET /v1/responses/resp_x", "DELETE /responses/resp_x", "POST /v1/responses/resp_x/cancel", "GET /v1/responses/resp_x/input_items"} {
@@ -165,7 +165,7 @@ func TestAResponseThatNobodyHoldsIsNotFoundUnlessSomebodyIsAway(t *testing.T) {
 }
 
 // A request that goes on with a response waits for the replica that holds it, though the others are free.
-func TestAConversationGoesOnWhereItsResponseIsHeld(t *testing.T) {
+func TestResponsesContinueOnOwner(t *testing.T) {
 	all, urls := stores(t, "a", "b", "c")
 	f := serve(t, narrow(modelOn("m", urls...)))
 	all[0].hold, all[0].arrive = make(chan struct{}), make(chan struct{}, 10)
@@ -207,7 +207,7 @@ func TestAConversationGoesOnWhereItsResponseIsHeld(t *testing.T) {
 	wantError(t, f.get("/v1/responses/"+first), 404, "response_not_found", "response_id")
 }
 
-func TestARequestForAStoredResponseIsALineInTheAccessLog(t *testing.T) {
+func TestResponsesAreInAccessLog(t *testing.T) {
 	all, urls := stores(t, "a", "b")
 	f, path := logging(t, modelOn("m", urls...))
 	all[1].held["resp_1"] = true
@@ -220,7 +220,7 @@ func TestARequestForAStoredResponseIsALineInTheAccessLog(t *testing.T) {
 
 // Who asks for a stored response and leaves is not waited for, neither by the replica that is asked nor by those that are asked
 // where it is.
-func TestAClientMayLeaveWhileAStoredResponseIsAskedFor(t *testing.T) {
+func TestResponsesClientDisconnect(t *testing.T) {
 	g := gated(t)
 	f := serve(t, modelOn("m", g.url))
 	f.owners.setOwner("resp_1", f.registry.table.Load().models[0].replicas[0])
@@ -246,7 +246,7 @@ func TestAClientMayLeaveWhileAStoredResponseIsAskedFor(t *testing.T) {
 	})
 }
 
-func TestACallForAStoredResponseHasASpanThatTheReplicaHears(t *testing.T) {
+func TestResponsesPropagateSpan(t *testing.T) {
 	url, requests := recording(t)
 	f, spans := traced(t, modelOn("m", url, refusing(1)))
 	f.owners.setOwner("resp_1", f.registry.table.Load().models[0].replicas[0])

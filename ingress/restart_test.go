@@ -12,7 +12,7 @@ import (
 	"berth/llmserver"
 )
 
-func TestProcessesThatTakeTurnsAtOneAddressAreTakenOverEverMoreSeldom(t *testing.T) {
+func TestRestartBackoffOfAlternatingProcesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := new(record)
 		r := newRegistry(newMetrics(), slog.New(slog.NewTextHandler(log, nil)))
@@ -63,7 +63,7 @@ func registryFor(t *testing.T, log *record, c *config.Config) *registry {
 }
 
 // A configuration that is applied while a restarted replica waits for its turn stays in force after that.
-func TestRenewalGoesByTheLatestConfiguration(t *testing.T) {
+func TestRestartReloadsLatestConfiguration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := registryFor(t, new(record), configured(modelOn("before", refusing(1))))
 		defer r.close()
@@ -83,7 +83,7 @@ func TestRenewalGoesByTheLatestConfiguration(t *testing.T) {
 	})
 }
 
-func TestRenewalThatFailsIsLogged(t *testing.T) {
+func TestRestartLogsFailedReload(t *testing.T) {
 	t.Setenv("BERTH_TEST_KEY", "key")
 	synctest.Test(t, func(t *testing.T) {
 		log, m := new(record), modelOn("m", refusing(1))
@@ -100,7 +100,7 @@ func TestRenewalThatFailsIsLogged(t *testing.T) {
 	})
 }
 
-func TestRegistryThatIsClosedTakesNothingOver(t *testing.T) {
+func TestRegistryClosedAppliesNothing(t *testing.T) {
 	r := registryFor(t, new(record), configured())
 	r.close()
 	if err := r.apply(configured(modelOn("m", refusing(1)))); err != nil || r.table.Load().findModel("m") != nil {
@@ -108,7 +108,7 @@ func TestRegistryThatIsClosedTakesNothingOver(t *testing.T) {
 	}
 }
 
-func TestClientsReadNoAddressOfAReplicaThatHasNoName(t *testing.T) {
+func TestRegistryHidesReplicaAddresses(t *testing.T) {
 	m := modelOn("m", refusing(1), refusing(2), refusing(3))
 	for _, i := range []int{0, 2} {
 		m.Replicas[i].ID = strings.TrimPrefix(m.Replicas[i].URL, "http://") // as config gives it

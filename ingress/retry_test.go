@@ -29,7 +29,7 @@ func (f *front) ongoing() (n int) {
 	return n
 }
 
-func TestAReplicaThatTakesNoConnectionIsPassedBy(t *testing.T) {
+func TestRetryWithoutConnection(t *testing.T) {
 	var f *front
 	calls := 0
 	f = serve(t, modelOn("m", refusing(1), refusing(2), upstream(t, func(w http.ResponseWriter, r *http.Request) {
@@ -56,7 +56,7 @@ func TestAReplicaThatTakesNoConnectionIsPassedBy(t *testing.T) {
 	}
 }
 
-func TestNoMoreAttemptsAreMadeThanAllowed(t *testing.T) {
+func TestRetryStopsAtMaxAttempts(t *testing.T) {
 	m := modelOn("m", refusing(1), refusing(2), refusing(3))
 	m.MaxAttempts = 2
 	f := serve(t, m)
@@ -66,7 +66,7 @@ func TestNoMoreAttemptsAreMadeThanAllowed(t *testing.T) {
 	}
 }
 
-func TestAConnectionThatBreaksBeforeAnAnswerIsMadeUpForOnce(t *testing.T) {
+func TestRetryOnceAfterBrokenConnection(t *testing.T) {
 	broken, calls := breaking(t)
 	f := serve(t, modelOn("m", broken, upstream(t, ok)))
 	for range 4 { // a round robin: some begin with the good one
@@ -79,7 +79,7 @@ func TestAConnectionThatBreaksBeforeAnAnswerIsMadeUpForOnce(t *testing.T) {
 	}
 }
 
-func TestARequestThatBreaksTwoConnectionsIsNotTriedOnAThird(t *testing.T) {
+func TestRetryNotAfterTwoBrokenConnections(t *testing.T) {
 	var f *front
 	var calls atomic.Int32
 	breaks := func(_ http.ResponseWriter, r *http.Request) {
@@ -99,7 +99,7 @@ func TestARequestThatBreaksTwoConnectionsIsNotTriedOnAThird(t *testing.T) {
 	}
 }
 
-func TestABreakWithNobodyElseToTryIsToldAsABreak(t *testing.T) {
+func TestRetryWithoutOtherReplicaReportsBreak(t *testing.T) {
 	broken, calls := breaking(t)
 	f := serve(t, modelOn("m", broken, refusing(1)))
 	wantError(t, f.chat("m"), 502, "upstream_broken", "")
@@ -109,7 +109,7 @@ func TestABreakWithNobodyElseToTryIsToldAsABreak(t *testing.T) {
 	}
 }
 
-func TestAStaleConnectionIsNoReasonToAvoidALoneReplica(t *testing.T) {
+func TestRetryStaleConnectionOnLoneReplica(t *testing.T) {
 	var calls atomic.Int32
 	f := serve(t, modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
@@ -129,7 +129,7 @@ func TestAStaleConnectionIsNoReasonToAvoidALoneReplica(t *testing.T) {
 	}
 }
 
-func TestAnAnswerIsNeverAskedForAgain(t *testing.T) {
+func TestRetryNeverAfterResponse(t *testing.T) {
 	for name, answer := range map[string]struct {
 		handler http.HandlerFunc
 		status  int
@@ -175,7 +175,7 @@ func speak(text string) http.HandlerFunc {
 	}
 }
 
-func TestABegunAnswerThatBreaksLooksBroken(t *testing.T) {
+func TestRetryBegunResponseLooksBroken(t *testing.T) {
 	const event = "data: {\"choices\":[]}\n\n"
 	for name, row := range map[string]struct{ contentType, sent, got string }{
 		"events":          {"text/event-stream", event, event + `data: {"error":{`},
@@ -220,7 +220,7 @@ func TestABegunAnswerThatBreaksLooksBroken(t *testing.T) {
 	}
 }
 
-func TestNoAttemptIsMadeForAClientThatLeft(t *testing.T) {
+func TestRetryNotForDisconnectedClient(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	left, calls := make(chan struct{}), new(atomic.Int32)
 	breaks := func(_ http.ResponseWriter, r *http.Request) {
@@ -247,7 +247,7 @@ func TestNoAttemptIsMadeForAClientThatLeft(t *testing.T) {
 }
 
 // What a failed attempt took is the replica's time, not berth's own.
-func TestOverheadIsWithoutTheTimeOfAFailedAttempt(t *testing.T) {
+func TestRetryOverheadExcludesFailedAttempt(t *testing.T) {
 	slow := func(_ http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
 		select {
@@ -266,7 +266,7 @@ func TestOverheadIsWithoutTheTimeOfAFailedAttempt(t *testing.T) {
 	}
 }
 
-func TestAReplicaThatComesBackIsFoundByItsProbe(t *testing.T) {
+func TestRetryReplicaRecoversByProbe(t *testing.T) {
 	m := modelOn("m", refusing(1))
 	m.HealthCheckPeriod, m.HealthCheckTimeout = 5*time.Millisecond, 5*time.Second
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

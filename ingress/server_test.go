@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-func TestAServerThatDrainsServesOnDuringTheDelay(t *testing.T) {
+func TestServerServesDuringDrainDelay(t *testing.T) {
 	c := configured(modelOn("m", upstream(t, ok)))
 	c.HTTP.DrainDelay = time.Hour
 	f := serveConfig(t, c)
@@ -31,7 +31,7 @@ func TestAServerThatDrainsServesOnDuringTheDelay(t *testing.T) {
 	}
 }
 
-func TestADrainFinishesWhatRunsAndWhatWaits(t *testing.T) {
+func TestServerDrainFinishesRunningAndQueuedRequests(t *testing.T) {
 	g := gated(t)
 	c := configured(narrow(modelOn("m", g.url)))
 	c.HTTP.DrainTimeout, c.HTTP.DrainDelay = time.Minute, 10*time.Millisecond
@@ -72,7 +72,7 @@ func TestADrainFinishesWhatRunsAndWhatWaits(t *testing.T) {
 	}
 }
 
-func TestTheDrainTimeoutCutsWhatIsLeft(t *testing.T) {
+func TestServerDrainTimeoutAbortsRemainingRequests(t *testing.T) {
 	left := make(chan struct{}, 10)
 	c := configured(modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
@@ -101,7 +101,7 @@ func TestTheDrainTimeoutCutsWhatIsLeft(t *testing.T) {
 	}
 }
 
-func TestCloseEndsRequestsInEveryPhase(t *testing.T) {
+func TestServerCloseEndsRequestsInEveryPhase(t *testing.T) {
 	g := gated(t)
 	f := serve(t, narrow(modelOn("m", g.url)))
 	var answers []<-chan reply
@@ -125,7 +125,7 @@ func TestCloseEndsRequestsInEveryPhase(t *testing.T) {
 	}
 }
 
-func TestAServerThatCannotBeMadeLeavesNothingBehind(t *testing.T) {
+func TestServerFailedNewLeaksNothing(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -146,7 +146,7 @@ func TestAServerThatCannotBeMadeLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-func TestAServerNeedsNoAdminListener(t *testing.T) {
+func TestServerWithoutAdminListener(t *testing.T) {
 	c := configured(modelOn("m", upstream(t, ok)))
 	c.Admin.Address = ""
 	f := serveConfig(t, c)
@@ -166,7 +166,7 @@ func (f *front) admin(path string) reply {
 	return reply{resp, string(text), err}
 }
 
-func TestOperatorsSeeEveryLiveSlot(t *testing.T) {
+func TestAdminListsEveryLiveSlot(t *testing.T) {
 	g := gated(t)
 	f := serve(t, modelOn("m", g.url), modelOn("n", refusing(1)))
 	if r := f.admin("/internal/slots"); r.body != `{"slots":[]}`+"\n" {
@@ -199,7 +199,7 @@ func TestOperatorsSeeEveryLiveSlot(t *testing.T) {
 	receive(t, answer)
 }
 
-func TestOperatorsGetMetricsAndProfiles(t *testing.T) {
+func TestAdminServesMetricsAndProfiles(t *testing.T) {
 	f := serve(t, modelOn("m", refusing(1)))
 	for path, want := range map[string]string{
 		"/metrics":                       "berth_slots",

@@ -25,7 +25,7 @@ func simulatedModel(id string, replicas int) config.Model {
 	return m
 }
 
-func TestSimulatedEnginesStayWhileTheyAreAskedFor(t *testing.T) {
+func TestSimulatedEnginesSurviveReload(t *testing.T) {
 	f := serve(t, simulatedModel("s", 2))
 	urls := func() (urls []string) {
 		for _, r := range f.model("s").replicas {
@@ -62,7 +62,7 @@ func TestSimulatedEnginesStayWhileTheyAreAskedFor(t *testing.T) {
 	}
 }
 
-func TestAStreamOfAStoppedEngineFinishes(t *testing.T) {
+func TestSimulatedEngineFinishesStreamsWhenStopped(t *testing.T) {
 	f := serve(t, simulatedModel("m", 1))
 	resp, err := f.h1.Post("http://"+f.Address()+"/v1/chat/completions", "application/json",
 		strings.NewReader(`{"model":"m","stream":true,"max_tokens":100,"messages":[{"role":"user","content":"Hi"}]}`))

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-func TestAClientThatReadsNothingIsDisconnected(t *testing.T) {
+func TestTimeoutDisconnectsClientThatReadsNothing(t *testing.T) {
 	for _, version := range []string{"1.1", "1.0"} { // our own server, and net/http's
 		t.Run(version, func(t *testing.T) {
 			left := make(chan struct{}, 1)
@@ -43,7 +43,7 @@ func TestAClientThatReadsNothingIsDisconnected(t *testing.T) {
 	}
 }
 
-func TestAReplicaThatStopsReadingARequestIsAnHonestError(t *testing.T) {
+func TestTimeoutReplicaStopsReading(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

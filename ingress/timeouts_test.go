@@ -145,7 +145,7 @@ func (test overTime) end(t *testing.T, h2c bool, bound time.Duration) (wrong str
 }
 
 // On a busy machine a short bound may pass before the request has come as far as it should; a longer one decides then.
-func TestARequestThatTakesTooLongEndsAtTheReplicaAndSaysWhy(t *testing.T) {
+func TestTimeoutEndsRequestAtReplica(t *testing.T) {
 	for name, test := range overTimes {
 		for protocol, h2c := range map[string]bool{"HTTP/1.1": false, "h2c": true} {
 			t.Run(name+" over "+protocol, func(t *testing.T) {
@@ -161,7 +161,7 @@ func TestARequestThatTakesTooLongEndsAtTheReplicaAndSaysWhy(t *testing.T) {
 	}
 }
 
-func TestSilenceIsAllowedWhereNothingBoundsIt(t *testing.T) {
+func TestTimeoutNoneWithoutBounds(t *testing.T) {
 	for name, set := range map[string]func(m *config.Model){
 		"no bound":            func(*config.Model) {},
 		"an answer in one":    func(m *config.Model) { m.FirstByteTimeout, m.GapTimeout = time.Millisecond, time.Millisecond },
@@ -183,14 +183,14 @@ func TestSilenceIsAllowedWhereNothingBoundsIt(t *testing.T) {
 }
 
 // The watchdog's timer may fire in the moment in which the attempt ends.
-func TestSilenceIsNotLookedForAfterTheAttempt(t *testing.T) {
+func TestTimeoutIdleWatchdogStopsWithAttempt(t *testing.T) {
 	_, quiet := newIdleWatchdog(t.Context(), &config.Model{FirstByteTimeout: time.Hour}, true)
 	quiet.stop()
 	quiet.check()
 }
 
 // The time of a request begins with its header; what its upload took is part of it.
-func TestTimeOfARequestBeginsWithItsHeader(t *testing.T) {
+func TestTimeoutTotalCountsFromHeader(t *testing.T) {
 	for name, row := range map[string]struct{ allowed, total, want time.Duration }{
 		"the client's bound":  {time.Minute, time.Hour, time.Minute},
 		"the model's bound":   {time.Hour, time.Minute, time.Minute},
@@ -208,7 +208,7 @@ func TestTimeOfARequestBeginsWithItsHeader(t *testing.T) {
 	}
 }
 
-func TestTheTimeInLineCountsInTheWhole(t *testing.T) {
+func TestTimeoutTotalIncludesQueue(t *testing.T) {
 	g := gated(t)
 	m := narrow(modelOn("m", g.url))
 	m.FirstByteTimeout = time.Hour
@@ -234,7 +234,7 @@ func TestTheTimeInLineCountsInTheWhole(t *testing.T) {
 
 // A request waits for twice as long as its replica may take. On a busy machine the replica may be late itself, so there are
 // several tries, with ever longer bounds; if the wait counted none would succeed.
-func TestTheTimeInLineDoesNotCountForTheFirstByte(t *testing.T) {
+func TestTimeoutFirstByteExcludesQueue(t *testing.T) {
 	var last reply
 	for bound := short; bound < 2*time.Second; bound *= 3 {
 		g := gated(t)
@@ -256,7 +256,7 @@ func TestTheTimeInLineDoesNotCountForTheFirstByte(t *testing.T) {
 	t.Errorf("got %d %s", last.StatusCode, last.body)
 }
 
-func TestABadRequestTimeoutIsRefused(t *testing.T) {
+func TestTimeoutRejectsBadHeader(t *testing.T) {
 	url, requests := recording(t)
 	f := serve(t, modelOn("m", url))
 	for _, bad := range []string{"0", "-1", "", "soon", "1e3", "1s", "inf", "NaN", "0x10", "1_0", "0.0", ".", "1 2", "+1", strings.Repeat("9", 400)} {
@@ -275,7 +275,7 @@ func TestABadRequestTimeoutIsRefused(t *testing.T) {
 	}
 }
 
-func TestAReplicaThatCannotBeConnectedToInTimeIsNamedAsTheCause(t *testing.T) {
+func TestTimeoutConnectNamesReplica(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -309,7 +309,7 @@ func (b *slowBody) Read(p []byte) (int, error) {
 
 func (b *slowBody) Close() error { return nil }
 
-func TestSilenceIsMeasuredFromTheLastByte(t *testing.T) {
+func TestTimeoutIdleCountsFromLastByte(t *testing.T) {
 	const s = time.Second
 	for _, test := range []struct {
 		firstByte, gap time.Duration
@@ -346,7 +346,7 @@ func TestSilenceIsMeasuredFromTheLastByte(t *testing.T) {
 	}
 }
 
-func TestAClientThatReadsSlowlyIsNotTheReplicasSilence(t *testing.T) {
+func TestTimeoutIgnoresSlowClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, quiet := newIdleWatchdog(t.Context(), &config.Model{FirstByteTimeout: time.Second, GapTimeout: time.Second}, true)
 		defer quiet.stop()
@@ -361,7 +361,7 @@ func TestAClientThatReadsSlowlyIsNotTheReplicasSilence(t *testing.T) {
 	})
 }
 
-func TestCommentsKeepAStreamAliveIfTheModelSaysSo(t *testing.T) {
+func TestTimeoutStreamKeepAliveComments(t *testing.T) {
 	for _, first := range []string{"", "data: 1\n\n"} {
 		next := make(chan string)
 		m := modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
@@ -387,7 +387,7 @@ func TestCommentsKeepAStreamAliveIfTheModelSaysSo(t *testing.T) {
 	}
 }
 
-func TestAStreamThatIsKeptAliveStillHasItsBounds(t *testing.T) {
+func TestTimeoutAppliesToKeptAliveStream(t *testing.T) {
 	s := silentAfter(t, writes(""))
 	m := modelOn("m", s.url)
 	m.StreamKeepAlive, m.FirstByteTimeout = 5*time.Millisecond, 2*short
@@ -404,7 +404,7 @@ func TestAStreamThatIsKeptAliveStillHasItsBounds(t *testing.T) {
 	}
 }
 
-func TestACallForAStoredResponseHasABoundToo(t *testing.T) {
+func TestTimeoutBoundsStoredResponse(t *testing.T) {
 	for name, set := range map[string]func(m *config.Model) string{
 		"by the client": func(*config.Model) string { return "0.04" },
 		"by the model":  func(m *config.Model) string { m.TotalTimeout = short; return "3600" },
@@ -434,7 +434,7 @@ func (endlessBody) Read(p []byte) (int, error) { return len(p), nil }
 func (endlessBody) Close() error               { return nil }
 
 // BenchmarkSilence is what the bounds of a stream cost: once per attempt, and with every read.
-func BenchmarkSilence(b *testing.B) {
+func BenchmarkIdleWatchdog(b *testing.B) {
 	m := &config.Model{FirstByteTimeout: 10 * time.Minute, GapTimeout: 5 * time.Minute}
 	ctx, stop := context.WithCancel(b.Context())
 	defer stop()

@@ -95,7 +95,7 @@ func bothOverTLS(t *testing.T, cert *x509.Certificate, test func(t *testing.T, c
 	}
 }
 
-func TestClientsAreServedOverTLS(t *testing.T) {
+func TestTLSServesClients(t *testing.T) {
 	c, cert := encrypted(t, modelOn("m", upstream(t, ok)))
 	f := serveConfig(t, c)
 	bothOverTLS(t, cert, func(t *testing.T, client *http.Client) {
@@ -129,7 +129,7 @@ func TestClientsAreServedOverTLS(t *testing.T) {
 	}
 }
 
-func TestANewCertificateIsForNewConnections(t *testing.T) {
+func TestTLSNewCertificateAppliesToNewConnections(t *testing.T) {
 	g := gated(t)
 	c, cert := encrypted(t, modelOn("m", g.url))
 	f := serveConfig(t, c)
@@ -169,7 +169,7 @@ func TestANewCertificateIsForNewConnections(t *testing.T) {
 	}
 }
 
-func TestACancelOverTLSReachesTheReplica(t *testing.T) {
+func TestTLSCancelReachesReplica(t *testing.T) {
 	g := gated(t)
 	c, cert := encrypted(t, modelOn("m", g.url))
 	f := serveConfig(t, c)
@@ -186,7 +186,7 @@ func TestACancelOverTLSReachesTheReplica(t *testing.T) {
 	})
 }
 
-func TestABrokenStreamOverTLSDoesNotLookComplete(t *testing.T) {
+func TestTLSBrokenStreamDoesNotLookComplete(t *testing.T) {
 	const event = "data: {}\n\n"
 	c, cert := encrypted(t, modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
@@ -205,7 +205,7 @@ func TestABrokenStreamOverTLSDoesNotLookComplete(t *testing.T) {
 }
 
 // A thousand streams of one connection wait for their answers at the same time.
-func TestAConnectionCarriesAThousandStreams(t *testing.T) {
+func TestTLSConnectionCarriesThousandStreams(t *testing.T) {
 	const streams = 1000
 	var arrived atomic.Int32
 	all := make(chan struct{})

@@ -11,7 +11,7 @@ import (
 	"berth/llmserver/http1"
 )
 
-func TestOneVariableTurnsTheHandWrittenWireOff(t *testing.T) {
+func TestWireVariableSelectsNetHTTP(t *testing.T) {
 	backends := func(f *front) (all []llmserver.Backend) {
 		dialAs := f.registry.pool.Dial
 		f.registry.pool.Dial = func(e llmserver.Endpoint) (llmserver.Backend, error) {
