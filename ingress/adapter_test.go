@@ -30,12 +30,12 @@ func TestAdapterReachesBaseModel(t *testing.T) {
 		r := f.post("/v1/completions", `{"model": "`+model+`", "prompt": [1e3]}`)
 		if got == "longer" {
 			if !strings.HasPrefix(r.body, "longer") {
-				t.Errorf("%s was answered with %d %s", model, r.StatusCode, r.body)
+				t.Errorf("%s got %d %s", model, r.StatusCode, r.body)
 			}
 			continue
 		}
 		if r.body != "ok" {
-			t.Fatalf("%s was answered with %d %s", model, r.StatusCode, r.body)
+			t.Fatalf("%s got %d %s", model, r.StatusCode, r.body)
 		}
 		if s, want := receive(t, requests), `{"model": "`+got+`", "prompt": [1e3]}`; s.body != want || s.length != int64(len(want)) {
 			t.Errorf("of %s came %s, want %s", model, s.body, want)
@@ -78,7 +78,7 @@ func TestAdapterIsListedAsModel(t *testing.T) {
 	}
 }
 
-// A conversation with an adapter stays on its replica, and is another one than that with the base model.
+// A session with an adapter stays on its replica and differs from that with the base model.
 func TestAdapterSeparatesSessions(t *testing.T) {
 	for _, class := range []string{"ConsistentHashRouter", "PrefixCacheAffinityRouter"} {
 		t.Run(class, func(t *testing.T) {
@@ -107,7 +107,7 @@ func TestAdapterSeparatesSessions(t *testing.T) {
 				}
 			}
 			if len(places) == 1 {
-				t.Error("all went to one replica, as if they shared what it has computed")
+				t.Error("all went to one replica, as if they shared a cache")
 			}
 		})
 	}

@@ -13,7 +13,7 @@ import (
 	"berth/config"
 )
 
-// withKeys has a configuration ask for keys. Each is called as it reads, and may use what models names.
+// withKeys adds API keys to a configuration. Each key is named like its value and may use the given models.
 func withKeys(c *config.Config, limit int, keys map[string][]string) *config.Config {
 	for key, models := range keys {
 		c.Auth.Keys = append(c.Auth.Keys, config.Key{
@@ -23,7 +23,7 @@ func withKeys(c *config.Config, limit int, keys map[string][]string) *config.Con
 	return c
 }
 
-// chatBy is a chat request of who has the key.
+// chatBy sends a chat request with a key.
 func (f *front) chatBy(key, model string) reply {
 	f.t.Helper()
 	return f.post("/v1/chat/completions", chat(model), "Authorization", "Bearer "+key)
@@ -51,7 +51,7 @@ func TestAuthRequiresKey(t *testing.T) {
 				t.Errorf("the header is %v", r.Header)
 			}
 			if strings.Contains(r.body, "sk-") {
-				t.Errorf("it tells %s", r.body)
+				t.Errorf("the body reveals %s", r.body)
 			}
 		}
 		for _, path := range []string{"/v1/models", "/v1/models/m", "/nothing"} {
@@ -138,23 +138,23 @@ func TestAuthLimitsConcurrentRequestsOfKey(t *testing.T) {
 	full := func() {
 		r := f.chatBy("sk-1", "m")
 		if wantError(t, r, 429, "key_limit_reached", ""); !strings.Contains(r.body, " 2 concurrent requests") {
-			t.Errorf("it says %s", r.body)
+			t.Errorf("the body is %s", r.body)
 		}
 		if r := f.do(t.Context(), f.h1, "GET", "/v1/models", nil, "X-Api-Key", "sk-1"); r.StatusCode != 200 {
-			t.Errorf("a GET counts: %d %s", r.StatusCode, r.body)
+			t.Errorf("a GET counts against the limit: %d %s", r.StatusCode, r.body)
 		}
 	}
 	full()
 	if n := f.metric(`berth_key_ongoing_requests{key="sk-1"}`); n != 2 {
-		t.Errorf("%v are shown", n)
+		t.Errorf("the metric is %v", n)
 	}
 	if err := f.Apply(withKeys(configured(c.Models...), 2, map[string][]string{"sk-1": nil, "sk-2": nil})); err != nil {
 		t.Fatal(err)
 	}
-	full() // a reload forgets nothing
+	full() // the count survives a reload
 	leave()
 	receive(t, second)
-	f.eventually("the one that left is counted out", func() bool {
+	f.eventually("the disconnected request is no longer counted", func() bool {
 		return f.registry.table.Load().keys[sha256.Sum256([]byte("sk-1"))].ongoing.Load() == 1
 	})
 	g.open <- struct{}{}
@@ -163,7 +163,7 @@ func TestAuthLimitsConcurrentRequestsOfKey(t *testing.T) {
 		t.Errorf("got %d %s", r.StatusCode, r.body)
 	}
 	receive(t, first)
-	f.eventually("none is left", func() bool {
+	f.eventually("no request is ongoing", func() bool {
 		return f.registry.table.Load().keys[sha256.Sum256([]byte("sk-1"))].ongoing.Load() == 0
 	})
 }
@@ -231,7 +231,7 @@ func TestAuthRestrictsStoredResponsesToModelsOfKey(t *testing.T) {
 	get := func(key, id string) reply {
 		return f.do(t.Context(), f.h1, "GET", "/v1/responses/"+id, nil, "X-Api-Key", key)
 	}
-	for _, id := range []string{"resp_a", "resp_b"} { // which also has the holder remembered
+	for _, id := range []string{"resp_a", "resp_b"} { // also makes berth remember the owner
 		if r := get("all", id); r.StatusCode != 200 {
 			t.Errorf("%s: %d %s", id, r.StatusCode, r.body)
 		}

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// badInput is a request that is wrong, and what is said of it. Without more it is a POST to /v1/chat/completions.
+// badInput is an invalid request and the wanted error. By default it is a POST to /v1/chat/completions.
 type badInput struct {
 	name, call, body string
 	headers          []string // names and values in turn
@@ -42,7 +42,7 @@ func noModel(quoted string) string {
 	return "The model " + quoted + " does not exist; GET /v1/models lists those that do."
 }
 
-// badBodies are wrong as JSON, or in what they say of the model.
+// badBodies are invalid as JSON or in their model.
 var badBodies = []badInput{
 	{"an empty body", "", "", nil, 400, "empty_body", "", "The request body is empty."},
 	{"white space only", "", " \r\n\t", nil, 400, "empty_body", "", "The request body is empty."},
@@ -99,7 +99,7 @@ var badBodies = []badInput{
 	{"an endless name", "", `{"model":"` + strings.Repeat("x", 1<<19) + `"}`, nil, 404, "model_not_found", "model", noModel(`"` + strings.Repeat("x", 200) + `…"`)},
 }
 
-// badHeads are wrong in their path, method or header fields.
+// badHeads are invalid in path, method or header fields.
 var badHeads = []badInput{
 	{"the root", "GET /", "", nil, 404, "unknown_url", "", noSuchPath},
 	{"an unknown path", "GET /v2/models", "", nil, 404, "unknown_url", "", noSuchPath},
@@ -158,17 +158,17 @@ func TestErrorTextsOfBadInput(t *testing.T) {
 				wantError(t, r, row.status, row.code, row.param)
 				var e errorBody
 				if err := json.Unmarshal([]byte(r.body), &e); err != nil || e.Error.Message != row.message {
-					t.Errorf("it is told %q, want %q", e.Error.Message, row.message)
+					t.Errorf("the message is %q, want %q", e.Error.Message, row.message)
 				}
 				if len(r.body) > 1000 || strings.Contains(r.body, "goroutine") {
-					t.Errorf("it is answered with %.2000s", r.body)
+					t.Errorf("the response is %.2000s", r.body)
 				}
 			})
 		}
 	}
 }
 
-// What is no HTTP is refused by net/http, in its words, before there is a request.
+// net/http itself rejects what is not HTTP, before there is a request.
 func TestErrorNotHTTP(t *testing.T) {
 	f := serve(t, modelOn("m", refusing(1)))
 	const post, host = "POST /v1/completions HTTP/1.1\r\n", "Host: berth\r\n"

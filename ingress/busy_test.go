@@ -21,7 +21,7 @@ import (
 	"berth/streaming"
 )
 
-// answering is the URL of a replica that always gives one answer; it counts them.
+// answering returns the URL of a replica that always sends the same response, and counts its responses.
 func answering(t *testing.T, status int, body string) (string, *atomic.Int32) {
 	calls := new(atomic.Int32)
 	return upstream(t, func(w http.ResponseWriter, r *http.Request) {
@@ -46,7 +46,7 @@ func TestBusyEngineIsRetriedElsewhere(t *testing.T) {
 		}
 	}
 	if n := f.metric(`berth_retries_total{model="m",reason="engine_busy"}`); n == 0 || n != float64(asked.Load()) {
-		t.Errorf("counted %v retries after %d refusals", n, asked.Load())
+		t.Errorf("counted %v retries after %d busy responses", n, asked.Load())
 	}
 }
 
@@ -70,7 +70,7 @@ func TestBusyResponseIsInAccessLog(t *testing.T) {
 	wantFields(t, f.logged(path, 1)[0], map[string]any{"status": 503.0, "attempts": 1.0, "replica": "a", "bytes_out": float64(len(queueFull))})
 }
 
-// A request that found no slot in time is told when the queue will have drained, by the rate measured.
+// The Retry-After of a full queue is the time to drain it at the measured rate.
 func TestBusyRetryAfterFollowsQueue(t *testing.T) {
 	for _, failure := range []error{routers.ErrQueueFull, routers.ErrQueueTimeout, errQueueDeadline} {
 		synctest.Test(t, func(t *testing.T) {
@@ -84,14 +84,14 @@ func TestBusyRetryAfterFollowsQueue(t *testing.T) {
 			defer holder.Release()
 			ctx, leave := context.WithCancel(t.Context())
 			go m.router.Choose(ctx, new(routers.Payload))
-			time.Sleep(5 * time.Second) // in which nothing drains
+			time.Sleep(5 * time.Second) // while nothing drains
 			recorder := httptest.NewRecorder()
 			c, _ := gin.CreateTestContext(recorder)
 			v := enter(c)
 			c.Request = httptest.NewRequest("POST", "/v1/completions", nil)
 			(&proxyRequest{c: c, visit: v, body: new(body), model: m}).fail(failure)
 			if after, err := strconv.Atoi(recorder.Header().Get("Retry-After")); err != nil || after < 48 || after > 60 {
-				t.Errorf("%v: the client may try again in %q s; want about 60", failure, recorder.Header().Get("Retry-After"))
+				t.Errorf("%v: Retry-After is %q s; want about 60", failure, recorder.Header().Get("Retry-After"))
 			}
 			leave()
 			synctest.Wait()
@@ -117,7 +117,7 @@ func TestBusyOther503Passes(t *testing.T) {
 	for _, body := range []string{
 		`{"error":{"message":"EngineCore encountered an issue."}}`,
 		"",
-		queueFull + strings.Repeat(" ", maxBusyBody), // too long to be looked at whole
+		queueFull + strings.Repeat(" ", maxBusyBody), // longer than maxBusyBody
 	} {
 		a, askedA := answering(t, 503, body)
 		b, askedB := answering(t, 503, body)
@@ -143,7 +143,7 @@ func TestBusyResponseThatBreaksIsUpstreamError(t *testing.T) {
 	wantError(t, f.chat("m"), 502, "upstream_broken", "")
 }
 
-// Only a response that breaks before its first byte, and not by berth's own timeout, is its replica's to answer for.
+// A replica is blamed only for a response that breaks before its first byte, and not by berth's own timeout.
 func TestBusyBreakBeforeFirstByteBlamesReplica(t *testing.T) {
 	broken := fmt.Errorf("%w: EOF", streaming.ErrUpstreamBroken)
 	for name, test := range map[string]struct {
@@ -158,14 +158,14 @@ func TestBusyBreakBeforeFirstByteBlamesReplica(t *testing.T) {
 	} {
 		err := attributeError(streaming.Result{Started: test.started}, test.err)
 		if errors.Is(err, llmserver.ErrBroken) != test.failure || !errors.Is(err, test.err) {
-			t.Errorf("%s: the verdict is %v", name, err)
+			t.Errorf("%s: attributed as %v", name, err)
 		}
 	}
 }
 
 func TestBusyRetryAfterHasJitter(t *testing.T) {
 	if d := spread(0); d != 0 {
-		t.Errorf("no advice became %v", d)
+		t.Errorf("0 became %v", d)
 	}
 	seen := make(map[time.Duration]bool)
 	for range 200 {

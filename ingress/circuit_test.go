@@ -15,7 +15,7 @@ import (
 	"berth/streaming"
 )
 
-// state is what the metrics say of the replica called id.
+// state returns the state of a replica according to the metrics.
 func (f *front) state(id string) (states string) {
 	f.t.Helper()
 	for _, state := range llmserver.States {
@@ -62,7 +62,7 @@ func TestCircuitEjectsReplicaForOwnFailuresOnly(t *testing.T) {
 			}
 			f.idle()
 			if got := f.state("a") + " " + f.state("b"); got != row.state+" serving" {
-				t.Errorf("they are %s", got)
+				t.Errorf("the states are %s", got)
 			}
 			want := 0.
 			if row.state == "ejected" {
@@ -97,16 +97,16 @@ func TestCircuitIgnoresClientDisconnects(t *testing.T) {
 		leave()
 		receive(t, done)
 		receive(t, g.left)
-		f.eventually("it is counted", func() bool {
+		f.eventually("the abort is counted", func() bool {
 			return f.metric(`berth_releases_total{cause="client_gone",model="m"}`) == float64(n+1)
 		})
 	}
 	if got := f.state("a") + " " + f.state("b"); got != "serving serving" {
-		t.Errorf("they are %s", got)
+		t.Errorf("the states are %s", got)
 	}
 }
 
-// Where each of them fails, all are still asked: half are ejected, the others spared.
+// If all replicas fail, requests are still tried: half of them are ejected, the others kept by the panic threshold.
 func TestCircuitTriesRequestsWhenAllFail(t *testing.T) {
 	var calls [2]atomic.Int32
 	fails := func(n int) string {
@@ -123,7 +123,7 @@ func TestCircuitTriesRequestsWhenAllFail(t *testing.T) {
 	}
 	a, b := calls[0].Load(), calls[1].Load()
 	if a+b != 30 || min(a, b) != 5 {
-		t.Errorf("they were asked %d and %d times; want one kept out after five failures, and the other never", a, b)
+		t.Errorf("they got %d and %d requests; want one ejected after five failures, and the other never", a, b)
 	}
 }
 

@@ -24,7 +24,7 @@ func TestConnLimitDerivedFromDescriptors(t *testing.T) {
 	}
 }
 
-// unsent is a connection on which nothing is sent.
+// unsent opens a connection and sends nothing.
 func (f *front) unsent() net.Conn {
 	conn, _ := f.raw("")
 	return conn
@@ -35,7 +35,7 @@ func TestConnLimitRejectsExcessConnection(t *testing.T) {
 	c.HTTP.MaxConnections = 2
 	f := serveConfig(t, c)
 	first, second := f.unsent(), f.unsent()
-	f.eventually("both are open", func() bool { return f.public.connCount() == 2 })
+	f.eventually("both connections are open", func() bool { return f.public.connCount() == 2 })
 
 	const request = "POST /v1/chat/completions HTTP/1.1\r\nHost: berth\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 	for range 3 * maxExcessConns {
@@ -67,9 +67,9 @@ func TestConnLimitRejectsExcessConnection(t *testing.T) {
 	conn.Close()
 	f.h2.CloseIdleConnections()
 	second.Close()
-	f.eventually("there is room again", func() bool { return f.public.connCount() == 1 && len(f.connLimit.excess) == 0 })
+	f.eventually("the connections are closed", func() bool { return f.public.connCount() == 1 && len(f.connLimit.excess) == 0 })
 	if r := f.chat("m"); r.body != "ok" {
-		t.Errorf("with room: %d %s %v", r.StatusCode, r.body, r.err)
+		t.Errorf("below the limit: %d %s %v", r.StatusCode, r.body, r.err)
 	}
 	if n := f.metric("berth_connections_refused_total"); n != 3*maxExcessConns+2 {
 		t.Errorf("%v connections were refused", n)
@@ -81,17 +81,17 @@ func TestConnLimitRejectsExcessConnection(t *testing.T) {
 		t.Error(err)
 	}
 	if r := readReply(t, bufio.NewReader(first), "POST"); r.body != "ok" {
-		t.Errorf("a connection from before got %d %s", r.StatusCode, r.body)
+		t.Errorf("an older connection got %d %s", r.StatusCode, r.body)
 	}
 }
 
-// Clients that say nothing hold the places of connections beyond the limit for a bounded time only.
+// Clients that send nothing occupy excess connections for a bounded time only.
 func TestConnLimitClosesSilentExcessConnections(t *testing.T) {
 	c := configured(modelOn("m", upstream(t, ok)))
 	c.HTTP.MaxConnections = 1
 	f := serveConfig(t, c)
 	f.unsent()
-	f.eventually("it is open", func() bool { return f.public.connCount() == 1 })
+	f.eventually("the connection is open", func() bool { return f.public.connCount() == 1 })
 	for range maxExcessConns {
 		f.unsent()
 	}
@@ -106,7 +106,7 @@ func TestConnLimitRejectsExcessConnectionOverTLS(t *testing.T) {
 	c.HTTP.MaxConnections = 1
 	f := serveConfig(t, c)
 	f.unsent()
-	f.eventually("it is open", func() bool { return f.public.connCount() == 1 })
+	f.eventually("the connection is open", func() bool { return f.public.connCount() == 1 })
 	for _, h2 := range []bool{false, true} {
 		client, _ := overTLS(t, cert, h2)
 		if r := f.do(t.Context(), client, "GET", "/v1/models", nil); r.StatusCode != 503 || !strings.Contains(r.body, "too_many_connections") {
@@ -115,7 +115,7 @@ func TestConnLimitRejectsExcessConnectionOverTLS(t *testing.T) {
 	}
 }
 
-// exhausted is a backend that never has a descriptor left for a request.
+// exhausted is a backend without a free descriptor.
 type exhausted struct{ llmserver.Backend }
 
 func (exhausted) Do(*http.Request, llmserver.Token) (*http.Response, llmserver.Report, error) {
@@ -133,7 +133,7 @@ func TestExhaustionBlamesNoReplica(t *testing.T) {
 		r := f.chat("m")
 		wantError(t, r, 503, "server_exhausted", "")
 		if strings.Contains(r.body, "files") || r.Header.Get("Retry-After") == "" || !r.Close {
-			t.Errorf("a client is told %s and %v", r.body, r.Header)
+			t.Errorf("a client reads %s and %v", r.body, r.Header)
 		}
 	}
 	for _, replica := range f.registry.allReplicas() {

@@ -13,7 +13,7 @@ func withOrigins(c *config.Config, origins ...string) *config.Config {
 	return c
 }
 
-// ask is what a browser asks before a page's request.
+// ask sends a preflight request.
 func (f *front) ask(path, origin string) reply {
 	f.t.Helper()
 	return f.do(f.t.Context(), f.h1, "OPTIONS", path, nil,
@@ -39,12 +39,12 @@ func TestCORSAllowsConfiguredOrigins(t *testing.T) {
 			t.Errorf("got %d %s, %v", r.StatusCode, r.body, r.Header)
 		}
 		if s := receive(t, requests); s.header.Get("Origin") != "" {
-			t.Errorf("the replica hears of %s", s.header.Get("Origin"))
+			t.Errorf("the replica received Origin %s", s.header.Get("Origin"))
 		}
 	}
 	r := f.do(t.Context(), f.h1, "POST", "/v1/chat/completions", strings.NewReader(chat("m")), "Origin", "https://a.example")
 	if wantError(t, r, 401, "invalid_api_key", ""); r.Header.Get("Access-Control-Allow-Origin") != "https://a.example" {
-		t.Errorf("a page cannot read why it is refused: %v", r.Header)
+		t.Errorf("a page cannot read the error: %v", r.Header)
 	}
 }
 
@@ -56,10 +56,10 @@ func TestCORSRejectsOtherOrigins(t *testing.T) {
 		}
 	}
 	if r := f.chat("m"); r.body != "ok" || r.Header.Get("Access-Control-Allow-Origin") != "" {
-		t.Errorf("who is no page got %d %s, %v", r.StatusCode, r.body, r.Header)
+		t.Errorf("without an origin: %d %s, %v", r.StatusCode, r.body, r.Header)
 	}
 	if r := f.do(t.Context(), f.h1, "OPTIONS", "/v1/chat/completions", nil, "Origin", "https://a.example"); r.StatusCode != 405 {
-		t.Errorf("an OPTIONS that asks for nothing: %d", r.StatusCode)
+		t.Errorf("an OPTIONS that is no preflight: %d", r.StatusCode)
 	}
 }
 
@@ -78,6 +78,6 @@ func TestCORSOffSetsNoHeaders(t *testing.T) {
 	}
 	r := f.post("/v1/chat/completions", chat("m"), "Origin", "https://a.example")
 	if s := receive(t, requests); s.header.Get("Origin") != "https://a.example" || r.Header.Get("Vary") != "" {
-		t.Errorf("the replica hears of %q, the client gets %v", s.header.Get("Origin"), r.Header)
+		t.Errorf("the replica received Origin %q, the client %v", s.header.Get("Origin"), r.Header)
 	}
 }

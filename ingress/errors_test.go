@@ -21,7 +21,7 @@ import (
 	"berth/llmserver"
 )
 
-// wantError checks that r is an error in OpenAI's form. An empty param stands for null.
+// wantError checks that r is an OpenAI error object. An empty param stands for null.
 func wantError(t *testing.T, r reply, status int, code, param string) {
 	t.Helper()
 	if r.err != nil || r.StatusCode != status {
@@ -53,7 +53,7 @@ func wantError(t *testing.T, r reply, status int, code, param string) {
 		after, err := strconv.Atoi(h.Get("Retry-After"))
 		exact, err2 := strconv.Atoi(h.Get("Retry-After-Ms"))
 		if err != nil || err2 != nil || exact < 1000 || exact > 60_000 || after != (exact+999)/1000 {
-			t.Errorf("the advice of %s when to try again is %q s, %q ms", code, h.Get("Retry-After"), h.Get("Retry-After-Ms"))
+			t.Errorf("the Retry-After of %s is %q s, %q ms", code, h.Get("Retry-After"), h.Get("Retry-After-Ms"))
 		}
 	}
 }
@@ -84,7 +84,7 @@ func TestErrorTableIsComplete(t *testing.T) {
 func TestErrorUnknownRevealsNothing(t *testing.T) {
 	a := toAPIError(fmt.Errorf("secret at 10.0.0.1"))
 	if a.status != 500 || a.code != "internal_error" || strings.Contains(a.message, "secret") {
-		t.Errorf("it is answered with %+v", a)
+		t.Errorf("got %+v", a)
 	}
 }
 
@@ -98,7 +98,7 @@ func TestErrorWrongMethodListsAllowed(t *testing.T) {
 	}
 }
 
-// What head and path decide is told to a client that sends no byte of the body.
+// Errors that header and path decide are sent before any byte of the body.
 func TestErrorRespondsBeforeBodyArrives(t *testing.T) {
 	c := configured(modelOn("m", refusing(1)))
 	c.HTTP.MaxBodyBytes = 100
@@ -122,7 +122,7 @@ func TestErrorRespondsBeforeBodyArrives(t *testing.T) {
 			_, answer := f.raw("POST " + row.path + " HTTP/1.1\r\nHost: berth\r\n" + row.headers + "\r\n")
 			wantError(t, readReply(t, answer, "POST"), row.status, row.code, "")
 			if _, err := answer.ReadByte(); err != io.EOF {
-				t.Errorf("the connection stays open, though its body is on the way: %v", err)
+				t.Errorf("the connection stays open although its body is still being sent: %v", err)
 			}
 		})
 	}
@@ -166,7 +166,7 @@ func TestErrorRequestMemoryExhausted(t *testing.T) {
 	if r := receive(t, first); r.body != "ok" {
 		t.Errorf("the first got %d %s", r.StatusCode, r.body)
 	}
-	f.eventually("the memory is free again", func() bool { return f.metric("berth_buffered_bytes") == 0 })
+	f.eventually("the memory is released", func() bool { return f.metric("berth_buffered_bytes") == 0 })
 }
 
 func TestErrorQueueFull(t *testing.T) {
@@ -197,14 +197,14 @@ func TestErrorUnavailableModelGivesReasons(t *testing.T) {
 	strict.MaxAttempts = 1
 	f := serve(t, few, many, strict)
 	for model, names := range map[string][]string{"few": {"of 2 replicas", "a: ", "b: "}, "many": {"r0: ", "r1: ", "r2: "}, "strict": {"a: "}} {
-		for range 2 { // the second finds them down
+		for range 2 { // at the second the replicas are down
 			r := f.chat(model)
 			wantError(t, r, 503, "no_replica_available", "")
 			if !strings.Contains(r.body, "refused") || slices.ContainsFunc(names, func(n string) bool { return !strings.Contains(r.body, n) }) {
-				t.Errorf("the answer leaves out one of %q: %s", names, r.body)
+				t.Errorf("the response lacks one of %q: %s", names, r.body)
 			}
 			if strings.Contains(r.body, "127.0.0") {
-				t.Errorf("the answer names an address: %s", r.body)
+				t.Errorf("the response names an address: %s", r.body)
 			}
 		}
 	}
@@ -224,10 +224,10 @@ func TestErrorDoesNotWaitForBody(t *testing.T) {
 		sent, answer := time.Now(), bufio.NewReader(conn)
 		wantError(t, readReply(t, answer, "POST"), 404, "unknown_url", "")
 		if took := time.Since(sent); took != 0 {
-			t.Errorf("the answer came after %v", took)
+			t.Errorf("the response came after %v", took)
 		}
 		if _, err := answer.ReadByte(); err != io.EOF || time.Since(sent) != lingerTimeout {
-			t.Errorf("%v after the answer the connection had %v, not its end", time.Since(sent), err)
+			t.Errorf("%v after the response the connection returned %v, want EOF", time.Since(sent), err)
 		}
 	})
 }

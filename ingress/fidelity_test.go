@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// odd are members of a body that are valid JSON and that somebody who decodes and encodes again would change.
+// odd are JSON members that decoding and encoding would change.
 var odd = map[string]string{
 	"unknown fields":       `"ignore_eos":true,"nvext":{"a":[{}]},"chat_template_kwargs":null,"lora_path":""`,
 	"numbers":              `"a":1e400,"b":-0.0,"c":1E+2,"d":123456789012345678901234567890,"e":0.10000000000000000555,"f":1.0`,
@@ -39,7 +39,7 @@ func TestFidelityRequest(t *testing.T) {
 					body = "{" + members + ` , "mod\u0065l":"m"}`
 				}
 				want := strings.Replace(strings.Replace(body, `: "alias" ,`, `: "served/é" ,`, 1), `l":"m"}`, `l":"served/é"}`, 1)
-				// A reader that hides its length makes the client send chunks.
+				// A reader without a length makes the client send chunks.
 				for _, upload := range []io.Reader{strings.NewReader(body), io.MultiReader(strings.NewReader(body))} {
 					if r := f.do(t.Context(), client, "POST", "/v1/completions", upload); r.body != "ok" {
 						t.Fatalf("%s: got %d %s", name, r.StatusCode, r.body)
@@ -53,7 +53,7 @@ func TestFidelityRequest(t *testing.T) {
 	}
 }
 
-// What engines answer passes as it came, however odd: nothing is decoded on the way.
+// Responses of engines pass unchanged, however odd: nothing is decoded.
 func TestFidelityResponse(t *testing.T) {
 	answers := make(chan string, 1)
 	f := serve(t, modelOn("m", upstream(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -71,7 +71,7 @@ func TestFidelityResponse(t *testing.T) {
 	}
 }
 
-// A stream that is asked for with Accept-Encoding is not compressed, and proxies on its way are asked not to hold it back.
+// A stream requested with Accept-Encoding is not compressed, and proxies are told not to buffer it.
 func TestFidelityEventStream(t *testing.T) {
 	for own, want := range map[string]string{"": "no", "yes": "yes"} {
 		f := serve(t, modelOn("m", upstream(t, func(w http.ResponseWriter, _ *http.Request) {

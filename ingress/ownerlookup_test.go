@@ -18,14 +18,14 @@ import (
 	"berth/config"
 )
 
-// library is a fleet of replicas that hold no response.
+// library is a set of replicas that hold no response.
 type library struct {
 	asked   atomic.Int64 // requests
-	now     atomic.Int64 // of them under way
+	now     atomic.Int64 // in progress
 	most    atomic.Int64 // at once
 	opened  atomic.Int64 // connections
 	status  atomic.Int64
-	waiting chan struct{} // what each waits for, unless nil
+	waiting chan struct{} // each request receives from it, unless nil
 }
 
 func (l *library) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -44,7 +44,7 @@ func (l *library) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, `{"error":{"message":"no such response","padding":%q}}`, strings.Repeat("x", 8000))
 }
 
-// libraries is a model of n replicas without responses.
+// libraries returns a model of n replicas without responses.
 func libraries(t *testing.T, n int, wait chan struct{}) (*library, config.Model) {
 	l := &library{waiting: wait}
 	l.status.Store(404)
@@ -75,7 +75,7 @@ func TestOwnerLookupOnceForConsecutiveRequests(t *testing.T) {
 			}
 		}
 		conn.Close()
-		// What is uncertain is remembered for a second, and this may take longer on a busy machine.
+		// An uncertain result is remembered for a second; this may take longer on a busy machine.
 		if n := l.asked.Load(); n != 20 && (status == 404 || n > 100) {
 			t.Errorf("after %d: the replicas were asked %d times", status, n)
 		}
@@ -93,7 +93,7 @@ func TestOwnerLookupOnceForConcurrentRequests(t *testing.T) {
 	for range 30 {
 		all.Go(func() { wantError(t, f.get("/v1/responses/resp_x"), 404, "response_not_found", "response_id") })
 	}
-	f.eventually("it is asked for", func() bool { return l.now.Load() == 4 })
+	f.eventually("the replicas are asked", func() bool { return l.now.Load() == 4 })
 	close(wait)
 	all.Wait()
 	if n := l.asked.Load(); n != 4 {
@@ -112,14 +112,14 @@ func TestOwnerLookupConcurrencyIsBounded(t *testing.T) {
 			wantError(t, f.get(fmt.Sprint("/v1/responses/resp_", i)), 404, "response_not_found", "response_id")
 		})
 	}
-	f.eventually("as many as may be are asked", func() bool { return l.now.Load() == replicas*maxConcurrentLookups })
+	f.eventually("the limit of concurrent calls is reached", func() bool { return l.now.Load() == replicas*maxConcurrentLookups })
 	close(wait)
 	all.Wait()
 	if most := l.most.Load(); most > replicas*maxConcurrentLookups {
-		t.Errorf("%d requests were under way at once", most)
+		t.Errorf("%d concurrent requests", most)
 	}
 	if n := l.opened.Load(); n > replicas*maxConcurrentLookups {
-		t.Errorf("%d connections were opened: those of answers that say no are not used again", n)
+		t.Errorf("%d connections were opened: those of 404 responses are not reused", n)
 	}
 }
 
@@ -128,7 +128,7 @@ func TestOwnerLookupBoundsConcurrentCalls(t *testing.T) {
 	l, m := libraries(t, maxLookupCalls+8, wait)
 	f := serve(t, m)
 	done := f.background(func() reply { return f.get("/v1/responses/resp_x") })
-	f.eventually("as many as may be are asked", func() bool { return l.now.Load() == maxLookupCalls })
+	f.eventually("the limit of concurrent calls is reached", func() bool { return l.now.Load() == maxLookupCalls })
 	close(wait)
 	wantError(t, receive(t, done), 404, "response_not_found", "response_id")
 	if most, n := l.most.Load(), l.asked.Load(); most != maxLookupCalls || n != maxLookupCalls+8 {
@@ -136,7 +136,7 @@ func TestOwnerLookupBoundsConcurrentCalls(t *testing.T) {
 	}
 }
 
-// A replica that does not accept one client's key says nothing about what another client's finds.
+// A replica that rejects one client's key may find the response with another client's.
 func TestOwnerLookupDoesNotRememberDeniedKey(t *testing.T) {
 	url := upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer right" {
@@ -163,18 +163,18 @@ func TestOwnerLookupRemembersMissesBriefly(t *testing.T) {
 		l.rememberMiss("absent", []*model{m}, nil)
 		l.rememberMiss("unsure", []*model{m, n}, errOwnerUnknown)
 		if !missed("absent", m) || missed("absent", m, n) || !missed("unsure", n) || missed("other", m) {
-			t.Error("what was asked of whom is not remembered")
+			t.Error("the miss is not remembered")
 		}
 		if miss, _ := l.recentMiss("unsure", []*model{m}); miss.err != errOwnerUnknown {
 			t.Errorf("remembered as %v", miss.err)
 		}
 		time.Sleep(uncertainTTL + 1)
 		if missed("unsure", m) || !missed("absent", m) {
-			t.Error("after a second")
+			t.Error("not remembered after a second")
 		}
 		time.Sleep(absentTTL)
 		if missed("absent", m) {
-			t.Error("absence is remembered for too long")
+			t.Error("the miss is remembered for too long")
 		}
 		for i := range 2 * maxMisses {
 			l.rememberMiss(fmt.Sprint(i), []*model{m}, nil)
@@ -196,7 +196,7 @@ func TestAuthCountsStoredResponses(t *testing.T) {
 	for _, method := range []string{"GET", "DELETE"} {
 		wantError(t, ask(method), 429, "key_limit_reached", "")
 	}
-	g.open <- struct{}{} // for the look-up
+	g.open <- struct{}{} // for the lookup
 	receive(t, g.arrived)
 	g.open <- struct{}{}
 	if r := receive(t, first); r.body != "ok" {

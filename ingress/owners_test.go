@@ -29,7 +29,7 @@ func TestOwnersSniffIDAtEverySplit(t *testing.T) {
 		`{"error":{}}`, `{"id":"chatcmpl-1"}`, `{"id":"resp_`, `{"id":"resp_ü"}`, `{"x":"\"id\":\"resp_1\""}`, `{"id":null}`, "",
 		`{"pad":"` + strings.Repeat("x", maxSniffedBytes) + `","id":"resp_late"}`, `{"id":"resp` + strings.Repeat("x", maxResponseID) + `"}`,
 	} {
-		l := &idSniffer{ReadCloser: io.NopCloser(strings.NewReader(text)), found: func(id string) { t.Errorf("heard %q in %.40s", id, text) }}
+		l := &idSniffer{ReadCloser: io.NopCloser(strings.NewReader(text)), found: func(id string) { t.Errorf("found %q in %.40s", id, text) }}
 		if got, err := io.ReadAll(l); string(got) != text || err != nil {
 			t.Errorf("read %q, %v", got, err)
 		}
@@ -48,18 +48,18 @@ func TestOwnersForgetOldResponses(t *testing.T) {
 		t.Errorf("%d are remembered, in a ring of %d", len(h.replicas), len(h.ids))
 	}
 	if h.owner(fmt.Sprint(2*maxOwners)) != r || h.owner(fmt.Sprint(2*maxOwners-1)) != nil {
-		t.Error("not the oldest were forgotten")
+		t.Error("other responses than the oldest were forgotten")
 	}
 }
 
 func TestOwnersKeepOnlyID(t *testing.T) {
 	head := "GET /v1/responses/resp_1 HTTP/1.1"
 	var h responseOwners
-	for range 2 { // a map takes the key of the second, too
+	for range 2 { // an assignment replaces an equal string key of a map
 		h.setOwner(head[len("GET /v1/responses/"):][:len("resp_1")], nil)
 		for id := range h.replicas {
 			if within := uintptr(unsafe.Pointer(unsafe.StringData(id))) - uintptr(unsafe.Pointer(unsafe.StringData(head))); within < uintptr(len(head)) {
-				t.Errorf("%s lies in the head, at %d", id, within)
+				t.Errorf("%s is part of the request header, at %d", id, within)
 			}
 		}
 	}

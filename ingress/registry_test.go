@@ -30,10 +30,10 @@ func TestReloadKeepsUnchangedModel(t *testing.T) {
 	changed.MaxQueuedRequests, changed.Replicas[0].ID, changed.Replicas[0].MaxOngoingRequests = 3, "renamed", 7
 	f.mustApply(changed, kept, modelOn("new", refusing(2)))
 	if f.model("kept") != before {
-		t.Error("a model that did not change is another one now")
+		t.Error("an unchanged model was replaced")
 	}
 	if m := f.model("changed"); m.router != router || m.replicas[0] != replica {
-		t.Error("a model that changed a little has another router or replica")
+		t.Error("a changed model has another router or replica")
 	}
 	if u := replica.Usage(); u.Limit != 7 || replica.ID() != "renamed" {
 		t.Errorf("the replica is %s with %+v", replica.ID(), u)
@@ -58,9 +58,9 @@ func TestReloadLoweredCapKeepsCounts(t *testing.T) {
 	third := f.background(func() reply { return f.chat("m") })
 	f.waiting("m", 1)
 	g.open <- struct{}{}
-	f.eventually("one has ended", func() bool { return f.ongoing() == 1 })
+	f.eventually("one request has ended", func() bool { return f.ongoing() == 1 })
 	if f.model("m").router.QueueLength() != 1 {
-		t.Error("a request was let in at the cap")
+		t.Error("a request was admitted at the cap")
 	}
 	g.open <- struct{}{}
 	g.open <- struct{}{}
@@ -97,13 +97,13 @@ func TestReloadRemovedModelFinishesRunningRequests(t *testing.T) {
 	wantError(t, receive(t, waiting), 503, "model_removed", "model")
 	wantError(t, f.chat("m"), 404, "model_not_found", "model")
 	if n := f.metric(`berth_slots{model="m",replica="a",state="running"}`); n != 1 {
-		t.Errorf("%v slots are shown as running on the replica that is leaving", n)
+		t.Errorf("the metric shows %v running slots on the leaving replica", n)
 	}
 	g.open <- struct{}{}
 	if r := receive(t, running); r.body != "ok" {
-		t.Errorf("the running one got %d %s %v", r.StatusCode, r.body, r.err)
+		t.Errorf("the running request got %d %s %v", r.StatusCode, r.body, r.err)
 	}
-	f.eventually("no metric of the model is left", func() bool {
+	f.eventually("the metrics of the model are gone", func() bool {
 		return !strings.Contains(f.get("/metrics").body, `model="m"`)
 	})
 }
@@ -133,7 +133,7 @@ func TestReloadReturningReplicaKeepsRequests(t *testing.T) {
 	}
 }
 
-// A process that is replaced often keeps its name and changes its address.
+// A replaced process often keeps its name under a new address.
 func TestReloadReplicaTakesNameOfLeavingOne(t *testing.T) {
 	old, young := gated(t), gated(t)
 	f := serve(t, modelOn("m", old.url))
@@ -143,7 +143,7 @@ func TestReloadReplicaTakesNameOfLeavingOne(t *testing.T) {
 	second := f.background(func() reply { return f.chat("m") })
 	receive(t, young.arrived)
 	if n := f.metric(`berth_slots{model="m",replica="a",state="running"}`); n != 2 {
-		t.Errorf("%v slots are shown as running, want those of both", n)
+		t.Errorf("the metric shows %v running slots, want those of both", n)
 	}
 	old.open <- struct{}{}
 	young.open <- struct{}{}
@@ -165,7 +165,7 @@ func TestReloadModelTakesOverNameAndReplica(t *testing.T) {
 			t.Errorf("got %d %s", r.StatusCode, r.body)
 		}
 		if s := receive(t, requests); s.body != chat("old") {
-			t.Errorf("%s came as %s", name, s.body)
+			t.Errorf("%s reached the replica as %s", name, s.body)
 		}
 	}
 	f.mustApply(modelOn("new", url), modelOn("old", refusing(1)))
@@ -173,7 +173,7 @@ func TestReloadModelTakesOverNameAndReplica(t *testing.T) {
 		t.Errorf("got %d %s", r.StatusCode, r.body)
 	}
 	if s := receive(t, requests); s.body != chat("new") {
-		t.Errorf("came as %s", s.body)
+		t.Errorf("the replica received %s", s.body)
 	}
 	wantError(t, f.chat("old"), 503, "no_replica_available", "")
 	wantError(t, f.chat("other"), 404, "model_not_found", "model")
@@ -196,7 +196,7 @@ func TestReloadBadConfigurationChangesNothing(t *testing.T) {
 		c := configured(changed, simulatedModel("s", 3), simulatedModel("fresh", 2), bad)
 		c.HTTP.MaxBufferedBytes = 1
 		if err := f.Apply(c); err == nil {
-			t.Errorf("%s: taken over", name)
+			t.Errorf("%s: the configuration was accepted", name)
 		} else {
 			log += err.Error() + "\n"
 		}
@@ -207,11 +207,11 @@ func TestReloadBadConfigurationChangesNothing(t *testing.T) {
 			t.Errorf("%s: the router has %d members now", name, n)
 		}
 		if f.metric("berth_config_last_reload_successful") != 0 {
-			t.Errorf("%s: it does not show", name)
+			t.Errorf("%s: the reload metric does not show the failure", name)
 		}
 	}
 	if !strings.Contains(log, "BERTH_TEST_UNSET") || !strings.Contains(log, "nowhere") || strings.Count(log, "model bad") < 3 || !strings.Contains(log, "two replicas have the URL") {
-		t.Errorf("the errors do not say what is wrong:\n%s", log)
+		t.Errorf("the errors lack their reason:\n%s", log)
 	}
 	for _, id := range []string{"m", "s"} {
 		if r := f.chat(id); r.StatusCode != 200 {
@@ -220,7 +220,7 @@ func TestReloadBadConfigurationChangesNothing(t *testing.T) {
 	}
 	f.mustApply(modelOn("m", url))
 	if f.metric("berth_config_last_reload_successful") != 1 || f.metric("berth_config_last_reload_success_timestamp_seconds") < 1.7e9 {
-		t.Error("a good one after that does not show")
+		t.Error("the reload metric does not show the next success")
 	}
 }
 
@@ -260,7 +260,7 @@ func TestReloadUnderLoadLosesNothing(t *testing.T) {
 		})
 	}
 	for range 20 {
-		f.metric("berth_buffered_bytes") // a scrape at any moment is a good one
+		f.metric("berth_buffered_bytes") // a scrape at any moment must succeed
 	}
 	clients.Wait()
 	close(done)
@@ -272,7 +272,7 @@ func TestReloadUnderLoadLosesNothing(t *testing.T) {
 
 func TestRegistryListsReplicaOnceDuringReload(t *testing.T) {
 	f := serve(t, modelOn("m", refusing(1)))
-	_, retire, err := f.registry.pool.Set(nil) // the table has it yet
+	_, retire, err := f.registry.pool.Set(nil) // while the table still names it
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -298,7 +298,7 @@ func TestReloadReturningModelServesWaiters(t *testing.T) {
 				}
 			}
 			later := f.background(func() reply { return f.chat(second) })
-			f.waiting(second, 1) // the engine's one slot is held by the request of before
+			f.waiting(second, 1) // the earlier request holds the engine's only slot
 			g.open <- struct{}{}
 			if r := receive(t, first); r.body != "ok" {
 				t.Errorf("the first got %d %s", r.StatusCode, r.body)
@@ -306,7 +306,7 @@ func TestReloadReturningModelServesWaiters(t *testing.T) {
 			receive(t, g.arrived)
 			g.open <- struct{}{}
 			if r := receive(t, later); r.body != "ok" {
-				t.Errorf("who waited got %d %s", r.StatusCode, r.body)
+				t.Errorf("the queued request got %d %s", r.StatusCode, r.body)
 			}
 		})
 	}

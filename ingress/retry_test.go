@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// breaking is the URL of a replica that reads requests and closes the connection; it counts them.
+// breaking returns the URL of a replica that reads a request and closes the connection, and counts requests.
 func breaking(t *testing.T) (string, *atomic.Int32) {
 	calls := new(atomic.Int32)
 	return upstream(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -21,7 +21,7 @@ func breaking(t *testing.T) (string, *atomic.Int32) {
 	}), calls
 }
 
-// ongoing is how many slots are held on all replicas together.
+// ongoing returns the number of slots held on all replicas.
 func (f *front) ongoing() (n int) {
 	for _, r := range f.registry.allReplicas() {
 		n += r.Load()
@@ -163,7 +163,7 @@ func TestRetryNeverAfterResponse(t *testing.T) {
 	}
 }
 
-// speak answers with these bytes and closes the connection.
+// speak responds with these bytes and closes the connection.
 func speak(text string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		conn, _, err := w.(http.Hijacker).Hijack()
@@ -227,7 +227,7 @@ func TestRetryNotForDisconnectedClient(t *testing.T) {
 		calls.Add(1)
 		io.Copy(io.Discard, r.Body)
 		leave()
-		<-r.Context().Done() // the client's leaving has come through
+		<-r.Context().Done() // the disconnect has arrived
 		close(left)
 		panic(http.ErrAbortHandler)
 	}
@@ -246,7 +246,7 @@ func TestRetryNotForDisconnectedClient(t *testing.T) {
 	}
 }
 
-// What a failed attempt took is the replica's time, not berth's own.
+// The time of a failed attempt does not count as berth's overhead.
 func TestRetryOverheadExcludesFailedAttempt(t *testing.T) {
 	slow := func(_ http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
@@ -288,5 +288,5 @@ func TestRetryReplicaRecoversByProbe(t *testing.T) {
 	if r := f.chat("m"); r.body != "ok" {
 		t.Errorf("got %d %s", r.StatusCode, r.body)
 	}
-	f.eventually("its gauge says so", func() bool { return f.metric(`berth_replica_up{model="m",replica="a"}`) == 1 })
+	f.eventually("the gauge shows it", func() bool { return f.metric(`berth_replica_up{model="m",replica="a"}`) == 1 })
 }

@@ -43,10 +43,10 @@ func TestModelsListInConfigurationOrder(t *testing.T) {
 		for _, m := range l.Data {
 			ids = append(ids, m.ID)
 			if m.Object != "model" || m.Created == 0 || m.OwnedBy == "" {
-				t.Errorf("%+v lacks something", m)
+				t.Errorf("%+v is incomplete", m)
 			}
 			if before, ok := created[m.ID]; ok && before != m.Created {
-				t.Errorf("%s was created at %d, and now at %d", m.ID, before, m.Created)
+				t.Errorf("%s was created at %d, after a reload at %d", m.ID, before, m.Created)
 			}
 			created[m.ID] = m.Created
 		}
@@ -110,7 +110,7 @@ func TestRoutesServeHEADLikeGET(t *testing.T) {
 func TestReadinessFollowsAvailableReplicas(t *testing.T) {
 	f := serve(t, modelOn("m", refusing(1)))
 	if r := f.get("/readyz"); r.StatusCode != 200 {
-		t.Errorf("before anything is known: %d %s", r.StatusCode, r.body)
+		t.Errorf("before the first probe: %d %s", r.StatusCode, r.body)
 	}
 	f.chat("m")
 	for _, path := range []string{"/readyz", "/health"} {
@@ -140,7 +140,7 @@ func TestRoutesServeHTTP10(t *testing.T) {
 	}
 }
 
-// A replica's URL may end in /v1, as those that clients are given do.
+// A replica's URL may end in /v1, like a client's base URL.
 func TestRoutesReplicaURLMayHaveVersion(t *testing.T) {
 	url := upstream(t, func(w http.ResponseWriter, r *http.Request) { w.Write([]byte(r.RequestURI)) })
 	for _, given := range []string{url, url + "/", url + "/v1", url + "/v1/"} {
@@ -152,11 +152,11 @@ func TestRoutesReplicaURLMayHaveVersion(t *testing.T) {
 		f := serveConfig(t, c)
 		for _, path := range []string{"/v1/completions", "/completions"} {
 			if r := f.post(path, chat("m")); r.body != "/v1/completions" {
-				t.Errorf("%s came to %s as %d %s", path, given, r.StatusCode, r.body)
+				t.Errorf("%s on %s: %d %s", path, given, r.StatusCode, r.body)
 			}
 		}
 		if r := f.post("/tokenize", chat("m")); r.body != "/tokenize" {
-			t.Errorf("/tokenize came to %s as %d %s", given, r.StatusCode, r.body)
+			t.Errorf("/tokenize on %s: %d %s", given, r.StatusCode, r.body)
 		}
 	}
 }

@@ -35,7 +35,7 @@ func TestTimeoutDisconnectsClientThatReadsNothing(t *testing.T) {
 			f.raw(fmt.Sprintf("POST /v1/chat/completions HTTP/%s\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", version, len(body), body))
 			receive(t, left)
 			f.wantAbort("m", phaseStreaming)
-			f.eventually("the log says why", func() bool {
+			f.eventually("the reason is logged", func() bool {
 				log := f.log.take()
 				return strings.Contains(log, "read nothing of its response") && strings.Contains(log, "send_timeout_s=0.25")
 			})

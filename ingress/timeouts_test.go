@@ -17,15 +17,15 @@ import (
 	"berth/streaming"
 )
 
-// short is a bound that ends while a test looks on; nothing in a test that keeps it may take as long.
+// short is a timeout that tests can wait for. Nothing in a test that must not time out may take as long.
 const short = 40 * time.Millisecond
 
-// streamed is a chat request for events.
+// streamed returns the body of a streaming chat request.
 func streamed(model string) string {
 	return strings.Replace(chat(model), "{", `{"stream":true,`, 1)
 }
 
-// silent is a replica that answers a request with what head writes and then falls silent until the request is given up.
+// silent is a replica that sends what head writes and then nothing until the request is aborted.
 type silent struct {
 	url   string
 	calls atomic.Int32
@@ -46,7 +46,7 @@ func silentAfter(t *testing.T, head func(w http.ResponseWriter)) *silent {
 
 func nothing(http.ResponseWriter) {}
 
-// writes begins an event stream and writes some of it.
+// writes starts an event stream and writes text.
 func writes(text string) func(http.ResponseWriter) {
 	return func(w http.ResponseWriter) {
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -55,14 +55,14 @@ func writes(text string) func(http.ResponseWriter) {
 	}
 }
 
-// overTime describes how a request ends that takes longer than a bound.
+// overTime describes how a request that exceeds a timeout ends.
 type overTime struct {
 	limits  func(m *config.Model, bound time.Duration)
-	asked   bool // by the client, too, who sends the bound
+	asked   bool // the client sends the bound, too
 	answer  func(http.ResponseWriter)
 	body    string
 	code    string
-	written string // what the client has of the answer before an error event; empty if it gets a status instead
+	written string // response bytes before the error event; empty if the client gets a status instead
 }
 
 var overTimes = map[string]overTime{
@@ -111,7 +111,7 @@ var overTimes = map[string]overTime{
 	},
 }
 
-// end makes such a request and says in what its end differs from the one that is wanted.
+// end sends such a request and returns how its end differs from the wanted one; empty if it does not.
 func (test overTime) end(t *testing.T, h2c bool, bound time.Duration) (wrong string) {
 	s := silentAfter(t, test.answer)
 	m := modelOn("m", s.url, s.url+"/other")
@@ -127,7 +127,7 @@ func (test overTime) end(t *testing.T, h2c bool, bound time.Duration) (wrong str
 	r := f.do(t.Context(), client, "POST", "/v1/chat/completions", strings.NewReader(test.body), headers...)
 	f.idle()
 	if s.calls.Load() > 1 {
-		t.Errorf("it was tried %d times", s.calls.Load())
+		t.Errorf("%d attempts were made", s.calls.Load())
 	}
 	for range s.calls.Load() {
 		receive(t, s.left)
@@ -144,7 +144,8 @@ func (test overTime) end(t *testing.T, h2c bool, bound time.Duration) (wrong str
 	return fmt.Sprintf("got %d %q, %v", r.StatusCode, r.body, r.err)
 }
 
-// On a busy machine a short bound may pass before the request has come as far as it should; a longer one decides then.
+// On a busy machine a short timeout may end before the request has reached the wanted phase; a longer one
+// decides then.
 func TestTimeoutEndsRequestAtReplica(t *testing.T) {
 	for name, test := range overTimes {
 		for protocol, h2c := range map[string]bool{"HTTP/1.1": false, "h2c": true} {
@@ -182,14 +183,14 @@ func TestTimeoutNoneWithoutBounds(t *testing.T) {
 	}
 }
 
-// The watchdog's timer may fire in the moment in which the attempt ends.
+// The watchdog's timer may fire while the attempt ends.
 func TestTimeoutIdleWatchdogStopsWithAttempt(t *testing.T) {
 	_, quiet := newIdleWatchdog(t.Context(), &config.Model{FirstByteTimeout: time.Hour}, true)
 	quiet.stop()
 	quiet.check()
 }
 
-// The time of a request begins with its header; what its upload took is part of it.
+// The total timeout starts with the request header, so it includes the upload.
 func TestTimeoutTotalCountsFromHeader(t *testing.T) {
 	for name, row := range map[string]struct{ allowed, total, want time.Duration }{
 		"the client's bound":  {time.Minute, time.Hour, time.Minute},
@@ -203,7 +204,7 @@ func TestTimeoutTotalCountsFromHeader(t *testing.T) {
 		ctx, stop := withTotalTimeout(t.Context(), x.began, x.model.config.TotalTimeout, x.allowed)
 		defer stop()
 		if end, bounded := ctx.Deadline(); bounded != (row.want > 0) || bounded && !end.Equal(x.began.Add(row.want)) {
-			t.Errorf("%s: it ends %v after its header; want %v", name, end.Sub(x.began), row.want)
+			t.Errorf("%s: the deadline is %v after the header; want %v", name, end.Sub(x.began), row.want)
 		}
 	}
 }
@@ -219,7 +220,7 @@ func TestTimeoutTotalIncludesQueue(t *testing.T) {
 		r := f.do(t.Context(), client, "POST", "/v1/chat/completions", strings.NewReader(streamed("m")), timeoutHeader, "0.04")
 		wantError(t, r, 503, "queue_timeout", "")
 		if r.Header.Get("Retry-After") == "" {
-			t.Error("without advice when to try again")
+			t.Error("no Retry-After")
 		}
 	}
 	f.waiting("m", 0)
@@ -228,12 +229,12 @@ func TestTimeoutTotalIncludesQueue(t *testing.T) {
 		t.Errorf("got %d %s", r.StatusCode, r.body)
 	}
 	if len(g.arrived) > 0 {
-		t.Error("a request whose time was over reached the replica")
+		t.Error("a request past its deadline reached the replica")
 	}
 }
 
-// A request waits for twice as long as its replica may take. On a busy machine the replica may be late itself, so there are
-// several tries, with ever longer bounds; if the wait counted none would succeed.
+// A request is queued for twice its first-byte timeout. On a busy machine the replica itself may be late, so
+// there are several tries with growing timeouts; none would succeed if the queue counted.
 func TestTimeoutFirstByteExcludesQueue(t *testing.T) {
 	var last reply
 	for bound := short; bound < 2*time.Second; bound *= 3 {
@@ -241,7 +242,7 @@ func TestTimeoutFirstByteExcludesQueue(t *testing.T) {
 		m := narrow(modelOn("m", g.url))
 		m.FirstByteTimeout = bound
 		f := serve(t, m)
-		first := f.background(func() reply { return f.chat("m") }) // no stream, so it has no bound
+		first := f.background(func() reply { return f.chat("m") }) // not a stream, so without a timeout
 		receive(t, g.arrived)
 		waits := f.background(func() reply { return f.post("/v1/chat/completions", streamed("m")) })
 		f.waiting("m", 1)
@@ -270,7 +271,7 @@ func TestTimeoutRejectsBadHeader(t *testing.T) {
 			t.Errorf("with %s: %d %s", good, r.StatusCode, r.body)
 		}
 		if s := receive(t, requests); s.header.Get(timeoutHeader) != good {
-			t.Errorf("the replica was told %q", s.header.Get(timeoutHeader))
+			t.Errorf("the replica received %q", s.header.Get(timeoutHeader))
 		}
 	}
 }
@@ -287,7 +288,7 @@ func TestTimeoutConnectNamesReplica(t *testing.T) {
 	wantError(t, f.chat("m"), 504, "upstream_connect_timeout", "")
 }
 
-// slowBody is a body that gives one byte per read, each after its pause.
+// slowBody is a body that returns one byte per read, each after its pause.
 type slowBody struct {
 	ctx    context.Context
 	pauses []time.Duration
@@ -356,7 +357,7 @@ func TestTimeoutIgnoresSlowClient(t *testing.T) {
 			if _, err := resp.Body.Read(make([]byte, 1)); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(time.Hour) // the client takes it
+			time.Sleep(time.Hour) // the client reads it
 		}
 	})
 }
@@ -412,7 +413,7 @@ func TestTimeoutBoundsStoredResponse(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var calls atomic.Int32
 			m := modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
-				if calls.Add(1) == 1 { // whether it holds the response
+				if calls.Add(1) == 1 { // the lookup of the owner
 					ok(w, r)
 					return
 				}
@@ -433,7 +434,7 @@ type endlessBody struct{}
 func (endlessBody) Read(p []byte) (int, error) { return len(p), nil }
 func (endlessBody) Close() error               { return nil }
 
-// BenchmarkSilence is what the bounds of a stream cost: once per attempt, and with every read.
+// BenchmarkIdleWatchdog measures a watchdog per attempt and per read.
 func BenchmarkIdleWatchdog(b *testing.B) {
 	m := &config.Model{FirstByteTimeout: 10 * time.Minute, GapTimeout: 5 * time.Minute}
 	ctx, stop := context.WithCancel(b.Context())

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// speaking is a replica that answers every request with the same bytes, and then closes the connection.
+// speaking is a replica that sends the same bytes for every request and then closes the connection.
 func speaking(t *testing.T, response string) (url string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -64,7 +64,7 @@ func TestTrailerForbiddenIsDropped(t *testing.T) {
 	}
 }
 
-// There may be as many as fit into the bound of a header.
+// Interim responses share the size limit of a header.
 func TestInterimResponsesAreBounded(t *testing.T) {
 	const interim = "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
 	for n, want := range map[int]string{0: "200", 6: "200", 1000: "200", 10_000: "502"} {

@@ -38,13 +38,13 @@ func TestWireVariableSelectsNetHTTP(t *testing.T) {
 			t.Errorf("with BERTH_WIRE=%s: %d %s %v", value, r.StatusCode, r.body, r.err)
 		}
 		if told := strings.Contains(f.log.take(), "BERTH_WIRE=net/http"); told != (value != "") {
-			t.Errorf("with BERTH_WIRE=%s the log tells: %t", value, told)
+			t.Errorf("with BERTH_WIRE=%s logged: %t", value, told)
 		}
 	}
 	t.Setenv("BERTH_WIRE", "http2")
 	c := configured(modelOn("m", refusing(1)))
 	c.Admin = config.Admin{}
 	if _, err := New(c, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "BERTH_WIRE") {
-		t.Errorf("another value is taken: %v", err)
+		t.Errorf("an unknown value was accepted: %v", err)
 	}
 }
