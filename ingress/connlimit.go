@@ -55,6 +55,8 @@ type connLimit struct {
 	onExhausted func(error) // called when Accept fails for want of descriptors
 }
 
+// newConnLimit returns a connLimit around l. configure must be called before Accept: until then the
+// limit is 0.
 func newConnLimit(l net.Listener, connCount func() int, r prometheus.Registerer, e *exhaustion) *connLimit {
 	c := &connLimit{
 		Listener:  l,
@@ -99,12 +101,16 @@ func (l *connLimit) Accept() (net.Conn, error) {
 		}
 		return nil, err
 	}
+	// The server counts a connection before it accepts the next one, so the limit is exact. Excess
+	// connections do not use up the room of others.
 	limit := l.limit.Load()
 	if int64(l.connCount()-len(l.excess)) < limit {
 		return c, nil
 	}
 	l.refused.Inc()
 	l.fullLog.warn("limit", limit)
+	// Blocking here stops all accepting. That is intended: no descriptor is free for the next
+	// connection, and it lasts for excessTimeout at most.
 	l.excess <- struct{}{}
 	end := sync.OnceValue(func() error {
 		defer func() { <-l.excess }()
@@ -135,6 +141,7 @@ func (c *excessConn) Close() error {
 	return c.closeOnce()
 }
 
+// excessKey is the context key of requests on excess connections.
 type excessKey struct{}
 
 // markExcess is the http.Server.ConnContext behind a connLimit. It marks the requests of excess

@@ -1,4 +1,5 @@
-// Package ingress serves the OpenAI API to clients and proxies each request into the slot that a router reserved for it.
+// Package ingress serves the OpenAI API to clients and proxies each request into the slot that a
+// router reserved for it.
 //
 // The way of a client's request, by file:
 //
@@ -13,9 +14,11 @@
 //	busy.go        detects an engine that is too busy; timeouts.go bounds the attempt
 //	errors.go      is the one table of the errors that clients read
 //
-// The control path: server.go builds a Server and drains it. registry.go applies a configuration, planned by plan.go;
-// restart.go delays its repetition when replicas restart. owners.go remembers which replica holds which stored response,
-// ownerlookup.go searches for it. admin.go, adminguard.go and control.go are the listener for operators.
+// The control path: server.go builds a Server and drains it. registry.go applies a configuration,
+// which plan.go prepares; restart.go delays its repetition when replicas restart. owners.go remembers
+// which replica holds which stored response; ownerlookup.go searches for it. admin.go, adminguard.go
+// and control.go are the listener for operators.
 //
-// A file uses files further along that way. requestState, declared in middleware.go, is what a request carries along.
+// A file uses files further along that way. The exception is requestState in middleware.go, which a
+// request carries along.
 package ingress

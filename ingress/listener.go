@@ -58,6 +58,8 @@ func newListener(address string, h http.Handler, log *slog.Logger) (*listener, e
 		return nil, fmt.Errorf("cannot listen on %s: %w", address, err)
 	}
 	l.server = &http.Server{
+		// Handlers are counted here, outside of everything else, since h2 handlers may still run when
+		// their connection has been closed.
 		Handler: http1.ResetAborted(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			l.requests.Add(1)
 			defer l.requests.Done()
@@ -114,7 +116,8 @@ func (l *listener) trackConn(_ net.Conn, state http.ConnState) {
 	}
 }
 
-// connCount returns the number of open connections. Any goroutine may call it.
+// connCount returns the number of open connections, those that http1.Server handles itself included.
+// Any goroutine may call it.
 func (l *listener) connCount() int {
 	n := int(l.openConns.Load())
 	if plain, ok := l.front.(*http1.Server); ok {

@@ -77,7 +77,7 @@ func (s *Server) post(c *gin.Context) {
 // clean tells a path without dots or empty elements, which could make it another one for the engine.
 func clean(p string) bool { return strings.HasPrefix(p, "/") && path.Clean(p) == p }
 
-// misplaced answers what no route takes.
+// notFound responds to requests that no route takes.
 func (s *Server) notFound(c *gin.Context) {
 	allow, p := c.Writer.Header().Get("Allow"), c.Request.URL.Path // methods that would do
 	extra := s.isExtraPath(p)

@@ -18,16 +18,17 @@ import (
 
 // A registry turns configurations into routers and finds the router of a model.
 //
-// Requests load table once and work on that immutable value, so they never wait for a reload. All
-// writes to table happen under applyMu, which is held for a whole reload: reloads are rare and must
-// not interleave.
+// Requests load table once and work on that immutable value, so they never wait for a reload, and one
+// request never sees two configurations. All writes to table happen under applyMu, which is held for a
+// whole reload: reloads are rare and must not interleave. Events of the pool never take applyMu
+// on the goroutine that reports them, which may belong to a request.
 type registry struct {
 	pool      llmserver.Pool
 	simulated simulatedEngines // under applyMu
 	metrics   *metrics
 	log       *slog.Logger
 
-	decisions *decisions // nil without an admin listener, where they are read
+	decisions *decisions // recent decisions; nil without an admin listener, which shows them
 
 	table    atomic.Pointer[table]
 	applyMu  sync.Mutex
@@ -42,7 +43,7 @@ type table struct {
 	config *config.Config
 	models []*model          // in the order of the configuration
 	names  map[string]*model // by ID and by alias
-	keys   apiKeys
+	keys   apiKeys           // nil: no key is required
 
 	blockBytes int // block size of the first model whose policy uses prompt blocks; 0: none does
 }
@@ -58,7 +59,7 @@ type model struct {
 	warnText sync.Once // guards the warning of a request without routing text
 }
 
-// newRegistry returns a registry without models.
+// newRegistry returns a registry without models. close must be called when it is no longer needed.
 func newRegistry(m *metrics, log *slog.Logger) *registry {
 	r := &registry{metrics: m, log: log, closing: make(chan struct{})}
 	r.pool.Dial = dialBackend
@@ -86,7 +87,8 @@ func dialBackend(e llmserver.Endpoint) (llmserver.Backend, error) {
 	return http1.Dial(e)
 }
 
-// findModel returns the model with this ID or alias, or nil.
+// findModel returns the model with this ID or alias, or nil. Names of adapters are not found: see
+// resolveAdapter.
 func (t *table) findModel(name string) *model { return t.names[name] }
 
 // policyClass returns the policy class of a model; "" if the model was removed meanwhile.
@@ -135,6 +137,7 @@ func (r *registry) applyLocked(c *config.Config) error {
 	if r.closed {
 		return nil
 	}
+	// Prepare: simulated engines may start, but nothing that serves requests changes.
 	old, next := r.table.Load(), &table{config: c, names: make(map[string]*model)}
 	var err error
 	if next.keys, err = newAPIKeys(c, old.keys); err != nil {
@@ -148,11 +151,14 @@ func (r *registry) applyLocked(c *config.Config) error {
 	for _, p := range plans {
 		endpoints = append(endpoints, p.endpoints...)
 	}
+	// Set either fails as a whole, or returns the replicas in the order of the endpoints. Replicas that
+	// it drops keep serving until retire is called.
 	replicas, retire, err := r.pool.Set(endpoints)
 	if err != nil {
 		r.simulated.rollback()
 		return err
 	}
+	// Commit: routers of known models change here, while requests are using them.
 	for _, p := range plans {
 		m := r.buildModel(old, p, replicas[:len(p.endpoints)])
 		replicas = replicas[len(p.endpoints):]
@@ -165,6 +171,8 @@ func (r *registry) applyLocked(c *config.Config) error {
 		}
 	}
 	r.table.Store(next)
+	// A request that loaded the old table may still find a removed model. Its router is closed, not
+	// dropped, so that such a request and those in the queue get ErrClosed at once.
 	for _, m := range old.models {
 		if now := next.findModel(m.config.ID); now == nil || now.router != m.router {
 			m.router.Close()
@@ -176,7 +184,8 @@ func (r *registry) applyLocked(c *config.Config) error {
 }
 
 // buildModel returns the model of a plan: the old *model if nothing changed, else a new one, with the
-// old router if the model's ID existed. It cannot fail.
+// old router if the model's ID existed: its queue and what its policy has learned survive the reload.
+// It cannot fail. The caller holds applyMu, which also serializes Router.Update.
 func (r *registry) buildModel(old *table, p modelPlan, replicas []*llmserver.Replica) *model {
 	limits := routers.Limits{MaxQueued: p.config.MaxQueuedRequests, QueueTimeout: p.config.QueueTimeout}
 	before := old.findModel(p.config.ID)
@@ -202,7 +211,8 @@ func (r *registry) buildModel(old *table, p modelPlan, replicas []*llmserver.Rep
 	return m
 }
 
-// observeReplicas refreshes the router whenever a replica of the model changes.
+// observeReplicas refreshes the router whenever a replica of the model changes. A replica has one
+// observer: a model that takes over a replica of another one replaces that one's.
 func (m *model) observeReplicas() {
 	for _, replica := range m.replicas {
 		replica.OnChange(m.router.Refresh)
@@ -210,7 +220,8 @@ func (m *model) observeReplicas() {
 }
 
 // onRestart replaces a replica whose process has restarted: the slots of the old process do not
-// exist in the new one. It does not block; the pool calls it from any goroutine.
+// exist in the new one. It is called once per *Replica, on the goroutine of the request or probe whose
+// response revealed the restart. It must not block, and so reloads on a goroutine of its own.
 func (r *registry) onRestart(e llmserver.Endpoint) {
 	delay := r.restarts.nextDelay(e.URL)
 	if delay == 0 {
@@ -259,7 +270,8 @@ func (r *registry) allReplicas() []*llmserver.Replica {
 	return all
 }
 
-// ready reports whether some replica of some model can serve.
+// ready reports whether some replica of some model can serve. Full replicas can: load does not make
+// the server unready, as that would move all load to the other ingresses at once.
 func (r *registry) ready() bool {
 	for _, m := range r.table.Load().models {
 		if slices.ContainsFunc(m.replicas, (*llmserver.Replica).Available) {
@@ -281,7 +293,7 @@ func (r *registry) close() {
 	for _, m := range r.table.Load().models {
 		m.router.Close()
 	}
-	r.pool.Close()
+	r.pool.Close() // ends the probes, which may still call onRestart, and so precedes Wait
 	r.reloads.Wait()
 	r.simulated.close()
 }

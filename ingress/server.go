@@ -26,27 +26,28 @@ import (
 type Server struct {
 	log            *slog.Logger
 	metrics        *metrics
-	metricsHandler http.Handler
+	metricsHandler http.Handler // of GET /metrics, on both listeners
 	registry       *registry
-	budget         *budget
+	budget         *budget // of the bytes of request bodies in memory
 	owners         responseOwners
 	lookups        *ownerLookups
-	decisionLog    decisionLog
-	access         accessLog
-	tracing        *tracing // nil: off
+	decisionLog    decisionLog // off until a configuration names a file
+	access         accessLog   // the same
+	tracing        *tracing    // nil: off
 
 	exhaustion *exhaustion
 	connLimit  *connLimit // of the public listener
 
-	draining    atomic.Bool
+	draining    atomic.Bool                       // set once, by Serve
 	adminKey    atomic.Pointer[[sha256.Size]byte] // hash; nil: no key is required
 	certificate atomic.Pointer[tls.Certificate]   // for new connections; nil without TLS
-	public      *listener
-	admin       *listener // nil: no admin listener
+	public      *listener                         // for clients
+	admin       *listener                         // nil: no admin listener
 }
 
-// New returns a server with configuration c that listens on the configured addresses. It serves
-// nothing until Serve is called. Close must be called in any case.
+// New returns a server with configuration c that listens on the configured addresses. Connections wait
+// in the kernel's backlog until Serve is called. Close must be called, also if Serve never is. If New
+// returns an error, it has released everything.
 func New(c *config.Config, log *slog.Logger) (*Server, error) {
 	t, err := tracingByEnvironment(log)
 	if err != nil {
@@ -75,6 +76,7 @@ func newServer(c *config.Config, log *slog.Logger, t *tracing) (*Server, error) 
 	if c.Admin.Address != "" {
 		s.registry.decisions = new(decisions)
 	}
+	// Gauges are read from the state at scrape time; nothing has to keep them up to date.
 	s.metrics.registry.MustRegister(readings{s.registry, s.budget, &s.draining})
 	s.metricsHandler = s.metrics.handler()
 	s.metrics.registry.MustRegister(prometheus.NewGaugeFunc(
@@ -87,6 +89,8 @@ func newServer(c *config.Config, log *slog.Logger, t *tracing) (*Server, error) 
 	if s.public, err = newListener(c.HTTP.Address, s.routes(), log); err != nil {
 		return nil, err
 	}
+	// The limit is the innermost wrapper: TLS and HTTP see excess connections like any other, so that
+	// these are rejected with a response.
 	s.connLimit = newConnLimit(s.public.Listener, s.public.connCount, s.metrics.registry, s.exhaustion)
 	s.public.Listener = s.connLimit
 	switch {
@@ -101,7 +105,7 @@ func newServer(c *config.Config, log *slog.Logger, t *tracing) (*Server, error) 
 		s.admin, err = newListener(c.Admin.Address, s.adminRoutes(), log)
 	}
 	if err == nil {
-		err = s.Apply(c)
+		err = s.Apply(c) // last, as it starts to probe replicas
 	}
 	if err != nil {
 		s.Close()
@@ -111,7 +115,9 @@ func newServer(c *config.Config, log *slog.Logger, t *tracing) (*Server, error) 
 }
 
 // Apply replaces the configuration while requests are served. If it returns an error, nothing has
-// changed and the old configuration stays in force. Listener addresses are fixed by New.
+// changed and the old configuration stays in force. No request is aborted and none leaves the queue,
+// except those of removed models. Listener addresses, and whether a listener speaks TLS, are fixed by
+// New.
 func (s *Server) Apply(c *config.Config) error {
 	err := s.apply(c)
 	if err != nil {
@@ -120,7 +126,8 @@ func (s *Server) Apply(c *config.Config) error {
 	return err
 }
 
-// apply opens and builds everything that can fail before it replaces anything.
+// apply opens and builds everything that can fail before it replaces anything. registry.apply is the
+// last step that can fail, and the first that has an effect on requests.
 func (s *Server) apply(c *config.Config) error {
 	cert, err := loadCertificate(c.HTTP.TLS)
 	if err != nil {
@@ -146,6 +153,7 @@ func (s *Server) apply(c *config.Config) error {
 		}
 		return err
 	}
+	// From here on nothing fails.
 	s.access.use(access, s.metrics, s.log)
 	s.decisionLog.use(decisions, veil, s.metrics, s.log)
 	s.lookups.forgetMisses()

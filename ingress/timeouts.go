@@ -20,7 +20,8 @@ import (
 // can shorten the model's bound but not extend it.
 const timeoutHeader = "X-Request-Timeout-Seconds"
 
-// requestTimeout returns the timeout in a request header; 0 if there is none.
+// requestTimeout returns the timeout in a request header; 0 if there is none. The error is errTimeout.
+// Exponents, signs, NaN and infinities are errors, although ParseFloat accepts them.
 func requestTimeout(h http.Header) (time.Duration, error) {
 	values := h[timeoutHeader]
 	if len(values) == 0 {
@@ -53,7 +54,7 @@ func withTotalTimeout(ctx context.Context, began time.Time, total, requested tim
 	return context.WithDeadlineCause(ctx, began.Add(total), exceeded)
 }
 
-// asQueueTimeout returns errQueueDeadline if err is a timeout that ended a request without a slot,
+// asQueueTimeout translates the error of Router.Choose. It returns errQueueDeadline if err is a timeout that ended a request without a slot,
 // else err: no replica is to blame for the time in the queue.
 func asQueueTimeout(err error) error {
 	if _, ok := errors.AsType[*streaming.AbortError](err); ok {
@@ -102,7 +103,7 @@ func newIdleWatchdog(ctx context.Context, m *config.Model, stream bool) (context
 		return ctx, nil
 	}
 	ctx, w.cancel = context.WithCancelCause(ctx)
-	w.mu.Lock()
+	w.mu.Lock() // the first check may run before timer is set
 	defer w.mu.Unlock()
 	w.interval = w.idle / 4
 	if w.firstByte > 0 && (w.idle == 0 || w.firstByte < w.idle) {
@@ -112,13 +113,16 @@ func newIdleWatchdog(ctx context.Context, m *config.Model, stream bool) (context
 	return ctx, w
 }
 
-// wrapBody counts the reads of a response body from now on.
+// wrapBody counts the reads of a response body from now on. It is called once, when the response header
+// has arrived: the header alone is not yet the first byte.
 func (w *idleWatchdog) wrapBody(resp *http.Response) {
 	if w != nil {
 		w.ReadCloser, resp.Body = resp.Body, w
 	}
 }
 
+// Read counts before and after the read, so that a count is odd while the replica is waited for. A read
+// that ends in between two checks always changes the count.
 func (w *idleWatchdog) Read(p []byte) (int, error) {
 	w.reads.Add(1)
 	n, err := w.ReadCloser.Read(p)
@@ -163,7 +167,8 @@ func (w *idleWatchdog) check() {
 	}
 }
 
-// stop ends the watchdog and cancels the context of the attempt. It must be called exactly once.
+// stop ends the watchdog and cancels the context of the attempt. It must be called exactly once, also
+// after an abort. A check that has already started finds timer nil, so none runs after stop.
 func (w *idleWatchdog) stop() {
 	if w == nil {
 		return
