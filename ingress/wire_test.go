@@ -10,7 +10,7 @@ import (
 	"berth/llmserver"
 )
 
-func TestOneVariableTurnsTheHandWrittenWireOff(t *testing.T) {
+func TestWireVariableSelectsNetHTTP(t *testing.T) {
 	backends := func(f *front) (all []llmserver.Backend) {
 		dialAs := f.registry.pool.Dial
 		f.registry.pool.Dial = func(e llmserver.Endpoint) (llmserver.Backend, error) {
@@ -37,13 +37,13 @@ func TestOneVariableTurnsTheHandWrittenWireOff(t *testing.T) {
 			t.Errorf("with BERTH_WIRE=%s: %d %s %v", value, r.StatusCode, r.body, r.err)
 		}
 		if told := strings.Contains(f.log.take(), "BERTH_WIRE=net/http"); told != (value != "") {
-			t.Errorf("with BERTH_WIRE=%s the log tells: %t", value, told)
+			t.Errorf("with BERTH_WIRE=%s logged: %t", value, told)
 		}
 	}
 	t.Setenv("BERTH_WIRE", "http2")
 	c := configured(modelOn("m", refusing(1)))
 	c.Admin = config.Admin{}
 	if _, err := New(c, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "BERTH_WIRE") {
-		t.Errorf("another value is taken: %v", err)
+		t.Errorf("an unknown value was accepted: %v", err)
 	}
 }
