@@ -24,7 +24,7 @@ type readings struct {
 var (
 	descSlots        = prometheus.NewDesc("berth_agent_slots", "Slots held, by state.", []string{"state"}, nil)
 	descCapacity     = prometheus.NewDesc("berth_agent_slots_capacity", "Slots of the engine.", nil, nil)
-	descHighest      = prometheus.NewDesc("berth_agent_slots_highest", "Most slots held at once so far.", nil, nil)
+	descHighest      = prometheus.NewDesc("berth_agent_slots_max", "Most slots held at once so far.", nil, nil)
 	descWaiting      = prometheus.NewDesc("berth_agent_waiting", "Reservations in line.", nil, nil)
 	descBuffered     = prometheus.NewDesc("berth_agent_buffered_bytes", "Bytes of request bodies held in memory.", nil, nil)
 	descDraining     = prometheus.NewDesc("berth_agent_draining", "1 while nothing new is let in.", nil, nil)
