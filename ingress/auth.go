@@ -168,19 +168,12 @@ func (s *Server) authorize(c *gin.Context) {
 	}
 	c.Request.Header.Del("Authorization")
 	c.Request.Header.Del("X-Api-Key")
-	stateOf(c).key = key
+	state := stateOf(c)
+	state.key, state.record.Key = key, key.name
 	c.Next()
 }
 
 // keyOf is the key that a request was let in with; nil where none is asked for.
 func keyOf(c *gin.Context) *apiKey {
 	return stateOf(c).key
-}
-
-// keyName is what logs and metrics call that key; empty if there is none.
-func keyName(c *gin.Context) string {
-	if key := keyOf(c); key != nil {
-		return key.name
-	}
-	return ""
 }

@@ -13,8 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"berth/internal/tcp"
 )
 
@@ -48,29 +46,20 @@ type connLimit struct {
 	open      func() int // connections that the server has, surplus ones included
 	limit     atomic.Int64
 	surplus   chan struct{} // an element for each open surplus connection
-	refused   prometheus.Counter
+	refused   func()        // counts a surplus connection
 	full      *exhaustionLog
 	exhausted func(error) // hears of descriptors that ran out all the same
 }
 
-func newConnLimit(l net.Listener, open func() int, r prometheus.Registerer, e *exhaustion) *connLimit {
-	c := &connLimit{
-		Listener: l,
-		open:     open,
-		surplus:  make(chan struct{}, maxSurplus),
-		refused: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "berth_connections_refused_total", Help: "Client connections beyond the limit, which were told so and closed.",
-		}),
+func newConnLimit(l net.Listener, open func() int, refused func(), e *exhaustion) *connLimit {
+	return &connLimit{
+		Listener:  l,
+		open:      open,
+		surplus:   make(chan struct{}, maxSurplus),
+		refused:   refused,
 		full:      newExhaustionLog(e.log, "client connections beyond the limit are refused; raise the descriptor limit (ulimit -n) or http.max_connections"),
 		exhausted: e.report,
 	}
-	gauge := func(name, help string, f func() float64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f)
-	}
-	r.MustRegister(c.refused,
-		gauge("berth_connections", "Open connections of clients.", func() float64 { return float64(open()) }),
-		gauge("berth_connections_limit", "How many there may be at once.", func() float64 { return float64(c.limit.Load()) }))
-	return c
 }
 
 // configure sets the limit to the configured one, or to the derived one if that is zero.
@@ -99,7 +88,7 @@ func (l *connLimit) Accept() (net.Conn, error) {
 	if int64(l.open()-len(l.surplus)) < limit {
 		return c, nil
 	}
-	l.refused.Inc()
+	l.refused()
 	l.full.warn("limit", limit)
 	l.surplus <- struct{}{}
 	end := sync.OnceValue(func() error {

@@ -177,7 +177,7 @@ func fail(c *gin.Context, err error) { answerFor(err).give(c) }
 
 // give answers a client's request, and leaves behind why.
 func (a answer) give(c *gin.Context) {
-	stateOf(c).code = a.code
+	stateOf(c).record.ErrorCode = a.code
 	a.write(c.Writer, c.Request)
 }
 

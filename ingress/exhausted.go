@@ -4,8 +4,6 @@ import (
 	"log/slog"
 	"sync/atomic"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // exhaustionInterval is the shortest time between two log lines about one kind of exhaustion, which
@@ -39,24 +37,19 @@ func (e *exhaustionLog) warn(args ...any) {
 // An exhaustion counts and logs what failed because this process was out of descriptors, ports or
 // memory for a connection.
 type exhaustion struct {
-	count prometheus.Counter
+	count func()
 	*exhaustionLog
 }
 
-func newExhaustion(r prometheus.Registerer, log *slog.Logger) *exhaustion {
-	e := &exhaustion{
-		count: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "berth_exhausted_total",
-			Help: "Connections to replicas or clients that failed because berth or its machine was out of descriptors, ports or memory.",
-		}),
+func newExhaustion(count func(), log *slog.Logger) *exhaustion {
+	return &exhaustion{
+		count:         count,
 		exhaustionLog: newExhaustionLog(log, "out of descriptors, ports or memory for a connection; no replica is to blame"),
 	}
-	r.MustRegister(e.count)
-	return e
 }
 
 // report notes one failure. It may be called by any goroutine.
 func (e *exhaustion) report(err error) {
-	e.count.Inc()
+	e.count()
 	e.warn("error", err)
 }

@@ -17,7 +17,7 @@ func (x *proxyRequest) read() error {
 		return err
 	}
 	x.body, x.ready = b, time.Now()
-	x.uploaded, x.size = x.ready, len(b.Bytes())
+	x.record.BodyRead, x.record.BodyBytes = x.ready, len(b.Bytes())
 	var h *promptHasher
 	if size := x.blockSize(t); size > 0 {
 		h = newPromptHasher(size)
@@ -36,7 +36,7 @@ func (x *proxyRequest) read() error {
 // blockSize is the size of the blocks in which the prompt is hashed while it is read; 0 if it need not be. The model is
 // not known yet, nor its policy, but they seldom differ in this.
 func (x *proxyRequest) blockSize(t *table) int {
-	if t.blockBytes == 0 && x.decisionLog.veil.Load() != nil {
+	if t.blockBytes == 0 && x.telemetry.LogsDecisions() {
 		return routers.DefaultPrefixOptions.BlockBytes
 	}
 	return t.blockBytes
@@ -48,11 +48,11 @@ func (x *proxyRequest) resolve(t *table, p payload, h *promptHasher) error {
 	if err != nil {
 		return err
 	}
+	x.record.Model, x.record.Policy = x.model.config.ID, x.model.config.Router.Class
 	if !keyOf(x.c).allows(x.model) {
 		return &keyError{errKeyModel, "This API key may not use the model " + strconv.Quote(x.model.config.ID) + "; GET /v1/models lists those that it may."}
 	}
-	x.visit.model, x.visit.metrics = x.model.config.ID, x.model.metrics
-	x.stream = p.stream
+	x.record.Metrics, x.record.Stream = x.model.metrics, p.stream
 	x.payload = routers.Payload{
 		RequestID: requestID(x.c),
 		Stream:    p.stream,
@@ -61,6 +61,7 @@ func (x *proxyRequest) resolve(t *table, p payload, h *promptHasher) error {
 		Text:      p.text().of(x.body.Bytes()),
 		SessionID: sessionID(t.config.Session, x.c.Request.Header, p, x.body.Bytes()),
 	}
+	x.record.Adapter, x.record.Session = adapter, x.payload.SessionID
 	x.hash(p, h)
 	if len(x.payload.Text) == 0 {
 		x.withoutText()
@@ -97,7 +98,7 @@ func (x *proxyRequest) find(t *table, p payload) (adapter string, err error) {
 // hash has the blocks of the prompt, if its policy or the decision log want them.
 func (x *proxyRequest) hash(p payload, h *promptHasher) {
 	prefixed, byPrefix := x.model.router.Policy().(routers.Prefixed)
-	if !byPrefix && x.decisionLog.veil.Load() == nil {
+	if !byPrefix && !x.telemetry.LogsDecisions() {
 		return
 	}
 	size := routers.DefaultPrefixOptions.BlockBytes
@@ -108,17 +109,17 @@ func (x *proxyRequest) hash(p payload, h *promptHasher) {
 		h = newPromptHasher(size)
 		defer h.done()
 	}
-	x.blocks, x.promptBytes = h.promptBlocks(p, x.body.Bytes(), x.payload.Model, x.payload.Adapter, size)
-	x.blockBytes = size
+	x.record.Blocks, x.record.PromptBytes = h.promptBlocks(p, x.body.Bytes(), x.payload.Model, x.payload.Adapter, size)
+	x.record.BlockBytes = size
 	if byPrefix {
-		x.payload.Blocks = x.blocks
+		x.payload.Blocks = x.record.Blocks
 	}
 }
 
 // withoutText counts a request that leaves the policy nothing to go by but
 // load, and warns of the first one.
 func (x *proxyRequest) withoutText() {
-	x.model.metrics.noText.WithLabelValues().Inc()
+	x.model.metrics.CountNoText()
 	x.model.warnText.Do(func() {
 		x.log.Warn("a request has no messages, prompt or input to route by; such requests are ranked by load",
 			"model", x.model.config.ID, "path", x.c.Request.URL.Path, "request_id", x.payload.RequestID)

@@ -11,8 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"berth/llmserver"
 	"berth/streaming"
 )
@@ -38,8 +36,8 @@ const (
 // bring about with any ID that it makes up. So their number at a time is bounded in the whole
 // process, there is one of an ID at a time, and what was found, or not, is remembered.
 type lookups struct {
-	turns   chan struct{} // an element for each look-up that asks
-	results *prometheus.CounterVec
+	turns chan struct{} // an element for each look-up that asks
+	count func(result string)
 
 	mu    sync.Mutex
 	busy  map[string]chan struct{} // by ID; closed when the look-up has ended
@@ -55,18 +53,13 @@ type miss struct {
 	err    error // nil if no replica holds the response
 }
 
-func newLookups(r prometheus.Registerer) *lookups {
-	l := &lookups{
+func newLookups(count func(result string)) *lookups {
+	return &lookups{
 		turns: make(chan struct{}, maxLookups),
-		results: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "berth_response_lookups_total",
-			Help: "Searches among all replicas for the holder of a stored response, by result; remembered is one that was spared as its result was known.",
-		}, []string{"result"}),
+		count: count,
 		busy:  make(map[string]chan struct{}),
 		known: make(map[string]miss),
 	}
-	r.MustRegister(l.results)
-	return l
 }
 
 // begin waits for the turn to look id up; end must be called then. It returns a nil end if another
@@ -156,7 +149,7 @@ func (x *proxyRequest) holder(id string, models []*model) (of *model, holder *ll
 			return of, holder, nil
 		}
 		if m, missed := x.lookups.missed(id, models); missed {
-			x.lookups.results.WithLabelValues("remembered").Inc()
+			x.lookups.count("remembered")
 			return nil, nil, m.err
 		}
 		end, err := x.lookups.begin(ctx, id)
@@ -182,15 +175,15 @@ func (x *proxyRequest) lookUp(ctx context.Context, id string, models []*model) (
 	client := x.c.Request.Context()
 	switch {
 	case v.holder != nil:
-		x.lookups.results.WithLabelValues("found").Inc()
+		x.lookups.count("found")
 		x.holders.put(id, v.holder)
 		return v.of, v.holder, nil
 	case client.Err() != nil:
 		return nil, nil, fmt.Errorf("%w: %w", streaming.ErrClientGone, context.Cause(client))
 	case v.err != nil:
-		x.lookups.results.WithLabelValues("uncertain").Inc()
+		x.lookups.count("uncertain")
 	default:
-		x.lookups.results.WithLabelValues("absent").Inc()
+		x.lookups.count("absent")
 	}
 	if !v.denied {
 		x.lookups.remember(id, models, v.err)

@@ -13,8 +13,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"berth/config"
 )
 
@@ -154,7 +152,7 @@ func TestARefusedKeyIsNotRememberedAsAbsence(t *testing.T) {
 
 func TestMissesAreRememberedForAShortWhileAndBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLookups(prometheus.NewRegistry())
+		l := newLookups(nil)
 		m, n := &model{config: config.Model{ID: "m"}}, &model{config: config.Model{ID: "n"}}
 		missed := func(id string, models ...*model) bool {
 			_, found := l.missed(id, models)

@@ -15,13 +15,10 @@ func (s *Server) routes() *gin.Engine {
 	e := gin.New()
 	e.RedirectTrailingSlash = false
 	e.HandleMethodNotAllowed = true
-	e.Use(s.observe)
-	if s.tracing != nil {
-		e.Use(s.tracing.request)
-	}
+	e.Use(s.instrument)
 	// Those that have nothing to do afterwards leave it to gin to go on: they are off the stack then, which a stream
 	// holds for as long as it lasts.
-	e.Use(s.recover, s.identify, boundHeader, s.share, s.authorize)
+	e.Use(s.recoverPanic, s.setRequestID, boundHeader, s.share, s.authorize)
 	e.NoRoute(s.misplaced)
 	e.NoMethod(s.misplaced)
 
@@ -31,7 +28,7 @@ func (s *Server) routes() *gin.Engine {
 	get("/livez", func(c *gin.Context) { c.String(http.StatusOK, "ok\n") })
 	get("/readyz", s.readiness)
 	get("/health", s.readiness)
-	get("/metrics", gin.WrapH(s.metricsHandler))
+	get("/metrics", gin.WrapH(s.telemetry.MetricsHandler()))
 	for _, base := range []string{"/v1", ""} {
 		get(base+"/models", s.listModels)
 		get(base+"/models/*id", s.showModel)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"berth/config"
+	"berth/ingress/telemetry"
 	"berth/llmserver"
 	"berth/llmserver/agent"
 	"berth/llmserver/http1"
@@ -24,12 +25,10 @@ import (
 // registry turns configuration into routers, and finds the router of a model.
 // A request reads one pointer; only apply writes it.
 type registry struct {
-	pool    llmserver.Pool
-	fleet   fleet
-	metrics *metrics
-	log     *slog.Logger
-
-	decisions *decisions // nil: nobody can ask for them
+	pool      llmserver.Pool
+	fleet     fleet
+	telemetry *telemetry.Telemetry
+	log       *slog.Logger
 
 	table    atomic.Pointer[table]
 	applying sync.Mutex
@@ -54,13 +53,13 @@ type model struct {
 	config   config.Model
 	created  int64 // Unix time, for clients that list models
 	router   *routers.Router
-	metrics  *modelMetrics
+	metrics  *telemetry.ModelMetrics
 	replicas []*llmserver.Replica
 	warnText sync.Once // a request came without routing text
 }
 
-func newRegistry(m *metrics, log *slog.Logger) *registry {
-	r := &registry{metrics: m, log: log, closing: make(chan struct{})}
+func newRegistry(t *telemetry.Telemetry, log *slog.Logger) *registry {
+	r := &registry{telemetry: t, log: log, closing: make(chan struct{})}
 	r.pool.Dial = dial
 	r.pool.Events = llmserver.Events{
 		CancelFailed: func(replica string, err error) {
@@ -245,8 +244,10 @@ func (r *registry) enact(old *table, p plan, replicas []*llmserver.Replica) *mod
 	switch {
 	case before == nil:
 		m.created = time.Now().Unix()
-		m.metrics = newModelMetrics(p.config.ID)
-		m.router = routers.New(m.replicas, p.build, limits, r.hooks(p.config.ID, m.metrics))
+		m.metrics = telemetry.NewModelMetrics(p.config.ID)
+		id := p.config.ID // all that the hooks keep of the plan
+		hooks := r.telemetry.RouterHooks(m.metrics, func() string { return r.table.Load().policy(id) })
+		m.router = routers.New(m.replicas, p.build, limits, hooks)
 	case reflect.DeepEqual(before.config, p.config) && slices.Equal(before.replicas, replicas):
 		return before
 	default:

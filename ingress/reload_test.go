@@ -22,7 +22,7 @@ func (b onClose) Close() {
 
 // A replica goes out of service only when no request can find its model any more, and none waits for it.
 func TestReplicaIsRetiredAfterTheNewTableIsInUse(t *testing.T) {
-	r := newRegistry(newMetrics(), slog.New(slog.DiscardHandler))
+	r := newRegistry(quietTelemetry(), slog.New(slog.DiscardHandler))
 	var removed *model
 	retired := 0
 	r.pool.Dial = func(e llmserver.Endpoint) (llmserver.Backend, error) {

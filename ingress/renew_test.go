@@ -15,7 +15,7 @@ import (
 func TestProcessesThatTakeTurnsAtOneAddressAreTakenOverEverMoreSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := new(record)
-		r := newRegistry(newMetrics(), slog.New(slog.NewTextHandler(log, nil)))
+		r := newRegistry(quietTelemetry(), slog.New(slog.NewTextHandler(log, nil)))
 		if err := r.apply(new(config.Config)); err != nil {
 			t.Fatal(err)
 		}
@@ -55,7 +55,7 @@ func TestProcessesThatTakeTurnsAtOneAddressAreTakenOverEverMoreSeldom(t *testing
 
 // registryFor returns a registry that goes by c and logs to log.
 func registryFor(t *testing.T, log *record, c *config.Config) *registry {
-	r := newRegistry(newMetrics(), slog.New(slog.NewTextHandler(log, nil)))
+	r := newRegistry(quietTelemetry(), slog.New(slog.NewTextHandler(log, nil)))
 	if err := r.apply(c); err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -15,10 +14,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"berth/config"
 	"berth/ingress/http1"
+	"berth/ingress/telemetry"
 	"berth/internal/tcp"
 )
 
@@ -31,16 +29,12 @@ const (
 
 // Server is the ingress: a public listener for clients, and one for operators.
 type Server struct {
-	log            *slog.Logger
-	metrics        *metrics
-	metricsHandler http.Handler
-	registry       *registry
-	budget         *budget
-	holders        holders
-	lookups        *lookups
-	decisionLog    decisionLog
-	access         accessLog
-	tracing        *tracing // nil: none
+	log       *slog.Logger
+	telemetry *telemetry.Telemetry
+	registry  *registry
+	budget    *budget
+	holders   holders
+	lookups   *lookups
 
 	exhaustion *exhaustion
 	connLimit  *connLimit // of the public listener
@@ -55,45 +49,33 @@ type Server struct {
 // New makes a server that goes by c and listens where it says. Close must be
 // called, also if Serve never is.
 func New(c *config.Config, log *slog.Logger) (*Server, error) {
-	t, err := tracingByEnvironment(log)
+	t, err := telemetry.TracingFromEnv(log)
 	if err != nil {
 		return nil, err
 	}
 	s, err := newServer(c, log, t)
 	if err != nil {
-		t.close(log)
+		t.Close(log)
 	}
 	return s, err
 }
 
 // newServer is New with spans made by t, which is the server's if there is no error.
-func newServer(c *config.Config, log *slog.Logger, t *tracing) (*Server, error) {
+func newServer(c *config.Config, log *slog.Logger, t *telemetry.Tracing) (*Server, error) {
 	if err := checkWire(); err != nil {
 		return nil, err
 	}
-	s := &Server{
-		tracing: t,
-		log:     log,
-		metrics: newMetrics(),
-		budget:  newBudget(bufferedBytes(c)),
-	}
-	s.registry = newRegistry(s.metrics, log)
-	if c.Admin.Address != "" {
-		s.registry.decisions = new(decisions)
-	}
-	s.metrics.registry.MustRegister(readings{s.registry, s.budget, &s.draining})
-	s.metricsHandler = s.metrics.handler()
-	s.metrics.registry.MustRegister(prometheus.NewGaugeFunc(
-		prometheus.GaugeOpts{Name: "berth_buffered_bytes_limit", Help: "How many bytes of request bodies may be held in memory."},
-		func() float64 { return float64(s.budget.limit.Load()) }))
-	s.lookups = newLookups(s.metrics.registry)
-	s.exhaustion = newExhaustion(s.metrics.registry, log)
+	s := &Server{log: log, budget: newBudget(bufferedBytes(c))}
+	s.telemetry = telemetry.New(telemetry.Options{State: s.state, Log: log, Tracing: t, Decisions: c.Admin.Address != ""})
+	s.registry = newRegistry(s.telemetry, log)
+	s.lookups = newLookups(s.telemetry.CountLookup)
+	s.exhaustion = newExhaustion(s.telemetry.CountExhaustion, log)
 	s.registry.pool.Events.Exhausted = s.exhaustion.report
 	var err error
 	if s.public, err = listen(c.HTTP.Address, s.routes(), log); err != nil {
 		return nil, err
 	}
-	s.connLimit = newConnLimit(s.public.Listener, s.public.open, s.metrics.registry, s.exhaustion)
+	s.connLimit = newConnLimit(s.public.Listener, s.public.open, s.telemetry.CountRefusedConnection, s.exhaustion)
 	s.public.Listener = s.connLimit
 	switch {
 	case c.HTTP.TLS != (config.TLS{}):
@@ -135,24 +117,15 @@ func (s *Server) apply(c *config.Config) error {
 	if err != nil {
 		return err
 	}
-	access, err := openAccessLog(c.AccessLog)
+	logs, err := s.telemetry.OpenLogs(c)
 	if err != nil {
-		return fmt.Errorf("the access log: %w", err)
-	}
-	decisions, veil, err := s.decisionLog.open(c.DecisionLog)
-	if err == nil {
-		err = s.registry.apply(c)
-	}
-	if err != nil {
-		for _, out := range []io.Closer{access, decisions} {
-			if out != nil {
-				out.Close()
-			}
-		}
 		return err
 	}
-	s.access.use(access, s.metrics, s.log)
-	s.decisionLog.use(decisions, veil, s.metrics, s.log)
+	if err := s.registry.apply(c); err != nil {
+		logs.Close()
+		return err
+	}
+	s.telemetry.UseLogs(logs)
 	s.lookups.forget()
 	s.budget.limit.Store(bufferedBytes(c))
 	if limit := bufferedBytes(c); limit < c.HTTP.MaxBodyBytes {
@@ -163,13 +136,12 @@ func (s *Server) apply(c *config.Config) error {
 	s.public.wait(c.HTTP.SendTimeout)
 	s.admin.wait(c.HTTP.SendTimeout)
 	s.show(cert)
-	s.metrics.reloaded.Set(1)
-	s.metrics.reloadTime.SetToCurrentTime()
+	s.telemetry.ConfigLoaded()
 	return nil
 }
 
 // Rejected records that a configuration could not be loaded.
-func (s *Server) Rejected() { s.metrics.reloaded.Set(0) }
+func (s *Server) Rejected() { s.telemetry.ConfigRejected() }
 
 // Address is where clients are served, AdminAddress where operators are; empty if nowhere.
 func (s *Server) Address() string { return s.public.Addr().String() }
@@ -218,9 +190,7 @@ func (s *Server) Close() {
 		s.admin.close()
 	}
 	s.registry.close()
-	s.decisionLog.close()
-	s.access.close()
-	s.tracing.close(s.log)
+	s.telemetry.Close()
 }
 
 // listener is an HTTP server on its own address.

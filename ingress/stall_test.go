@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"berth/ingress/telemetry"
 )
 
 func TestAClientThatReadsNothingIsDisconnected(t *testing.T) {
@@ -34,7 +36,7 @@ func TestAClientThatReadsNothingIsDisconnected(t *testing.T) {
 			body := streamed("m")
 			f.raw(fmt.Sprintf("POST /v1/chat/completions HTTP/%s\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", version, len(body), body))
 			receive(t, left)
-			f.wantAbort("m", phaseStreaming)
+			f.wantAbort("m", telemetry.PhaseStreaming)
 			f.eventually("the log says why", func() bool {
 				log := f.log.take()
 				return strings.Contains(log, "read nothing of its response") && strings.Contains(log, "send_timeout_s=0.25")

@@ -54,7 +54,7 @@ func (x *proxyRequest) within(ctx context.Context) (context.Context, context.Can
 		Code:    "upstream_total_timeout",
 		Message: "The replica's answer was not complete when the time of the request, " + inSeconds(total) + ", was over.",
 	}
-	return context.WithDeadlineCause(ctx, x.began.Add(total), over)
+	return context.WithDeadlineCause(ctx, x.record.Start.Add(total), over)
 }
 
 // late is what the end of the request's time means to one that has no slot yet.

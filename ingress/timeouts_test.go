@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"berth/config"
+	"berth/ingress/telemetry"
 	"berth/streaming"
 )
 
@@ -198,12 +199,12 @@ func TestTimeOfARequestBeginsWithItsHeader(t *testing.T) {
 		"only the model's":    {0, time.Minute, time.Minute},
 		"neither has a bound": {0, 0, 0},
 	} {
-		x := &proxyRequest{began: time.Now().Add(-time.Second), allowed: row.allowed, model: &model{}}
+		x := &proxyRequest{record: &telemetry.Request{Start: time.Now().Add(-time.Second)}, allowed: row.allowed, model: &model{}}
 		x.model.config.TotalTimeout = row.total
 		ctx, stop := x.within(t.Context())
 		defer stop()
-		if end, bounded := ctx.Deadline(); bounded != (row.want > 0) || bounded && !end.Equal(x.began.Add(row.want)) {
-			t.Errorf("%s: it ends %v after its header; want %v", name, end.Sub(x.began), row.want)
+		if end, bounded := ctx.Deadline(); bounded != (row.want > 0) || bounded && !end.Equal(x.record.Start.Add(row.want)) {
+			t.Errorf("%s: it ends %v after its header; want %v", name, end.Sub(x.record.Start), row.want)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package ingress
+package telemetry
 
 import (
 	"bytes"
@@ -12,35 +12,36 @@ import (
 )
 
 const (
-	// maxSpooled is how many bytes may wait to be written. A disk that takes no more for long costs lines, not requests.
+	// maxSpooled is the number of bytes that may wait to be written. A disk that takes no more costs
+	// lines, not requests.
 	maxSpooled = 8 << 20
-	// keptSpool is how much memory is kept for what is yet to come.
-	keptSpool = 256 << 10
-	// spoolPatience is how long the end waits for what has yet to be written.
-	spoolPatience = 5 * time.Second
+	// maxKeptBatch is the size of a written batch up to which its memory is reused.
+	maxKeptBatch = 256 << 10
+	// spoolCloseTimeout is how long close waits for the remaining lines.
+	spoolCloseTimeout = 5 * time.Second
 )
 
 var errSpoolFull = errors.New("it takes lines more slowly than they come")
 
-// spool writes lines to a file in the background and in the order in which they come. Whoever writes to it never waits
-// for the file; lines that cannot be kept or written are dropped, and counted. It belongs to the server, which closes it after the last
-// request.
+// A spool writes lines to a file, in order, on a goroutine of its own. Writers never wait for the
+// file: they hold mu for no longer than a copy. Lines that cannot be kept or written are dropped and
+// counted. Whoever made the spool closes it after the last write.
 type spool struct {
-	name    string // of what it writes, for the log
+	name    string // of the output, for the log
 	log     *slog.Logger
-	dropped func(lines int) // hears of lines that will not be written
-	lost    atomic.Int64    // such lines that the outage has not counted yet
+	dropped func(lines int) // counts lines that will not be written; called by any goroutine
+	lost    atomic.Int64    // dropped lines that the outage has not counted yet
 
-	wake chan struct{} // holds an element while there may be something to write; closed at the end
+	wake chan struct{} // holds an element while there may be something to write; closed by close
 	done chan struct{} // closed by the writing goroutine
 
-	mu      sync.Mutex // guards what follows, for no longer than a copy takes
+	mu      sync.Mutex // guards pending and closed, for no longer than a copy takes
 	pending []byte     // whole lines
 	closed  bool
 
-	writing sync.Mutex // guards what follows, during writes too
+	writing sync.Mutex // guards the fields below, during writes too
 	out     io.WriteCloser
-	torn    bool // what was written to out before ends within a line
+	midLine bool // the output ends within a line
 	outage  outage
 }
 
@@ -51,41 +52,42 @@ func newSpool(name string, dropped func(lines int), log *slog.Logger) *spool {
 	return s
 }
 
-// Write takes in whole lines. Its error is always nil.
+// Write takes whole lines. It never blocks on the output and always returns a nil error.
 func (s *spool) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || len(s.pending)+len(p) > maxSpooled {
-		s.drop(p)
+		s.dropLines(p)
 		return len(p), nil
 	}
 	s.pending = append(s.pending, p...)
 	select {
 	case s.wake <- struct{}{}:
-	default: // it will look anyway
+	default: // the writer has been woken and has not looked yet
 	}
 	return len(p), nil
 }
 
-func (s *spool) drop(lines []byte) {
+func (s *spool) dropLines(lines []byte) {
 	n := bytes.Count(lines, []byte("\n"))
 	s.lost.Add(int64(n))
 	s.dropped(n)
 }
 
-// use has lines written to out from now on and closes what they were written to before; nil for nowhere.
-func (s *spool) use(out io.WriteCloser) {
+// setOutput directs further writes to out, nil for nowhere, and closes the previous output. It waits
+// for a write under way.
+func (s *spool) setOutput(out io.WriteCloser) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	if s.out != nil {
-		s.out.Close() // every write was looked at
+		s.out.Close() // the error of every write was seen
 	}
-	s.out, s.torn = out, endsInLine(out, s.torn)
+	s.out, s.midLine = out, endsInLine(out, s.midLine)
 	s.outage.reset()
 }
 
 // endsInLine reports whether a file that is appended to ends within a line, as it does after a write
-// that failed in part or a crash. It returns unknown for what cannot be read.
+// that failed in part or a crash. It returns unknown for an output that cannot be read.
 func endsInLine(out io.Writer, unknown bool) bool {
 	file, ok := out.(*os.File)
 	if !ok {
@@ -98,7 +100,7 @@ func endsInLine(out io.Writer, unknown bool) bool {
 	if info.Size() == 0 {
 		return false
 	}
-	written, err := os.Open(file.Name()) // as file is open for writing alone
+	written, err := os.Open(file.Name()) // because file is open for writing only
 	if err != nil {
 		return unknown
 	}
@@ -110,7 +112,7 @@ func endsInLine(out io.Writer, unknown bool) bool {
 	return last[0] != '\n'
 }
 
-// run writes what is pending, all of it at once, until the end.
+// run writes pending lines, all of them at once, until close.
 func (s *spool) run() {
 	defer close(s.done)
 	var batch []byte
@@ -119,32 +121,32 @@ func (s *spool) run() {
 		s.mu.Lock()
 		batch, s.pending = s.pending, batch[:0]
 		s.mu.Unlock()
-		s.write(batch)
-		if cap(batch) > keptSpool {
-			batch = nil // a burst is over
+		s.writeBatch(batch)
+		if cap(batch) > maxKeptBatch {
+			batch = nil
 		}
 	}
 	s.writing.Lock()
 	defer s.writing.Unlock()
-	s.outage.end(s.name + " could not be written to the end")
+	s.outage.logEnd(s.name + " could not be written to the end")
 }
 
-func (s *spool) write(batch []byte) {
+func (s *spool) writeBatch(batch []byte) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	if len(batch) == 0 || s.out == nil {
 		return
 	}
-	mend := 0
-	if s.torn {
-		batch, mend = append([]byte("\n"), batch...), 1
+	prefix := 0
+	if s.midLine {
+		batch, prefix = append([]byte("\n"), batch...), 1
 	}
 	n, err := s.out.Write(batch)
 	if err != nil {
-		s.drop(batch[max(n, mend):])
+		s.dropLines(batch[max(n, prefix):])
 	}
 	if n > 0 {
-		s.torn = batch[n-1] != '\n'
+		s.midLine = batch[n-1] != '\n'
 	}
 	lost := int(s.lost.Swap(0))
 	if err == nil && lost > 0 {
@@ -153,20 +155,20 @@ func (s *spool) write(batch []byte) {
 	s.outage.record(err, lost)
 }
 
-// close writes what is pending, but waits no longer than its patience lasts. A second call does nothing.
+// close writes the remaining lines, or gives up after spoolCloseTimeout. A second call does nothing.
 func (s *spool) close() {
 	s.mu.Lock()
-	again := s.closed
+	already := s.closed
 	s.closed = true
 	s.mu.Unlock()
-	if again {
+	if already {
 		return
 	}
 	close(s.wake)
 	select {
 	case <-s.done:
-		s.use(nil)
-	case <-time.After(spoolPatience):
+		s.setOutput(nil)
+	case <-time.After(spoolCloseTimeout):
 		s.log.Error("the last lines of " + s.name + " are lost: the file takes none")
 	}
 }
