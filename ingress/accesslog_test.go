@@ -65,7 +65,7 @@ func TestAccessLogHasALineForEachFinishedRequest(t *testing.T) {
 	f, path := logging(t, m)
 	f.turn("m")
 	body := `{"model":"m:sql","stream":true,"messages":[{"role":"user","content":"` + secret + `"}]}`
-	answer := f.post("/v1/chat/completions?q=secret", body, "X-Request-Id", "r-1", "X-Session-Id", "s-1")
+	response := f.post("/v1/chat/completions?q=secret", body, "X-Request-Id", "r-1", "X-Session-Id", "s-1")
 	f.get("/health")
 	f.get("/metrics")
 	line := f.logged(path, 1)[0]
@@ -73,7 +73,7 @@ func TestAccessLogHasALineForEachFinishedRequest(t *testing.T) {
 		"msg": "request", "request_id": "r-1", "client": "127.0.0.1", "method": "POST", "path": "/v1/chat/completions",
 		"status": 200.0, "outcome": "finished", "code": nil, "key": nil, "model": "m", "adapter": "sql", "session": "s-1",
 		"replica": "b", "policy": "RoundRobinRouter", "rank": 1.0, "attempts": 2.0, "stream": true, "error_event": nil,
-		"bytes_in": float64(len(body)), "bytes_out": float64(len(answer.body)), "events": 4.0,
+		"bytes_in": float64(len(body)), "bytes_out": float64(len(response.body)), "events": 4.0,
 		"prompt_tokens": 40.0, "completion_tokens": 3.0, "cached_tokens": 32.0,
 	})
 	sum := 0.0

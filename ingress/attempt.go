@@ -21,14 +21,14 @@ import (
 // been written to the client, so that nextAttempt may decide on another one. A response that breaks
 // off after it has begun is aborted by a panic.
 //
-// It blocks in Choose (bounded by the queue timeout and ctx), in dispatch and in Copy (bounded by the
-// model's timeouts, ctx and the client's connection).
+// It blocks in Choose (bounded by the queue timeout and ctx), in dispatch and in Copy (bounded by
+// the model's timeouts, ctx and the client's connection).
 //
 // The deferred functions run in reverse order on every path, panics included: first the idle
 // watchdog stops and the attempt's context ends, which aborts the upstream request; then the span
 // ends; Release is last. Release is deferred before anything that might panic, makes no remote call
-// once the slot was dispatched, and returns nothing, so it cannot hide the error of the attempt. The
-// slot is released before attempt returns: a request never holds two.
+// once the slot was dispatched, and returns nothing, so it cannot hide the error of the attempt.
+// The slot is released before attempt returns: a request never holds two.
 func (x *proxyRequest) attempt(ctx context.Context) error {
 	x.record.Phase = telemetry.PhaseWaiting
 	choose := x.telemetry.StartChoose(ctx)
@@ -40,7 +40,7 @@ func (x *proxyRequest) attempt(ctx context.Context) error {
 		}
 		return late(err)
 	}
-	defer sel.Release()
+	defer sel.Release() // first of all: spans and metrics below may panic
 	x.record.Attempts++
 	x.record.Replica, x.record.Rank, x.record.Matched = sel.Replica().ID(), sel.Rank(), sel.Matched()
 	choose.EndChoose(x.record, "")
@@ -53,6 +53,8 @@ func (x *proxyRequest) attempt(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// With a response header there is no other attempt, whatever happens to the response, so
+	// nothing needs the request body any more.
 	quiet.over(resp)
 	x.record.Phase = telemetry.PhaseStreaming
 	x.releaseBody()
@@ -64,11 +66,11 @@ func (x *proxyRequest) attempt(ctx context.Context) error {
 }
 
 // dispatch sends the request into the slot and returns the response header. It blocks until the
-// header has come or ctx ends. After an error nothing of a response has been sent to the client, and
-// the replica is excluded from further attempts unless only its pooled connection was stale.
+// header has come or ctx ends. After an error nothing of a response has been sent to the client,
+// and the replica is excluded from further attempts unless only its pooled connection was stale.
 //
-// A response by which the engine says that it is busy is an error too: another replica may serve the
-// request.
+// The response of an engine that is too busy is an error too: another replica may serve
+// the request.
 func (x *proxyRequest) dispatch(ctx context.Context, sel *routers.Selection) (resp *http.Response, err error) {
 	req := x.upstreamRequest(ctx)
 	defer func() {
@@ -87,6 +89,7 @@ func (x *proxyRequest) dispatch(ctx context.Context, sel *routers.Selection) (re
 	if err == nil {
 		return resp, nil
 	}
+	// The slot is still held here; attempt's defer releases it before the next attempt chooses.
 	if !errors.Is(err, llmserver.ErrStale) {
 		x.tried = append(x.tried, sel.Replica())
 	}
@@ -103,6 +106,7 @@ func (x *proxyRequest) dispatch(ctx context.Context, sel *routers.Selection) (re
 // rewriteResponse changes the replica's response header into the one for the client. The body is
 // never changed.
 func (x *proxyRequest) rewriteResponse(resp *http.Response, sel *routers.Selection) {
+	// 502, 503 and 504 pass to the client, but count as failures in the replica's circuit breaker.
 	if gatewayError(resp.StatusCode) {
 		sel.Fail(fmt.Errorf("%w: %s", llmserver.ErrGateway, http.StatusText(resp.StatusCode)))
 	}
@@ -129,9 +133,9 @@ func (x *proxyRequest) addDecisionHeaders(h http.Header) {
 }
 
 // finishAttempt handles the end of a relayed response. If the relay failed, the outcome of the
-// selection says whether the replica or the client was the cause, and a response that has begun is
-// aborted: it must not look complete. The error is returned only if nothing was sent, so that the
-// client can still get an error response.
+// selection records whether the replica or the client was the cause, and a response that has begun
+// is aborted: it must not look complete. The error is returned only if nothing was sent, so that
+// the client can still get an error response.
 func (x *proxyRequest) finishAttempt(sel *routers.Selection, err error) error {
 	if err == nil {
 		return nil
@@ -150,9 +154,9 @@ func (x *proxyRequest) finishAttempt(sel *routers.Selection, err error) error {
 }
 
 // releaseBody frees the memory of the request body. It is called as soon as a response has begun,
-// because no other attempt is made then: streams last long, and their prompts would fill the memory.
-// A part that the replica has not read yet stays until its reader is closed. Further calls do
-// nothing.
+// because no other attempt is made then: streams last long, and their prompts would fill the
+// memory. A part that the replica has not read yet stays until its reader is closed. Further calls
+// do nothing.
 func (x *proxyRequest) releaseBody() {
 	x.payload.Text = nil // which points into the body
 	if x.body != nil {

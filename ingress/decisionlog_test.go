@@ -42,8 +42,8 @@ type logged struct {
 	Status       int      `json:"status"`
 }
 
-// serveLogged starts a server with a decision log. read closes the server and returns the lines in the
-// order in which the requests began.
+// serveLogged starts a server with a decision log. read closes the server and returns the lines in
+// the order in which the requests began.
 func serveLogged(t *testing.T, keyEnv string, models ...config.Model) (*front, func() []logged) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "decisions.jsonl")
@@ -138,7 +138,8 @@ func TestDecisionLogHasALineForEachRequestOfAModel(t *testing.T) {
 	}
 }
 
-// With one key logs of several processes tell the same; without it nobody can try guesses.
+// With the same key, logs of several processes have equal hashes; without it, guesses cannot be
+// checked.
 func TestDecisionLogHashesDependOnTheKey(t *testing.T) {
 	t.Setenv("KEY_1", "one")
 	t.Setenv("KEY_2", "two")
@@ -173,16 +174,16 @@ func TestDecisionLogHasNoTextOfTheClient(t *testing.T) {
 	c := configured(modelOn("m", upstream(t, ok)))
 	c.Session, c.DecisionLog = config.Default().Session, config.DecisionLog{Path: path, KeyEnv: "LOG_KEY"}
 	f := serveConfig(t, c)
-	f.post("/v1/completions", `{"model":"m:adapter-name","user":"somebody","prompt":"`+strings.Repeat(promptText, 100)+`"}`,
+	f.post("/v1/completions", `{"model":"m:adapter-name","user":"user-name","prompt":"`+strings.Repeat(promptText, 100)+`"}`,
 		"X-Session-Id", "their-session", "X-Request-Id", "their-id", "Authorization", "Bearer their-key")
 	f.eventually("the line is written", func() bool {
 		text, _ := os.ReadFile(path)
 		return bytes.HasSuffix(text, []byte("\n"))
 	})
 	text, _ := os.ReadFile(path)
-	for _, said := range []string{"unmistakable", "adapter-name", "somebody", "their", "secret"} {
-		if bytes.Contains(text, []byte(said)) {
-			t.Errorf("%s is in %s", said, text)
+	for _, secret := range []string{"unmistakable", "adapter-name", "user-name", "their", "secret"} {
+		if bytes.Contains(text, []byte(secret)) {
+			t.Errorf("%s is in %s", secret, text)
 		}
 	}
 }

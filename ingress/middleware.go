@@ -62,8 +62,8 @@ func (s *requestState) release(c *gin.Context) {
 	requestStates.Put(s)
 }
 
-// http.ResponseController looks for the following methods in each wrapper in turn. Implementing them
-// here skips gin's wrapper, which has none of them.
+// http.ResponseController looks for the following methods in each wrapper in turn. Implementing
+// them here skips gin's wrapper, which has none of them.
 
 // Unwrap returns the server's own writer.
 func (s *requestState) Unwrap() http.ResponseWriter { return s.underlying }
@@ -78,8 +78,8 @@ func (s *requestState) SetWriteDeadline(t time.Time) error {
 	return http.NewResponseController(s.underlying).SetWriteDeadline(t)
 }
 
-// FlushError flushes and returns the error, which gin's Flush drops. For a client that reads nothing
-// it may be the only sign that it has disconnected.
+// FlushError flushes and returns the error, which gin's Flush drops. For a client that reads
+// nothing it may be the only sign that it has disconnected.
 func (s *requestState) FlushError() error {
 	s.WriteHeaderNow()
 	return http.NewResponseController(s.underlying).Flush()
@@ -93,8 +93,8 @@ var probes = map[string]bool{"/livez": true, "/readyz": true, "/health": true, "
 // end, exactly once, also when a handler panics: aborted streams end by a panic, and they are the
 // ones that operators look for.
 //
-// The record is reported before the state is released, and everything else of the request (its slot,
-// its body) has been released by then, because those defers are on inner frames.
+// The record is reported before the state is released, and everything else of the request (its
+// slot, its body) has been released by then, because those defers are on inner frames.
 func (s *Server) instrument(c *gin.Context) {
 	state, returned := newRequestState(c), false
 	at := route(c)

@@ -79,8 +79,8 @@ func TestRecoverPanicRespondsWithoutReadingTheBody(t *testing.T) {
 	}
 }
 
-// A state comes from the pool zeroed. After a panic it does not go back, because something may still
-// use it.
+// A state comes from the pool zeroed. After a panic it does not go back, because something may
+// still use it.
 func TestRequestStateIsReusedZeroedAndNeverAfterAPanic(t *testing.T) {
 	f := serve(t, modelOn("m", refusing(1)))
 	lost := make(map[*requestState]bool)

@@ -17,7 +17,8 @@ import (
 // proxyRequest is one request for a replica, from its header to the end of its response. All of its
 // methods run on the request's own goroutine.
 //
-// What metrics and logs report about it is in record; the other fields are what it works with.
+// What metrics and logs report about it is in record, which the request's state owns and which
+// outlives it; the other fields are what it works with.
 type proxyRequest struct {
 	*Server
 	c      *gin.Context
@@ -30,9 +31,10 @@ type proxyRequest struct {
 	payload routers.Payload
 	ready   time.Time // when berth's own work on the next attempt began: see dispatch
 
+	// What earlier attempts leave to the retry decision.
 	tried   []*llmserver.Replica // excluded from further attempts
 	broken  bool                 // a connection broke before a response: once is retried, twice is not
-	refusal *http.Response       // the last response by which an engine said that it is busy, buffered
+	refusal *http.Response       // the last response of an engine that is too busy, buffered
 
 	span telemetry.Span // of the current attempt
 }
@@ -49,6 +51,10 @@ func (s *requestState) newProxyRequest(server *Server, c *gin.Context, phase str
 // proxy serves a POST whose body names a model. It blocks until the response has been relayed, an
 // error has been written, or the client has disconnected; it panics with http.ErrAbortHandler if a
 // response was truncated.
+//
+// No method below this one writes a status of its own: errors come back here as values, and fail
+// writes the one response of this request. Only relays write otherwise, and after a relay has
+// started there is no error response any more, but an abort.
 func (s *Server) proxy(c *gin.Context) {
 	x := stateOf(c).newProxyRequest(s, c, telemetry.PhaseBody)
 	defer x.releaseBody() // also after a panic: the memory is counted against a budget
@@ -64,12 +70,14 @@ func (s *Server) proxy(c *gin.Context) {
 	}
 }
 
-// serve makes attempts, one after the other, until one has given the client a response or no further
-// one is allowed. It returns the errors of all failed attempts.
+// serve makes attempts, one after the other, until one has given the client a response or no
+// further one is allowed. It returns the errors of all failed attempts.
 //
 // An attempt has released its slot when it returns, so that a request holds one slot at most,
 // retries included.
 func (x *proxyRequest) serve() error {
+	// ctx ends with the request's total timeout and with the client's connection. Whether the
+	// has disconnected is read from the request's own context, which the timeout does not end.
 	ctx, cancel := x.within(x.c.Request.Context())
 	defer cancel()
 	var failed error
@@ -83,7 +91,8 @@ func (x *proxyRequest) serve() error {
 	return failed
 }
 
-// recordUpstreamError counts an attempt that failed at a replica. Failures caused by the client's
+// recordUpstreamError counts an attempt that failed at a replica, per attempt rather than per
+// request, so that failures behind a successful retry show too. Failures caused by the client's
 // disconnect or by berth's own exhaustion are not the replica's.
 func (x *proxyRequest) recordUpstreamError(err error) {
 	if clientGone(x.c.Request.Context(), err) || errors.Is(err, llmserver.ErrExhausted) {
@@ -99,9 +108,9 @@ func (x *proxyRequest) recordUpstreamError(err error) {
 	}
 }
 
-// fail ends the request with an error response. A client that has disconnected gets an abort instead:
-// it may have closed only its sending side, and must not take an empty response for a complete one.
-// The exception is a client that stopped sending its body, which is told so.
+// fail ends the request with an error response. A client that has disconnected gets an abort
+// instead: it may have closed only its sending side, and must not take an empty response for a
+// complete one. The exception is a client that stopped sending its body, which gets a 408.
 func (x *proxyRequest) fail(err error) {
 	switch {
 	case !errors.Is(err, errBodySilent) && clientGone(x.c.Request.Context(), err):

@@ -104,7 +104,7 @@ func TestProxyPassesResponsesUnchanged(t *testing.T) {
 	z := gzip.NewWriter(&packed)
 	z.Write([]byte(`{"usage":{}}`))
 	z.Close()
-	answers := map[string]struct {
+	responses := map[string]struct {
 		status int
 		header http.Header
 		body   string
@@ -124,7 +124,7 @@ func TestProxyPassesResponsesUnchanged(t *testing.T) {
 	calls := make(chan string, 100)
 	f := serve(t, modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		calls <- r.URL.RawQuery
-		a := answers[r.URL.RawQuery]
+		a := responses[r.URL.RawQuery]
 		w.Header()["Content-Type"] = nil // net/http must not guess one
 		maps.Copy(w.Header(), a.header)
 		if a.status != 204 {
@@ -133,7 +133,7 @@ func TestProxyPassesResponsesUnchanged(t *testing.T) {
 		w.WriteHeader(a.status)
 		io.WriteString(w, a.body)
 	})))
-	for name, want := range answers {
+	for name, want := range responses {
 		for _, client := range []*http.Client{f.h1, f.h2} {
 			r := f.do(t.Context(), client, "POST", "/v1/completions?"+name, strings.NewReader(chat("m")), "Accept-Encoding", "gzip")
 			if r.err != nil || r.StatusCode != want.status || r.body != want.body {

@@ -12,7 +12,7 @@ import (
 
 // nextAttempt decides after attempt n, which ended with err, whether another one is made. failed
 // joins the errors of the attempts before; all adds err to it. If the last attempt finds no replica
-// or a busy engine, and an engine has said that it is busy, the client gets that engine's own
+// or a busy engine, and an engine has responded that it is busy, the client gets that engine's own
 // response, and all is nil.
 //
 // It is only called while nothing of a response has been sent to the client.
@@ -62,8 +62,8 @@ func (x *proxyRequest) retryReason(err error) string {
 	}
 }
 
-// jitter changes a Retry-After by up to a fifth, within 1 to 60 s, so that clients that were rejected
-// together do not return together. Zero, which is no advice, stays zero.
+// jitter changes a Retry-After by up to a fifth, within 1 to 60 s, so that clients that were
+// rejected together do not return together. Zero, which is no advice, stays zero.
 func jitter(d time.Duration) time.Duration {
 	if d == 0 {
 		return 0

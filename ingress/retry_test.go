@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// breaking returns the URL of a replica that reads requests and closes the connection, and the number
-// of requests that it got.
+// breaking returns the URL of a replica that reads requests and closes the connection, and the
+// number of requests that it got.
 func breaking(t *testing.T) (string, *atomic.Int32) {
 	calls := new(atomic.Int32)
 	return upstream(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -131,14 +131,14 @@ func TestRetryOnTheSameReplicaAfterAStaleConnection(t *testing.T) {
 }
 
 func TestRetryIsNeverMadeAfterAResponseHeader(t *testing.T) {
-	for name, answer := range map[string]struct {
+	for name, response := range map[string]struct {
 		handler http.HandlerFunc
 		status  int
 		code    string
 	}{
 		"an error":            {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }, 503, ""},
 		"something else":      {speak("SSH-2.0-OpenSSH\r\n\r\n"), 502, "upstream_invalid"},
-		"the head only":       {speak("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"), 502, "upstream_broken"},
+		"the header only":     {speak("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"), 502, "upstream_broken"},
 		"half of a known one": {speak("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf"), 502, "upstream_broken"},
 		"no chunk":            {speak("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"), 502, "upstream_broken"},
 		"another protocol":    {speak("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n"), 502, "upstream_invalid"},
@@ -148,13 +148,13 @@ func TestRetryIsNeverMadeAfterAResponseHeader(t *testing.T) {
 			counted := func(w http.ResponseWriter, r *http.Request) {
 				calls.Add(1)
 				io.Copy(io.Discard, r.Body)
-				answer.handler(w, r)
+				response.handler(w, r)
 			}
 			f := serve(t, modelOn("m", upstream(t, counted), upstream(t, counted)))
 			r := f.chat("m")
-			if answer.code != "" {
-				wantError(t, r, answer.status, answer.code, "")
-			} else if r.StatusCode != answer.status {
+			if response.code != "" {
+				wantError(t, r, response.status, response.code, "")
+			} else if r.StatusCode != response.status {
 				t.Errorf("got %d %s %v", r.StatusCode, r.body, r.err)
 			}
 			if calls.Load() != 1 {
@@ -289,5 +289,5 @@ func TestProxyUsesAReplicaAfterItsProbeRecovered(t *testing.T) {
 	if r := f.chat("m"); r.body != "ok" {
 		t.Errorf("got %d %s", r.StatusCode, r.body)
 	}
-	f.eventually("its gauge says so", func() bool { return f.metric(`berth_replica_up{model="m",replica="a"}`) == 1 })
+	f.eventually("the gauge is 1", func() bool { return f.metric(`berth_replica_up{model="m",replica="a"}`) == 1 })
 }

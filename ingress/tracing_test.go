@@ -78,7 +78,7 @@ func TestTracingPanicReleasesTheSlot(t *testing.T) {
 		t.Errorf("got %d %s", r.StatusCode, r.body)
 	}
 	if log := f.log.take(); !strings.Contains(log, "the processor panics") {
-		t.Errorf("the log says\n%s", log)
+		t.Errorf("the log is\n%s", log)
 	}
 	f.idle()
 }
@@ -92,10 +92,10 @@ const (
 )
 
 func TestTracingFromTheClientToTheReplica(t *testing.T) {
-	heads := make(chan http.Header, 1)
+	headers := make(chan http.Header, 1)
 	f, spans := traced(t, modelOn("m", refusing(1), upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
-		heads <- r.Header
+		headers <- r.Header
 		w.Header().Set("Content-Type", "application/json")
 		io.WriteString(w, `{"usage":{"prompt_tokens":4,"completion_tokens":3}}`)
 	})))
@@ -117,24 +117,24 @@ func TestTracingFromTheClientToTheReplica(t *testing.T) {
 			t.Errorf("%s is not below the request: %v", span.Name, span.Parent)
 		}
 	}
-	failed, answered := all["attempt"][0], all["attempt"][1]
-	if failed.Status.Code != codes.Error || answered.Status.Code != codes.Unset || answered.SpanKind != trace.SpanKindClient {
-		t.Errorf("the attempts ended with %v and %v, of kind %v", failed.Status, answered.Status, answered.SpanKind)
+	failed, succeeded := all["attempt"][0], all["attempt"][1]
+	if failed.Status.Code != codes.Error || succeeded.Status.Code != codes.Unset || succeeded.SpanKind != trace.SpanKindClient {
+		t.Errorf("the attempts ended with %v and %v, of kind %v", failed.Status, succeeded.Status, succeeded.SpanKind)
 	}
-	head := receive(t, heads)
-	if got, want := head.Get("traceparent"), "00-"+traceID+"-"+answered.SpanContext.SpanID().String()+"-01"; got != want {
+	header := receive(t, headers)
+	if got, want := header.Get("traceparent"), "00-"+traceID+"-"+succeeded.SpanContext.SpanID().String()+"-01"; got != want {
 		t.Errorf("the replica got the parent %s, want %s", got, want)
 	}
-	if head.Get("tracestate") != "vendor=1" || head.Get("baggage") != "a=b" {
-		t.Errorf("the replica got %v", head)
+	if header.Get("tracestate") != "vendor=1" || header.Get("baggage") != "a=b" {
+		t.Errorf("the replica got %v", header)
 	}
 	got := attributes(request)
 	if got["http.response.status_code"].AsInt64() != 200 || got["berth.request_id"].AsString() != "r-1" ||
 		got["berth.outcome"].AsString() != "finished" || got["gen_ai.request.model"].AsString() != "m" {
 		t.Errorf("the request has the attributes %v", request.Attributes)
 	}
-	if got := attributes(answered); got["berth.replica"].AsString() != "b" || got["gen_ai.usage.input_tokens"].AsInt64() != 4 {
-		t.Errorf("the attempt has the attributes %v", answered.Attributes)
+	if got := attributes(succeeded); got["berth.replica"].AsString() != "b" || got["gen_ai.usage.input_tokens"].AsInt64() != 4 {
+		t.Errorf("the attempt has the attributes %v", succeeded.Attributes)
 	}
 	if got := attributes(all["choose"][1]); got["berth.replica"].AsString() != "b" || got["berth.rank"].AsInt64() != 1 {
 		t.Errorf("the choice has the attributes %v", all["choose"][1].Attributes)
@@ -182,28 +182,28 @@ func TestTracingStatusAndOutcomeOfEachEnd(t *testing.T) {
 }
 
 func TestTracingOffPassesTraceHeadersUnchanged(t *testing.T) {
-	heads := make(chan http.Header, 1)
+	headers := make(chan http.Header, 1)
 	f := serve(t, modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
-		heads <- r.Header
+		headers <- r.Header
 	})))
 	for _, parent := range []string{traceparent, unsampledOne, "nonsense", ""} {
 		f.post("/v1/completions", chat("m"), "traceparent", parent, "tracestate", "a=1")
-		if head := receive(t, heads); head.Get("traceparent") != parent || head.Get("tracestate") != "a=1" {
-			t.Errorf("of %q the replica got %v", parent, head)
+		if header := receive(t, headers); header.Get("traceparent") != parent || header.Get("tracestate") != "a=1" {
+			t.Errorf("of %q the replica got %v", parent, header)
 		}
 	}
 }
 
 // An unsampled trace is passed on as unsampled, so that the replica does not record it either.
 func TestTracingOfAnUnsampledTraceExportsNothing(t *testing.T) {
-	heads := make(chan http.Header, 1)
+	headers := make(chan http.Header, 1)
 	f, spans := traced(t, modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
-		heads <- r.Header
+		headers <- r.Header
 	})))
 	f.post("/v1/completions", chat("m"), "traceparent", unsampledOne)
-	if got := receive(t, heads).Get("traceparent"); !strings.HasPrefix(got, "00-"+traceID) || !strings.HasSuffix(got, "-00") || got == unsampledOne {
+	if got := receive(t, headers).Get("traceparent"); !strings.HasPrefix(got, "00-"+traceID) || !strings.HasSuffix(got, "-00") || got == unsampledOne {
 		t.Errorf("the replica got %s", got)
 	}
 	if got := spans.GetSpans(); len(got) != 0 {

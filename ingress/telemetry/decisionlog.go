@@ -14,8 +14,8 @@ import (
 	"berth/streaming"
 )
 
-// decisionLog writes one line of JSON per finished request for a model: how it was placed and how it
-// ended, so that it can be replayed with another policy.
+// decisionLog writes one line of JSON per finished request for a model: how it was placed and how
+// it ended, so that it can be replayed with another policy.
 //
 // No line has text of a client or an engine. Hashes of prompts and sessions are keyed by a
 // pseudonymizer whose key is not in the log.

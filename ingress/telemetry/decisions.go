@@ -17,16 +17,18 @@ const (
 	// maxCandidates is the number of replicas kept per decision.
 	maxCandidates = 32
 	// explainInterval is the time budget that each replica of an explained decision uses up.
-	// Explaining takes about a thousandth of it, so the cost of explanations is bounded whatever the
-	// number of requests and replicas. With 8 replicas every decision is explained up to 125 a second.
+	// Explaining takes about a thousandth of it, so the cost of explanations is bounded whatever
+	// the number of requests and replicas. With 8 replicas every decision is explained up to 125 a
+	// second.
 	explainInterval = time.Millisecond
 	// explainBurst is how much of that budget may be used at once: all kept decisions, with 16
 	// replicas each.
 	explainBurst = maxDecisions * 16 * explainInterval
 )
 
-// decisionRing holds the most recent decisions of all routers, each in place of the oldest one. Each
-// entry has its own lock, which two writers contend for only if maxDecisions others came in between.
+// decisionRing holds the most recent decisions of all routers, each in place of the oldest one.
+// Each entry has its own lock, which two writers contend for only if maxDecisions others came in
+// between.
 type decisionRing struct {
 	count   atomic.Uint64 // decisions so far
 	entries [maxDecisions]decision
@@ -35,16 +37,16 @@ type decisionRing struct {
 
 // decision is how one request got its slot.
 type decision struct {
-	mu             sync.Mutex // guards all fields below
-	number         uint64     // from 1; 0 while the entry is empty
-	at             time.Time
-	requestID      string
-	model, adapter string
-	policy         string
-	replica        string
-	rank           int
-	matched, asked int // blocks of the prompt
-	waited         time.Duration
+	mu              sync.Mutex // guards all fields below
+	number          uint64     // from 1; 0 while the entry is empty
+	at              time.Time
+	requestID       string
+	model, adapter  string
+	policy          string
+	replica         string
+	rank            int
+	matched, blocks int // blocks of the prompt
+	waited          time.Duration
 
 	candidates      []routers.Candidate // empty if the decision was not explained
 	preferred, lost string
@@ -59,7 +61,7 @@ func (ds *decisionRing) record(by routers.Decision, policy string) {
 	defer d.mu.Unlock()
 	d.number, d.at, d.policy = number, now, policy
 	d.requestID, d.model, d.adapter = by.Payload.RequestID, by.Payload.Model, by.Payload.Adapter
-	d.replica, d.rank, d.matched, d.asked = by.Replica.ID(), by.Rank, by.Matched, len(by.Payload.Blocks)
+	d.replica, d.rank, d.matched, d.blocks = by.Replica.ID(), by.Rank, by.Matched, len(by.Payload.Blocks)
 	d.waited = by.Payload.Waited
 	d.candidates, d.preferred, d.lost = d.candidates[:0], "", ""
 	if !ds.spendExplanation(now, by.Members()) {
@@ -111,13 +113,13 @@ type candidateView struct {
 	State   string   `json:"state"`
 }
 
-// ServeDecisions lists recent decisions, the newest first; ?n= limits their number. Options.Decisions
-// must be set.
+// ServeDecisions lists recent decisions, the newest first; ?n= limits their number.
+// Options.Decisions must be set.
 func (t *Telemetry) ServeDecisions(w http.ResponseWriter, r *http.Request) {
 	n := maxDecisions
-	if asked := r.URL.Query().Get("n"); asked != "" {
+	if limit := r.URL.Query().Get("n"); limit != "" {
 		var err error
-		if n, err = strconv.Atoi(asked); err != nil || n < 1 {
+		if n, err = strconv.Atoi(limit); err != nil || n < 1 {
 			http.Error(w, "n must be a whole number of at least 1", http.StatusBadRequest)
 			return
 		}
@@ -145,19 +147,19 @@ func (ds *decisionRing) newest(n int) []decisionView {
 func (d *decision) snapshot() decisionView {
 	v := decisionView{
 		RequestID: d.requestID, Time: d.at.UTC(), Model: d.model, Adapter: d.adapter, Policy: d.policy, Replica: d.replica,
-		Rank: d.rank, Match: ratio(d.matched, d.asked), WaitedMS: milliseconds(d.waited), Preferred: d.preferred, Lost: d.lost,
+		Rank: d.rank, Match: ratio(d.matched, d.blocks), WaitedMS: milliseconds(d.waited), Preferred: d.preferred, Lost: d.lost,
 	}
 	for _, c := range d.candidates {
-		v.Candidates = append(v.Candidates, candidateView{c.Replica.ID(), c.Rank, c.Load, ratio(c.Matched, d.asked), c.State})
+		v.Candidates = append(v.Candidates, candidateView{c.Replica.ID(), c.Rank, c.Load, ratio(c.Matched, d.blocks), c.State})
 	}
 	return v
 }
 
-// ratio returns matched over asked, or nil if nothing was asked.
-func ratio(matched, asked int) *float64 {
-	if asked == 0 {
+// ratio returns matched over total, or nil if total is 0.
+func ratio(matched, total int) *float64 {
+	if total == 0 {
 		return nil
 	}
-	r := float64(matched) / float64(asked)
+	r := float64(matched) / float64(total)
 	return &r
 }

@@ -11,10 +11,10 @@ import (
 	"berth/streaming"
 )
 
-// ModelMetrics are the counters and histograms of one model. They live exactly as long as the model:
-// a request that outlives its model counts into series that no scrape reads any more, and a model
-// that is added again begins at zero. A series is exposed from its first event on. All methods may be
-// called by any goroutine and do not block.
+// ModelMetrics are the counters and histograms of one model. They live exactly as long as the
+// model: a request that outlives its model counts into series that no scrape reads any more, and a
+// model that is added again begins at zero. A series is exposed from its first event on. All
+// methods may be called by any goroutine and do not block.
 type ModelMetrics struct {
 	model string // empty for requests without a model
 

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// outageQuiet is how long there must be no failure before an outage is over. A disk that is full but
-// for a few bytes now and then has one outage.
+// outageQuiet is how long there must be no failure before an outage is over. A disk that is full
+// but for a few bytes now and then has one outage.
 const outageQuiet = time.Second
 
 // outage logs a lasting failure in two lines: one with the reason when it begins, and one with the
@@ -21,7 +21,8 @@ type outage struct {
 	lost          int
 }
 
-// record notes the result of one try: its error, if it failed, and the number of items lost with it.
+// record notes the result of one try: its error, if it failed, and the number of items lost with
+// it.
 func (o *outage) record(err error, lost int) {
 	now := time.Now()
 	switch {

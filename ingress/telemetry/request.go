@@ -28,9 +28,9 @@ const (
 // Request is the record of one request: all that metrics, logs and spans report about it.
 //
 // The ingress owns it and writes it on the request's own goroutine, from Telemetry.Begin until
-// Telemetry.Record, which only reads. Nothing here keeps a pointer to it after Record has returned,
-// so that its memory can be pooled. The fields are plain values on purpose: a request that nobody
-// logs or traces costs no allocation.
+// Telemetry.Record, which reports it. Nothing here keeps a pointer to it after Record has returned,
+// so that its memory can be pooled. The fields are plain values on purpose: a request that is
+// neither logged nor traced costs no allocation.
 type Request struct {
 	// Known from the header.
 	ID         string // as the client and the replica see it
@@ -42,7 +42,7 @@ type Request struct {
 	Key        string // name of the API key; empty if none was required
 	Start      time.Time
 
-	// Known from the body. They stay empty for requests that no replica is asked for.
+	// Known from the body. They stay empty for requests that berth answers itself.
 	Proxied   bool // the request is one for a replica, however far it came
 	Stream    bool // the client asked for an event stream
 	BodyBytes int
@@ -53,8 +53,8 @@ type Request struct {
 	Policy    string
 	Metrics   *ModelMetrics // of the model, or of requests without a model; never nil after Begin
 
-	// The prompt in blocks, for policies that rank by prefix and for the decision log. BlockBytes is 0
-	// if the prompt was not hashed.
+	// The prompt in blocks, for policies that rank by prefix and for the decision log. BlockBytes
+	// is 0 if the prompt was not hashed.
 	Blocks                  []uint64
 	BlockBytes, PromptBytes int
 

@@ -78,8 +78,8 @@ func (s Span) EndChoose(r *Request, errorCode string) {
 	s.span.End()
 }
 
-// StartAttempt begins the span of an attempt, which EndAttempt must end. The attempt goes on with the
-// returned context.
+// StartAttempt begins the span of an attempt, which EndAttempt must end. The attempt goes on with
+// the returned context.
 func (t *Telemetry) StartAttempt(ctx context.Context) (context.Context, Span) {
 	return t.tracing.start(ctx, "attempt", trace.SpanKindClient)
 }

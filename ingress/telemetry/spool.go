@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// maxSpooled is the number of bytes that may wait to be written. A disk that takes no more costs
-	// lines, not requests.
+	// maxSpooled is the number of bytes that may wait to be written. A disk that takes no more
+	// costs lines, not requests.
 	maxSpooled = 8 << 20
 	// maxKeptBatch is the size of a written batch up to which its memory is reused.
 	maxKeptBatch = 256 << 10
@@ -24,8 +24,8 @@ const (
 var errSpoolFull = errors.New("it takes lines more slowly than they come")
 
 // A spool writes lines to a file, in order, on a goroutine of its own. Writers never wait for the
-// file: they hold mu for no longer than a copy. Lines that cannot be kept or written are dropped and
-// counted. Whoever made the spool closes it after the last write.
+// file: they hold mu for no longer than a copy. Lines that cannot be kept or written are dropped
+// and counted. Whoever made the spool closes it after the last write.
 type spool struct {
 	name    string // of the output, for the log
 	log     *slog.Logger
@@ -74,8 +74,8 @@ func (s *spool) dropLines(lines []byte) {
 	s.dropped(n)
 }
 
-// setOutput directs further writes to out, nil for nowhere, and closes the previous output. It waits
-// for a write under way.
+// setOutput directs further writes to out, nil for nowhere, and closes the previous output. It
+// waits for a write under way.
 func (s *spool) setOutput(out io.WriteCloser) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
@@ -86,8 +86,8 @@ func (s *spool) setOutput(out io.WriteCloser) {
 	s.outage.reset()
 }
 
-// endsInLine reports whether a file that is appended to ends within a line, as it does after a write
-// that failed in part or a crash. It returns unknown for an output that cannot be read.
+// endsInLine reports whether a file that is appended to ends within a line, as it does after a
+// write that failed in part or a crash. It returns unknown for an output that cannot be read.
 func endsInLine(out io.Writer, unknown bool) bool {
 	file, ok := out.(*os.File)
 	if !ok {
@@ -155,7 +155,8 @@ func (s *spool) writeBatch(batch []byte) {
 	s.outage.record(err, lost)
 }
 
-// close writes the remaining lines, or gives up after spoolCloseTimeout. A second call does nothing.
+// close writes the remaining lines, or gives up after spoolCloseTimeout. A second call does
+// nothing.
 func (s *spool) close() {
 	s.mu.Lock()
 	already := s.closed

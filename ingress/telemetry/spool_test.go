@@ -10,8 +10,8 @@ import (
 	"testing/synctest"
 )
 
-// disk is a file that blocks writes while it is held, and takes only the first bytes of a write while
-// it is full.
+// disk is a file that blocks writes while it is held, and takes only the first bytes of a write
+// while it is full.
 type disk struct {
 	bytes.Buffer
 	hold   chan struct{} // nil: writes do not block

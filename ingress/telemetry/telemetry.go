@@ -130,8 +130,8 @@ func (t *Telemetry) UseLogs(l *Logs) {
 // LogsDecisions reports whether the decision log is on, so that prompts have to be hashed for it.
 func (t *Telemetry) LogsDecisions() bool { return t.decisionLog.pseudonymizer.Load() != nil }
 
-// Close writes what is buffered, waiting a few seconds at most for each output. No request may be in
-// progress any more.
+// Close writes what is buffered, waiting a few seconds at most for each output. No request may be
+// in progress any more.
 func (t *Telemetry) Close() {
 	t.decisionLog.close()
 	t.accessLog.close()

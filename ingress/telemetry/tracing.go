@@ -17,8 +17,8 @@ import (
 )
 
 // Tracing makes OpenTelemetry spans: one per request, and below it one per choice of a replica and
-// one per attempt, whose context the replica gets. A nil Tracing makes none; trace headers then pass
-// unchanged.
+// one per attempt, whose context the replica gets. A nil Tracing makes none; trace headers then
+// pass unchanged.
 type Tracing struct {
 	provider *sdk.TracerProvider
 	tracer   trace.Tracer
@@ -27,9 +27,9 @@ type Tracing struct {
 // tracingCloseTimeout is how long Close waits for the collector to take the last spans.
 const tracingCloseTimeout = 5 * time.Second
 
-// TracingFromEnv returns the tracing that the standard variables of OpenTelemetry ask for, which also
-// configure the collector and the sampling. It returns nil if neither an exporter nor an endpoint is
-// set.
+// TracingFromEnv returns the tracing that the standard variables of OpenTelemetry ask for, which
+// also configure the collector and the sampling. It returns nil if neither an exporter nor an
+// endpoint is set.
 func TracingFromEnv(log *slog.Logger) (*Tracing, error) {
 	exporter := os.Getenv("OTEL_TRACES_EXPORTER")
 	switch {
@@ -50,7 +50,7 @@ func TracingFromEnv(log *slog.Logger) (*Tracing, error) {
 	return NewTracing(sdk.WithBatcher(newLoggingExporter(to, log)))
 }
 
-// NewTracing returns a Tracing that exports spans as the option says. Close must be called.
+// NewTracing returns a Tracing that exports spans by the given option. Close must be called.
 func NewTracing(export sdk.TracerProviderOption) (*Tracing, error) {
 	service, err := resource.New(context.Background(),
 		resource.WithAttributes(attribute.String("service.name", "berth")), resource.WithTelemetrySDK(), resource.WithFromEnv())
