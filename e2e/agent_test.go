@@ -108,7 +108,7 @@ func (a *agentProcess) rest(t *testing.T) {
 // balanced checks the agent's own accounts.
 func (a *agentProcess) balanced(t *testing.T) {
 	t.Helper()
-	if highest := a.sum(t, "berth_agent_slots_highest"); highest > float64(a.limit) {
+	if highest := a.sum(t, "berth_agent_slots_max"); highest > float64(a.limit) {
 		t.Errorf("the agent let %v in at once, and has %d slots", highest, a.limit)
 	}
 	released := func(cause string) float64 { return a.sum(t, "berth_agent_releases_total", `cause="`+cause+`"`) }

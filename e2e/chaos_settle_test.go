@@ -67,7 +67,7 @@ func (c *chaos) isBalanced(a *unit, base string) {
 	unreserved := sample(metrics, "berth_agent_unreserved_total", "")
 	if reserved != released("consumed")+released("released")+released("expired") ||
 		released("consumed")+unreserved != released("finished") ||
-		sample(metrics, "berth_agent_slots_highest", "") > float64(a.limit.value.Load()) {
+		sample(metrics, "berth_agent_slots_max", "") > float64(a.limit.value.Load()) {
 		c.findings.add("the accounts of an agent do not add up", "%s:\n%s", a.name, only(metrics, "berth_agent"))
 	}
 }

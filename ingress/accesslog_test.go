@@ -4,9 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
-	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,12 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gin-gonic/gin"
-
 	"berth/config"
 )
 
-// logging starts a server whose access log is the file that it returns.
+// logging starts a server and returns it with the path of its access log.
 func logging(t *testing.T, models ...config.Model) (*front, string) {
 	t.Helper()
 	c := configured(models...)
@@ -28,7 +24,7 @@ func logging(t *testing.T, models ...config.Model) (*front, string) {
 	return serveConfig(t, c), c.AccessLog
 }
 
-// logged waits for n lines in the access log and returns them.
+// logged waits for n lines of the access log and returns them.
 func (f *front) logged(path string, n int) (lines []map[string]any) {
 	f.t.Helper()
 	var text string
@@ -53,7 +49,7 @@ func (f *front) logged(path string, n int) (lines []map[string]any) {
 	return lines
 }
 
-// wantFields compares some fields of a line; nil is one that must not be there.
+// wantFields compares some fields of a line; nil stands for a field that must be missing.
 func wantFields(t *testing.T, line, want map[string]any) {
 	t.Helper()
 	for name, value := range want {
@@ -63,13 +59,13 @@ func wantFields(t *testing.T, line, want map[string]any) {
 	}
 }
 
-func TestARequestThatIsOverIsALineInTheAccessLog(t *testing.T) {
-	const secret = "nobody's business"
+func TestAccessLogHasALineForEachFinishedRequest(t *testing.T) {
+	const secret = "a secret text"
 	m := modelOn("m", refusing(1), playing(t, "text/event-stream", firstChunk+textChunk+strings.ReplaceAll(textChunk, "Hi", secret)+usageChunk+doneChunk))
 	f, path := logging(t, m)
 	f.turn("m")
 	body := `{"model":"m:sql","stream":true,"messages":[{"role":"user","content":"` + secret + `"}]}`
-	answer := f.post("/v1/chat/completions?q="+"nobody", body, "X-Request-Id", "r-1", "X-Session-Id", "s-1")
+	response := f.post("/v1/chat/completions?q=secret", body, "X-Request-Id", "r-1", "X-Session-Id", "s-1")
 	f.get("/health")
 	f.get("/metrics")
 	line := f.logged(path, 1)[0]
@@ -77,7 +73,7 @@ func TestARequestThatIsOverIsALineInTheAccessLog(t *testing.T) {
 		"msg": "request", "request_id": "r-1", "client": "127.0.0.1", "method": "POST", "path": "/v1/chat/completions",
 		"status": 200.0, "outcome": "finished", "code": nil, "key": nil, "model": "m", "adapter": "sql", "session": "s-1",
 		"replica": "b", "policy": "RoundRobinRouter", "rank": 1.0, "attempts": 2.0, "stream": true, "error_event": nil,
-		"bytes_in": float64(len(body)), "bytes_out": float64(len(answer.body)), "events": 4.0,
+		"bytes_in": float64(len(body)), "bytes_out": float64(len(response.body)), "events": 4.0,
 		"prompt_tokens": 40.0, "completion_tokens": 3.0, "cached_tokens": 32.0,
 	})
 	sum := 0.0
@@ -88,14 +84,14 @@ func TestARequestThatIsOverIsALineInTheAccessLog(t *testing.T) {
 		}
 	}
 	if total, ok := line["duration_ms"].(float64); !ok || total < sum {
-		t.Errorf("phases of %v ms are more than %v ms", sum, line["duration_ms"])
+		t.Errorf("the phases take %v ms, more than the request's %v ms", sum, line["duration_ms"])
 	}
-	if text, _ := json.Marshal(line); strings.Contains(string(text), "nobody") {
-		t.Errorf("what was said is in the log: %s", text)
+	if text, _ := json.Marshal(line); strings.Contains(string(text), "secret") {
+		t.Errorf("a prompt or a response is in the log: %s", text)
 	}
 }
 
-func TestTheAccessLogTellsHowRequestsEnd(t *testing.T) {
+func TestAccessLogOutcomeOfEachEnd(t *testing.T) {
 	chunkThen := func(last func(http.ResponseWriter, *http.Request)) string {
 		return upstream(t, func(w http.ResponseWriter, r *http.Request) {
 			io.Copy(io.Discard, r.Body)
@@ -150,14 +146,14 @@ func TestTheAccessLogTellsHowRequestsEnd(t *testing.T) {
 	}
 }
 
-// with is the configuration that the server goes by, and one more model.
+// with returns the current configuration with one more model.
 func (f *front) with(m config.Model) *config.Config {
 	c := *f.registry.table.Load().config
 	c.Models = append(slices.Clone(c.Models), m)
 	return &c
 }
 
-func TestTheNameOfTheKeyIsCountedAndLogged(t *testing.T) {
+func TestAccessLogAndMetricsNameTheAPIKey(t *testing.T) {
 	c := withKeys(configured(modelOn("m", playing(t, "text/event-stream", textChunk+usageChunk+doneChunk))), 9, map[string][]string{"alice": nil})
 	c.AccessLog = filepath.Join(t.TempDir(), "access.jsonl")
 	f := serveConfig(t, c)
@@ -170,39 +166,11 @@ func TestTheNameOfTheKeyIsCountedAndLogged(t *testing.T) {
 		t.Errorf("%v tokens are counted", n)
 	}
 	if text, err := os.ReadFile(c.AccessLog); err != nil || strings.Contains(string(text), "mallory") {
-		t.Errorf("a key that nobody has is in the log (%v):\n%s", err, text)
+		t.Errorf("an unknown key is in the log (%v):\n%s", err, text)
 	}
 }
 
-func TestStandardOutputStaysOpen(t *testing.T) {
-	out, err := openAccessLog(config.ToStdout)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := out.Close(); err != nil {
-		t.Error(err)
-	}
-	if _, err := os.Stdout.Stat(); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestNamesOfClientsAreLoggedAsSentOnlyIfTheyAreShortAndPlain(t *testing.T) {
-	for text, want := range map[string]string{
-		"":                       "",
-		"conversation-7":         "conversation-7",
-		strings.Repeat("x", 128): strings.Repeat("x", 128),
-		strings.Repeat("x", 129): "sha256:0ec9eb33e74510bc",
-		"a\nb":                   "sha256:7e18f737311b2dc3",
-		"zoë":                    "sha256:2752b88686847fa5",
-	} {
-		if got := printable(text); got != want {
-			t.Errorf("%q is logged as %q, want %q", text, got, want)
-		}
-	}
-}
-
-func TestTheAccessLogFollowsTheConfiguration(t *testing.T) {
+func TestAccessLogIsReopenedByAReload(t *testing.T) {
 	m := modelOn("m", upstream(t, ok))
 	f, path := logging(t, m)
 	f.chat("m")
@@ -236,7 +204,7 @@ func TestTheAccessLogFollowsTheConfiguration(t *testing.T) {
 	f.logged(path, 2)
 }
 
-func TestTheAccessLogIsWholeWhenTheServerEnds(t *testing.T) {
+func TestAccessLogIsCompleteAfterClose(t *testing.T) {
 	f, path := logging(t, modelOn("m", upstream(t, ok)))
 	const n = 200
 	for range n {
@@ -246,27 +214,4 @@ func TestTheAccessLogIsWholeWhenTheServerEnds(t *testing.T) {
 	receive(t, f.served)
 	f.Close()
 	f.logged(path, n)
-}
-
-// BenchmarkAccessLog is what a line costs the request that it is about.
-func BenchmarkAccessLog(b *testing.B) {
-	var l accessLog
-	out, err := openAccessLog(os.DevNull)
-	if err != nil {
-		b.Fatal(err)
-	}
-	l.use(out, newMetrics(), slog.New(slog.DiscardHandler))
-	defer l.close()
-	gin.SetMode(gin.ReleaseMode)
-	c, _ := gin.CreateTestContext(httptest.NewRecorder())
-	c.Request = httptest.NewRequest("POST", "/v1/chat/completions", nil)
-	c.Request.Header.Set(requestIDHeader, "b5b9ae0c-3d31-4b5f-9a83-5d2cbe2f5d8c")
-	x := enter(c).exchanging(new(Server), c, phaseBody)
-	x.model = &model{config: modelOn("m")}
-	x.trail = trail{attempts: 1, replica: "a", rank: 1, uploaded: x.began, dispatched: x.began}
-	x.result.FirstByte = x.began
-	b.ReportAllocs()
-	for b.Loop() {
-		l.record(c, time.Second)
-	}
 }

@@ -13,9 +13,9 @@ import (
 // guardAdmin.
 func (s *Server) adminRoutes() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", s.metricsHandler)
+	mux.Handle("GET /metrics", s.telemetry.MetricsHandler())
 	mux.HandleFunc("GET /internal/slots", s.listSlots)
-	mux.HandleFunc("GET /internal/decisions", s.listDecisions)
+	mux.HandleFunc("GET /internal/decisions", s.telemetry.ServeDecisions)
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
 	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)

@@ -6,73 +6,81 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
 	"time"
 
-	"go.opentelemetry.io/otel/trace"
-
+	"berth/ingress/telemetry"
 	"berth/internal/openai"
 	"berth/llmserver"
 	"berth/routers"
 	"berth/streaming"
 )
 
-// attempt chooses a replica, dispatches the request into the slot on it and
-// passes the answer on, all while ctx lasts. The slot is given back before it returns, so that a request never
-// holds two.
+// attempt chooses a replica, dispatches the request into the slot reserved there and relays the
+// response. It returns nil when the client has a complete response, and an error while nothing has
+// been written to the client, so that nextAttempt may decide on another one. A response that breaks
+// off after it has begun is aborted by a panic.
+//
+// It blocks in Choose (bounded by the queue timeout and ctx), in dispatch and in Copy (bounded by
+// the model's timeouts, ctx and the client's connection).
+//
+// The deferred functions run in reverse order on every path, panics included: first the idle
+// watchdog stops and the attempt's context ends, which aborts the upstream request; then the span
+// ends; Release is last. Release is deferred before anything that might panic, makes no remote call
+// once the slot was dispatched, and returns nothing, so it cannot hide the error of the attempt.
+// The slot is released before attempt returns: a request never holds two.
 func (x *proxyRequest) attempt(ctx context.Context) error {
-	x.phase = phaseWaiting
-	_, choosing := x.tracing.begin(ctx, "choose", trace.SpanKindInternal)
+	x.record.Phase = telemetry.PhaseWaiting
+	choose := x.telemetry.StartChoose(ctx)
 	sel, err := x.model.router.Choose(ctx, &x.payload, x.tried...)
+	x.record.Waited = x.payload.Waited
 	if err != nil {
-		x.chose(choosing, nil, err)
+		if choose.Recording() {
+			choose.EndChoose(x.record, toAPIError(err).code)
+		}
 		return asQueueTimeout(err)
 	}
-	defer sel.Release() // before anything else, which might panic
-	x.chose(choosing, sel, nil)
-	x.attempts, x.replica, x.rank, x.matched = x.attempts+1, sel.Replica().ID(), sel.Rank(), sel.Matched()
-	x.model.metrics.accepted().Inc()
-	ctx, x.span = x.tracing.begin(ctx, "attempt", trace.SpanKindClient)
-	defer x.attempted(x.span)
-	ctx, quiet := newIdleWatchdog(ctx, &x.model.config, x.stream)
+	defer sel.Release() // first of all: spans and metrics below may panic
+	x.record.Attempts++
+	x.record.Replica, x.record.Rank, x.record.Matched = sel.Replica().ID(), sel.Rank(), sel.Matched()
+	choose.EndChoose(x.record, "")
+	x.model.metrics.CountAccepted()
+	ctx, x.span = x.telemetry.StartAttempt(ctx)
+	defer x.span.EndAttempt(x.record)
+	ctx, quiet := newIdleWatchdog(ctx, &x.model.config, x.record.Stream)
 	defer quiet.stop()
-	resp, err := x.send(ctx, sel)
+	resp, err := x.dispatch(ctx, sel)
 	if err != nil {
 		return err
 	}
+	// With a response header there is no other attempt, whatever happens to the response, so
+	// nothing needs the request body any more.
 	quiet.wrapBody(resp)
-	x.phase = phaseStreaming
-	x.sent()
-	x.amend(resp, sel)
-	relay := x.relaying(x.c.Request.URL.Path, x.model.config.StreamKeepAlive)
-	result, err := relay.Copy(x.c.Request.Context(), x.c.Writer, resp, &x.tap)
-	return x.relayed(sel, result, err)
+	x.record.Phase = telemetry.PhaseStreaming
+	x.releaseBody()
+	x.rewriteResponse(resp, sel)
+	relay := x.relayFor(x.c.Request.URL.Path, x.model.config.StreamKeepAlive)
+	x.record.Measured = true
+	x.record.Response, err = relay.Copy(x.c.Request.Context(), x.c.Writer, resp, &x.record.Tap)
+	return x.finishAttempt(sel, err)
 }
 
-// amend makes the head of an answer the client's.
-func (x *proxyRequest) amend(resp *http.Response, sel *routers.Selection) {
-	if isGatewayError(resp.StatusCode) {
-		sel.Fail(fmt.Errorf("%w: %s", llmserver.ErrGateway, http.StatusText(resp.StatusCode)))
-	}
-	if openai.CreatesStored(x.c.Request.URL.Path) {
-		x.owners.sniffID(resp, sel.Replica())
-	}
-	resp.Header.Del(requestIDHeader) // the client gets the one that is in the log
-	if x.registry.table.Load().config.DecisionHeaders {
-		x.show(resp.Header, sel)
-	}
-}
-
-// send dispatches the request into the slot. After an error the next attempt may come.
-func (x *proxyRequest) send(ctx context.Context, sel *routers.Selection) (resp *http.Response, err error) {
-	req := x.request(ctx)
+// dispatch sends the request into the slot and returns the response header. It blocks until the
+// header has come or ctx ends. After an error nothing of a response has been sent to the client,
+// and the replica is excluded from further attempts unless only its pooled connection was stale.
+//
+// The response of an engine that is too busy is an error too: another replica may serve
+// the request.
+func (x *proxyRequest) dispatch(ctx context.Context, sel *routers.Selection) (resp *http.Response, err error) {
+	req := x.upstreamRequest(ctx)
 	defer func() {
 		if err != nil {
-			req.Body.Close() // else the backend does
+			req.Body.Close() // after a success the backend closes it
 		}
 	}()
-	x.phase = phaseFirstByte
-	x.dispatched = time.Now()
-	x.model.metrics.overhead.Observe((x.dispatched.Sub(x.ready) - x.payload.Waited).Seconds())
+	x.record.Phase = telemetry.PhaseFirstByte
+	x.record.Dispatched = time.Now()
+	x.model.metrics.ObserveOverhead(x.record.Dispatched.Sub(x.ready) - x.payload.Waited)
 	if resp, err = sel.Dispatch(req); err == nil {
 		if err = x.detectBusy(resp); err != nil {
 			sel.Fail(err)
@@ -81,65 +89,95 @@ func (x *proxyRequest) send(ctx context.Context, sel *routers.Selection) (resp *
 	if err == nil {
 		return resp, nil
 	}
+	// The slot is still held here; attempt's defer releases it before the next attempt chooses.
 	if !errors.Is(err, llmserver.ErrStale) {
 		x.tried = append(x.tried, sel.Replica())
 	}
 	if errors.Is(err, llmserver.ErrSendTimeout) {
 		x.log.Warn("a replica stopped reading a request before it had all of it",
-			"replica", x.replica, "model", x.model.config.ID, "send_s", x.model.config.SendTimeout.Seconds(), "request_id", requestID(x.c))
+			"replica", x.record.Replica, "model", x.model.config.ID, "send_s", x.model.config.SendTimeout.Seconds(), "request_id", requestID(x.c))
 	}
-	x.ready = time.Now().Add(-x.payload.Waited) // what the replica took is not berth's own
-	x.upstreamFailed(err)
+	// Waited adds up over attempts, so the next overhead must not subtract the earlier waits again.
+	x.ready = time.Now().Add(-x.payload.Waited)
+	x.recordUpstreamError(err)
 	return nil, err
 }
 
-// relayed takes note of how the answer ended.
-func (x *proxyRequest) relayed(sel *routers.Selection, result streaming.Result, err error) error {
-	x.told(result)
+// rewriteResponse changes the replica's response header into the one for the client. The body is
+// never changed.
+func (x *proxyRequest) rewriteResponse(resp *http.Response, sel *routers.Selection) {
+	// 502, 503 and 504 pass to the client, but count as failures in the replica's circuit breaker.
+	if isGatewayError(resp.StatusCode) {
+		sel.Fail(fmt.Errorf("%w: %s", llmserver.ErrGateway, http.StatusText(resp.StatusCode)))
+	}
+	if openai.CreatesStored(x.c.Request.URL.Path) {
+		x.owners.sniffID(resp, sel.Replica())
+	}
+	resp.Header.Del(requestIDHeader) // the client gets the ID that is logged
+	if x.registry.table.Load().config.DecisionHeaders {
+		x.addDecisionHeaders(resp.Header)
+	}
+}
+
+// addDecisionHeaders reports to the client how its replica was chosen. It replaces the headers of
+// another berth behind this one.
+func (x *proxyRequest) addDecisionHeaders(h http.Header) {
+	h["X-Berth-Replica"] = []string{x.record.Replica}
+	h["X-Berth-Policy"] = []string{x.record.Policy}
+	h["X-Berth-Rank"] = []string{strconv.Itoa(x.record.Rank)}
+	delete(h, "X-Berth-Prefix-Match")
+	if blocks := len(x.payload.Blocks); blocks > 0 {
+		match := float64(x.record.Matched) / float64(blocks)
+		h["X-Berth-Prefix-Match"] = []string{strconv.FormatFloat(match, 'f', 2, 64)}
+	}
+}
+
+// finishAttempt handles the end of a relayed response. If the relay failed, the outcome of the
+// selection records whether the replica or the client was the cause, and a response that has begun
+// is aborted: it must not look complete. The error is returned only if nothing was sent, so that
+// the client can still get an error response.
+func (x *proxyRequest) finishAttempt(sel *routers.Selection, err error) error {
 	if err == nil {
 		return nil
 	}
+	result := x.record.Response
 	if result.Stalled {
 		x.log.Warn("a client was disconnected because it read nothing of its response",
 			"send_timeout_s", x.registry.table.Load().config.HTTP.SendTimeout.Seconds(), "request_id", requestID(x.c))
 	}
-	x.upstreamFailed(err)
-	sel.Fail(attributeError(result, err))
+	x.recordUpstreamError(err)
+	sel.Fail(attributeError(result, err)) // before the panic of abort: Release reports it
 	if result.Started {
 		x.abort(err)
 	}
 	return err
 }
 
-// relaying returns how a response to a request for a path is passed on.
-func (s *Server) relaying(path string, keepAlive time.Duration) streaming.Relay {
-	return streaming.Relay{
-		WriteTimeout: s.registry.table.Load().config.HTTP.SendTimeout,
-		KeepAlive:    keepAlive,
-		Anthropic:    openai.IsAnthropicPath(path),
+// releaseBody frees the memory of the request body. It is called as soon as a response has begun,
+// because no other attempt is made then: streams last long, and their prompts would fill the
+// memory. A part that the replica has not read yet stays until its reader is closed. Further calls
+// do nothing.
+func (x *proxyRequest) releaseBody() {
+	x.payload.Text = nil // which points into the body
+	if x.body != nil {
+		x.body.Release()
 	}
 }
 
-// sent gives the body's memory back as soon as nobody needs it: an answer has begun, so there will be no
-// other attempt. What the replica has yet to read is kept for as long as that takes.
-func (x *proxyRequest) sent() {
-	x.payload.Text = nil
-	x.body.Release()
-}
-
-// request is the client's request as the replica is to see it. Header and URL are the client's own, of which
-// nothing else is needed any more; attempts share them, and backends change neither.
-func (x *proxyRequest) request(ctx context.Context) *http.Request {
+// upstreamRequest returns the client's request in the form for the replica. Header and URL are the
+// client's own, which nothing else needs any more; all attempts share them, and backends change
+// neither. The body has a reader per attempt, as a transport may still read the previous one.
+func (x *proxyRequest) upstreamRequest(ctx context.Context) *http.Request {
 	in := x.c.Request
 	streaming.TrimRequestHeader(in.Header)
 	out := &http.Request{
 		Method:        in.Method,
 		URL:           in.URL,
-		Header:        x.tracing.inject(ctx, in.Header),
+		Header:        x.telemetry.InjectTrace(ctx, in.Header),
 		Body:          x.body.NewReader(),
 		ContentLength: x.body.Size(),
 	}
-	if prefix := openai.VersionPrefix(in.URL.Path); prefix != "" || in.URL.ForceQuery { // an empty query is none
+	if prefix := openai.VersionPrefix(in.URL.Path); prefix != "" || in.URL.ForceQuery { // an empty query is dropped
 		out.URL = &url.URL{Path: prefix + in.URL.Path, RawQuery: in.URL.RawQuery}
 		if in.URL.RawPath != "" {
 			out.URL.RawPath = prefix + in.URL.RawPath

@@ -14,10 +14,11 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"berth/ingress/telemetry"
 	"berth/llmserver"
 )
 
-// Why a request is tried again, as the metric of retries names it.
+// The reasons are labels of the metric of retries.
 func TestRetryReasonOfEachError(t *testing.T) {
 	for err, want := range map[error]string{
 		llmserver.ErrNoConnection: "no_connection",
@@ -35,22 +36,22 @@ func TestRetryReasonOfEachError(t *testing.T) {
 		c, _ := gin.CreateTestContext(httptest.NewRecorder())
 		c.Request = httptest.NewRequest(http.MethodPost, "/v1/completions", nil)
 		x := &proxyRequest{c: c}
-		if got := x.again(fmt.Errorf("replica a: %w", err)); got != want {
+		if got := x.retryReason(fmt.Errorf("replica a: %w", err)); got != want {
 			t.Errorf("%v is retried as %q; want %q", err, got, want)
 		}
-		if got := x.again(err); want == "broken" && got != "" {
+		if got := x.retryReason(err); want == "broken" && got != "" {
 			t.Error("a second break is retried")
 		}
 		ctx, leave := context.WithCancel(t.Context())
 		leave()
 		c.Request = c.Request.WithContext(ctx)
-		if got := (&proxyRequest{c: c}).again(err); got != "" {
+		if got := (&proxyRequest{c: c}).retryReason(err); got != "" {
 			t.Errorf("%v is retried for a client that has gone", err)
 		}
 	}
 }
 
-// attempts is a backend that records the contexts of the requests that it gets, and fails the first of them.
+// attempts is a backend that records the contexts of its requests and fails the first of them.
 type attempts struct {
 	llmserver.Backend
 	mu       *sync.Mutex
@@ -71,7 +72,7 @@ func (a attempts) Do(req *http.Request, t llmserver.Token) (*http.Response, llms
 	return a.Backend.Do(req, t)
 }
 
-// What belongs to an attempt, its timers among it, ends before the next one begins.
+// Everything of an attempt, its timers and its context, ends before the next one begins.
 func TestAttemptEndsBeforeTheNextOne(t *testing.T) {
 	f := serve(t, modelOn("n", refusing(1)))
 	var mu sync.Mutex
@@ -91,8 +92,8 @@ func TestAttemptEndsBeforeTheNextOne(t *testing.T) {
 	}
 }
 
-// The memory of a request's body is given back when its answer begins, not when that ends.
-func TestBodyIsGivenBackWhenTheAnswerBegins(t *testing.T) {
+// The memory of a request body is released when the response begins, not at its end.
+func TestAttemptReleasesTheBodyWhenTheResponseBegins(t *testing.T) {
 	end := make(chan struct{})
 	finish := sync.OnceFunc(func() { close(end) })
 	defer finish()
@@ -102,18 +103,18 @@ func TestBodyIsGivenBackWhenTheAnswerBegins(t *testing.T) {
 		<-end
 	})))
 	body := `{"model":"m","stream":true,"prompt":"` + strings.Repeat("x", 100_000) + `"}`
-	answer := f.background(func() reply { return f.post("/v1/completions", body) })
-	f.eventually("the answer has begun", func() bool {
+	response := f.background(func() reply { return f.post("/v1/completions", body) })
+	f.eventually("the response has begun", func() bool {
 		n, _ := f.series(`berth_slots{model="m",replica="a",state="running"}`)
 		return n == 1 && f.budget.Held() == 0
 	})
 	finish()
-	if r := receive(t, answer); r.StatusCode != 200 || r.err != nil {
+	if r := receive(t, response); r.StatusCode != 200 || r.err != nil {
 		t.Errorf("got %d %v", r.StatusCode, r.err)
 	}
 }
 
-// staleOnce is a backend whose connection turns out to be closed when it is used the first time.
+// staleOnce is a backend whose pooled connection turns out to be closed at its first use.
 type staleOnce struct {
 	llmserver.Backend
 	used *atomic.Bool
@@ -126,7 +127,7 @@ func (s staleOnce) Do(req *http.Request, t llmserver.Token) (*http.Response, llm
 	return s.Backend.Do(req, t)
 }
 
-func TestCallForAStoredResponseIsSentAgainOverAFreshConnection(t *testing.T) {
+func TestStoredResponseRequestIsRetriedOnAFreshConnection(t *testing.T) {
 	f := serve(t, modelOn("n", refusing(1)))
 	f.registry.pool.Dial = func(e llmserver.Endpoint) (llmserver.Backend, error) {
 		b, err := dialBackend(e)
@@ -142,14 +143,14 @@ func TestCallForAStoredResponseIsSentAgainOverAFreshConnection(t *testing.T) {
 		t.Errorf("got %d %s", r.StatusCode, r.body)
 	}
 	if id := r.Header.Get("X-Request-Id"); id == "" || id == "the engine's own" {
-		t.Errorf("the client reads the request id %q; want the one in berth's log", id)
+		t.Errorf("the client got the request ID %q; want the one that berth logs", id)
 	}
 }
 
-func TestCallForAStoredResponseThatFailsIsCountedAgainstTheReplica(t *testing.T) {
+func TestStoredResponseFailureIsCountedAsUpstreamError(t *testing.T) {
 	broken, _ := breaking(t)
 	f := serve(t, modelOn("m", broken, refusing(1)))
-	for i, phase := range []string{phaseFirstByte, phaseConnect} {
+	for i, phase := range []string{telemetry.PhaseFirstByte, telemetry.PhaseConnect} {
 		f.owners.setOwner("resp_1", f.model("m").replicas[i])
 		if r := f.get("/v1/responses/resp_1"); r.StatusCode < 500 {
 			t.Errorf("got %d %s", r.StatusCode, r.body)
@@ -161,7 +162,7 @@ func TestCallForAStoredResponseThatFailsIsCountedAgainstTheReplica(t *testing.T)
 }
 
 // A stored response that breaks off does not look complete.
-func TestStoredResponseThatBreaksLooksBroken(t *testing.T) {
+func TestStoredResponseThatBreaksOffIsAborted(t *testing.T) {
 	f := serve(t, modelOn("m", upstream(t, func(w http.ResponseWriter, _ *http.Request) {
 		io.WriteString(w, "half")
 		w.(http.Flusher).Flush()
@@ -172,26 +173,5 @@ func TestStoredResponseThatBreaksLooksBroken(t *testing.T) {
 		if r := f.do(t.Context(), client, "GET", "/v1/responses/resp_1", nil); r.err == nil || r.body != "half" {
 			t.Errorf("the client read %q and then %v", r.body, r.err)
 		}
-	}
-}
-
-// What a router tells becomes metrics: a reservation that was rejected is counted by its reason, and a prompt whose
-// blocks are not known has no ratio of matches, which would be none.
-func TestRejectionsAreCountedAndUnknownPromptsHaveNoRatio(t *testing.T) {
-	f := serve(t, modelOn("m", upstream(t, ok)))
-	hooks := f.registry.hooks("m", f.model("m").metrics)
-	for err, outcome := range map[error]string{
-		llmserver.ErrFull: "full", llmserver.ErrDraining: "draining", llmserver.ErrNoConnection: "no_connection",
-		llmserver.ErrExhausted: "exhausted", context.Canceled: "given_up", llmserver.ErrBroken: "unclear",
-	} {
-		hooks.Rejected(nil, "a", fmt.Errorf("replica a: %w", err))
-		hooks.AgentWaitEnded("a", false, err)
-		if n := f.metric(`berth_reservations_total{model="m",outcome="` + outcome + `"}`); n != 2 {
-			t.Errorf("%v is counted %v times as %s; want 2", err, n, outcome)
-		}
-	}
-	f.chat("m")
-	if n, _ := f.series(`berth_prefix_match_ratio_count{model="m"}`); n != 0 {
-		t.Errorf("%v ratios were observed of prompts without blocks", n)
 	}
 }

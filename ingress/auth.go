@@ -7,8 +7,8 @@ import (
 	"github.com/gin-gonic/gin"
 )
 
-// probes are the paths of health checks and scrapes. They need no API key, and are not in the access
-// log.
+// probes are the routes that machines poll: health checks and scrapes. They are counted, but neither
+// logged nor traced, and need no API key.
 var probes = map[string]bool{"/livez": true, "/readyz": true, "/health": true, "/metrics": true}
 
 // authorize admits requests that carry a valid API key, if keys are configured. It holds one of the
@@ -36,6 +36,7 @@ func (s *Server) authorize(c *gin.Context) {
 	}
 	c.Request.Header.Del("Authorization")
 	c.Request.Header.Del("X-Api-Key")
-	stateOf(c).key = key
+	state := stateOf(c)
+	state.key, state.record.Key = key, key.name
 	c.Next()
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 
+	"berth/ingress/telemetry"
 	"berth/llmserver"
 	"berth/streaming"
 )
@@ -43,11 +44,11 @@ func (x *proxyRequest) detectBusy(resp *http.Response) error {
 // writeBusy sends the client the last busy response, unchanged. If the client disconnects meanwhile
 // it does not return.
 func (x *proxyRequest) writeBusy() error {
-	x.phase = phaseStreaming
+	x.record.Phase = telemetry.PhaseStreaming
 	x.refusal.Header.Del(requestIDHeader)
 	var err error
-	relay := x.relaying(x.c.Request.URL.Path, 0)
-	if x.result, err = relay.Copy(x.c.Request.Context(), x.c.Writer, x.refusal, nil); err != nil {
+	relay := x.relayFor(x.c.Request.URL.Path, 0)
+	if x.record.Response, err = relay.Copy(x.c.Request.Context(), x.c.Writer, x.refusal, nil); err != nil {
 		x.abort(err)
 	}
 	return nil

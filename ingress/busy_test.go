@@ -88,9 +88,9 @@ func TestBusyRetryAfterFollowsQueue(t *testing.T) {
 			time.Sleep(5 * time.Second) // while nothing drains
 			recorder := httptest.NewRecorder()
 			c, _ := gin.CreateTestContext(recorder)
-			v := enter(c)
+			state := newRequestState(c)
 			c.Request = httptest.NewRequest("POST", "/v1/completions", nil)
-			(&proxyRequest{c: c, visit: v, body: new(body.Body), model: m}).fail(failure)
+			(&proxyRequest{c: c, record: &state.record, body: new(body.Body), model: m}).fail(failure)
 			if after, err := strconv.Atoi(recorder.Header().Get("Retry-After")); err != nil || after < 48 || after > 60 {
 				t.Errorf("%v: Retry-After is %q s; want about 60", failure, recorder.Header().Get("Retry-After"))
 			}
@@ -164,21 +164,21 @@ func TestBusyBreakBeforeFirstByteBlamesReplica(t *testing.T) {
 	}
 }
 
-func TestBusyRetryAfterHasJitter(t *testing.T) {
-	if d := spread(0); d != 0 {
-		t.Errorf("0 became %v", d)
+func TestClientsThatWereTurnedAwayDoNotComeBackTogether(t *testing.T) {
+	if d := jitter(0); d != 0 {
+		t.Errorf("no advice became %v", d)
 	}
 	seen := make(map[time.Duration]bool)
 	for range 200 {
-		d := spread(10 * time.Second)
+		d := jitter(10 * time.Second)
 		if d < 8*time.Second || d > 12*time.Second {
 			t.Fatalf("10 s became %v", d)
 		}
 		seen[d] = true
-		if d := spread(time.Second); d < time.Second || d > 1200*time.Millisecond {
+		if d := jitter(time.Second); d < time.Second || d > 1200*time.Millisecond {
 			t.Fatalf("1 s became %v", d)
 		}
-		if d := spread(time.Minute); d < 48*time.Second || d > time.Minute {
+		if d := jitter(time.Minute); d < 48*time.Second || d > time.Minute {
 			t.Fatalf("60 s became %v", d)
 		}
 	}

@@ -2,7 +2,6 @@ package ingress
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -11,8 +10,6 @@ import (
 	"testing"
 
 	"berth/llmserver"
-	"berth/routers"
-	"berth/streaming"
 )
 
 // state returns the state of a replica according to the metrics.
@@ -124,40 +121,5 @@ func TestCircuitTriesRequestsWhenAllFail(t *testing.T) {
 	a, b := calls[0].Load(), calls[1].Load()
 	if a+b != 30 || min(a, b) != 5 {
 		t.Errorf("they got %d and %d requests; want one ejected after five failures, and the other never", a, b)
-	}
-}
-
-func TestCircuitReleaseCauseOfEachOutcome(t *testing.T) {
-	sent := func(err error) routers.Outcome { return routers.Outcome{Dispatched: true, Err: err} }
-	for want, outcomes := range map[string][]routers.Outcome{
-		"walked_away": {{}, {Err: llmserver.ErrGone}},
-		"finished":    {{Dispatched: true, Answered: true}},
-		"client_gone": {sent(context.Canceled), sent(fmt.Errorf("%w: by itself", streaming.ErrClientGone))},
-		"refused":     {sent(llmserver.ErrBusy), sent(llmserver.ErrToken), sent(llmserver.ErrNoConnection)},
-		"failed":      {sent(llmserver.ErrBroken), sent(streaming.ErrUpstreamBroken), sent(llmserver.ErrGateway), sent(errors.New("anything"))},
-	} {
-		for _, o := range outcomes {
-			if got := releaseCause(o); got != want {
-				t.Errorf("%+v is %s; want %s", o, got, want)
-			}
-		}
-	}
-}
-
-func TestCircuitCountsAgentWaits(t *testing.T) {
-	f := serve(t, modelOn("m", upstream(t, ok)))
-	hooks := f.registry.hooks("m", f.model("m").metrics)
-	hooks.AgentWaitEnded("a", true, nil) // counted when its request takes it
-	hooks.AgentWaitEnded("a", false, nil)
-	hooks.AgentWaitEnded("a", false, context.Canceled)
-	hooks.AgentWaitEnded("a", false, llmserver.ErrFull)
-	hooks.AgentWaitEnded("a", true, errors.New("lost"))
-	for _, outcome := range []string{"unwanted", "given_up", "full", "unclear"} {
-		if n := f.metric(`berth_reservations_total{model="m",outcome="` + outcome + `"}`); n != 1 {
-			t.Errorf("counted %v as %s", n, outcome)
-		}
-	}
-	if n, _ := f.series(`berth_reservations_total{model="m",outcome="accepted"}`); n != 0 {
-		t.Errorf("counted %v as accepted", n)
 	}
 }

@@ -12,8 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"berth/internal/tcp"
 )
 
@@ -50,31 +48,22 @@ type connLimit struct {
 	connCount   func() int // open connections of the server, excess ones included
 	limit       atomic.Int64
 	excess      chan struct{} // a semaphore: an element for each open excess connection
-	refused     prometheus.Counter
+	refused     func()        // counts an excess connection
 	fullLog     *throttledLog
 	onExhausted func(error) // called when Accept fails for want of descriptors
 }
 
 // newConnLimit returns a connLimit around l. configure must be called before Accept: until then the
 // limit is 0.
-func newConnLimit(l net.Listener, connCount func() int, r prometheus.Registerer, e *exhaustion) *connLimit {
-	c := &connLimit{
-		Listener:  l,
-		connCount: connCount,
-		excess:    make(chan struct{}, maxExcessConns),
-		refused: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "berth_connections_refused_total", Help: "Client connections rejected because the limit was reached.",
-		}),
+func newConnLimit(l net.Listener, connCount func() int, refused func(), e *exhaustion) *connLimit {
+	return &connLimit{
+		Listener:    l,
+		connCount:   connCount,
+		excess:      make(chan struct{}, maxExcessConns),
+		refused:     refused,
 		fullLog:     newThrottledLog(e.log, "client connections beyond the limit are refused; raise the descriptor limit (ulimit -n) or http.max_connections"),
 		onExhausted: e.report,
 	}
-	gauge := func(name, help string, f func() float64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f)
-	}
-	r.MustRegister(c.refused,
-		gauge("berth_connections", "Open connections of clients.", func() float64 { return float64(connCount()) }),
-		gauge("berth_connections_limit", "Maximum number of open connections of clients.", func() float64 { return float64(c.limit.Load()) }))
-	return c
 }
 
 // configure sets the limit: the configured one, or the derived one if that is 0. Open connections stay
@@ -107,7 +96,7 @@ func (l *connLimit) Accept() (net.Conn, error) {
 	if int64(l.connCount()-len(l.excess)) < limit {
 		return c, nil
 	}
-	l.refused.Inc()
+	l.refused()
 	l.fullLog.warn("limit", limit)
 	// Blocking here stops all accepting. That is intended: no descriptor is free for the next
 	// connection, and it lasts for excessTimeout at most.

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"berth/ingress/telemetry"
 	"berth/llmserver"
 )
 
@@ -147,12 +148,12 @@ func TestExhaustionBlamesNoReplica(t *testing.T) {
 	if n := f.metric("berth_exhausted_total"); n < 20 {
 		t.Errorf("counted %v", n)
 	}
-	for _, phase := range []string{phaseConnect, phaseFirstByte} {
+	for _, phase := range []string{telemetry.PhaseConnect, telemetry.PhaseFirstByte} {
 		if n, _ := f.series(`berth_upstream_errors_total{model="m",phase="` + phase + `"}`); n != 0 {
 			t.Errorf("%v errors are counted against replicas", n)
 		}
 	}
-	if n := f.metric(`berth_releases_total{cause="walked_away",model="m"}`); n < 20 {
+	if n := f.metric(`berth_releases_total{cause="not_sent",model="m"}`); n < 20 {
 		t.Errorf("%v slots were given back as not used", n)
 	}
 }

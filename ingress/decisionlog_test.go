@@ -21,7 +21,7 @@ import (
 	"berth/routers"
 )
 
-// logged is a line as its readers know it.
+// logged is a line of the log as its readers know it.
 type logged struct {
 	V            int      `json:"v"`
 	TimeMS       float64  `json:"time_ms"`
@@ -42,7 +42,8 @@ type logged struct {
 	Status       int      `json:"status"`
 }
 
-// serveLogged starts a server with a decision log, and returns how to read it once that server has ended.
+// serveLogged starts a server with a decision log. read closes the server and returns the lines in
+// the order in which the requests began.
 func serveLogged(t *testing.T, keyEnv string, models ...config.Model) (*front, func() []logged) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "decisions.jsonl")
@@ -68,14 +69,14 @@ func serveLogged(t *testing.T, keyEnv string, models ...config.Model) (*front, f
 			}
 			lines = append(lines, l)
 		}
-		slices.SortFunc(lines, func(a, b logged) int { return cmp.Compare(a.TimeMS, b.TimeMS) }) // they are in the order of their ends
+		slices.SortFunc(lines, func(a, b logged) int { return cmp.Compare(a.TimeMS, b.TimeMS) })
 		return lines
 	}
 }
 
-const promptText = "an unmistakable piece of somebody's text. "
+const promptText = "an unmistakable piece of a client's text. "
 
-func TestTheDecisionLogHasALineForEachRequest(t *testing.T) {
+func TestDecisionLogHasALineForEachRequestOfAModel(t *testing.T) {
 	t.Setenv("LOG_KEY", "secret")
 	g := gated(t)
 	m := narrow(modelOn("m", g.url))
@@ -98,7 +99,7 @@ func TestTheDecisionLogHasALineForEachRequest(t *testing.T) {
 	receive(t, second)
 	f.post("/v1/chat/completions", chat("u"), "X-Session-Id", "mine")
 	f.post("/v1/completions", body("refused"))
-	f.post("/v1/completions", body("unknown")) // which is nothing to replay
+	f.post("/v1/completions", body("unknown")) // without a model there is nothing to replay
 	lines := read()
 	if len(lines) != 4 {
 		t.Fatalf("there are %d lines: %+v", len(lines), lines)
@@ -118,7 +119,7 @@ func TestTheDecisionLogHasALineForEachRequest(t *testing.T) {
 			t.Errorf("line %d is of %v", i, at)
 		}
 		if (got.TTFTMS > 0) != (i != 3) || got.DurationMS < got.TTFTMS || (got.WaitedMS > 0) != (i == 1) {
-			t.Errorf("line %d says it waited %v ms, began after %v and ended after %v", i, got.WaitedMS, got.TTFTMS, got.DurationMS)
+			t.Errorf("line %d has waited_ms %v, ttft_ms %v and duration_ms %v", i, got.WaitedMS, got.TTFTMS, got.DurationMS)
 		}
 		if (got.InputTokens != nil) != (i == 2) || i == 2 && (*got.InputTokens != 40 || *got.OutputTokens != 3) {
 			t.Errorf("line %d has tokens %v and %v", i, got.InputTokens, got.OutputTokens)
@@ -137,8 +138,9 @@ func TestTheDecisionLogHasALineForEachRequest(t *testing.T) {
 	}
 }
 
-// With one key logs of several processes tell the same; without it nobody can try guesses.
-func TestHashesInTheDecisionLogHangOnTheKey(t *testing.T) {
+// With the same key, logs of several processes have equal hashes; without it, guesses cannot be
+// checked.
+func TestDecisionLogHashesDependOnTheKey(t *testing.T) {
 	t.Setenv("KEY_1", "one")
 	t.Setenv("KEY_2", "two")
 	body := `{"model":"m","prompt":"` + strings.Repeat(promptText, 100) + `"}`
@@ -149,14 +151,14 @@ func TestHashesInTheDecisionLogHangOnTheKey(t *testing.T) {
 		text := fmt.Sprint(line.Blocks, *line.Session)
 		for _, plain := range blocksOf(t, body, "m", routers.DefaultPrefixOptions.BlockBytes) {
 			if strings.Contains(text, fmt.Sprintf("%016x", plain)) {
-				t.Errorf("a block stands in the log by its plain hash")
+				t.Errorf("the log has the plain hash of a block")
 			}
 		}
 		return text
 	}
 	one := hashes("KEY_1")
 	if again := hashes("KEY_1"); again != one {
-		t.Error("the same key gives other hashes")
+		t.Error("the same key gives different hashes")
 	}
 	random := hashes("")
 	for _, other := range []string{hashes("KEY_2"), random, hashes("")} {
@@ -166,27 +168,27 @@ func TestHashesInTheDecisionLogHangOnTheKey(t *testing.T) {
 	}
 }
 
-func TestNothingThatAClientSaidIsInTheDecisionLog(t *testing.T) {
+func TestDecisionLogHasNoTextOfTheClient(t *testing.T) {
 	t.Setenv("LOG_KEY", "the secret key")
 	path := filepath.Join(t.TempDir(), "log")
 	c := configured(modelOn("m", upstream(t, ok)))
 	c.Session, c.DecisionLog = config.Default().Session, config.DecisionLog{Path: path, KeyEnv: "LOG_KEY"}
 	f := serveConfig(t, c)
-	f.post("/v1/completions", `{"model":"m:adapter-name","user":"somebody","prompt":"`+strings.Repeat(promptText, 100)+`"}`,
+	f.post("/v1/completions", `{"model":"m:adapter-name","user":"user-name","prompt":"`+strings.Repeat(promptText, 100)+`"}`,
 		"X-Session-Id", "their-session", "X-Request-Id", "their-id", "Authorization", "Bearer their-key")
 	f.eventually("the line is written", func() bool {
 		text, _ := os.ReadFile(path)
 		return bytes.HasSuffix(text, []byte("\n"))
 	})
 	text, _ := os.ReadFile(path)
-	for _, said := range []string{"unmistakable", "adapter-name", "somebody", "their", "secret"} {
-		if bytes.Contains(text, []byte(said)) {
-			t.Errorf("%s is in %s", said, text)
+	for _, secret := range []string{"unmistakable", "adapter-name", "user-name", "their", "secret"} {
+		if bytes.Contains(text, []byte(secret)) {
+			t.Errorf("%s is in %s", secret, text)
 		}
 	}
 }
 
-func TestAClientThatLeftIsLoggedAsThat(t *testing.T) {
+func TestDecisionLogHasStatus499AfterADisconnect(t *testing.T) {
 	g := gated(t)
 	f, read := serveLogged(t, "", narrow(modelOn("m", g.url)))
 	first := f.background(func() reply { return f.chat("m") })
@@ -204,12 +206,13 @@ func TestAClientThatLeftIsLoggedAsThat(t *testing.T) {
 	}
 	slices.SortFunc(lines, func(a, b logged) int { return a.Status - b.Status })
 	if l := lines[1]; l.Status != 499 || l.Replica != "" || l.Rank != 0 || l.TTFTMS != 0 || l.WaitedMS <= 0 || l.Blocks == nil {
-		t.Errorf("the one that left is logged as %+v", l)
+		t.Errorf("the request of the client that disconnected is logged as %+v", l)
 	}
 }
 
-// The log may be moved away, and the next reload begins a new one; a log that is turned off hears of nothing more.
-func TestAReloadOpensTheDecisionLogAnew(t *testing.T) {
+// A log that was renamed is written until the next reload, which opens a new file. A log that was
+// turned off gets no further lines.
+func TestDecisionLogIsReopenedByAReload(t *testing.T) {
 	dir := t.TempDir()
 	c := configured(modelOn("m", upstream(t, ok)))
 	c.Session = config.Default().Session
@@ -246,24 +249,24 @@ func TestAReloadOpensTheDecisionLogAnew(t *testing.T) {
 	first := served(path, 1)
 	session := regexp.MustCompile(`"session":"[0-9a-f]{16}"`)
 	if old, err := os.ReadFile(moved); err != nil || !strings.Contains(string(old), session.FindString(first)) || !session.MatchString(first) {
-		t.Errorf("%v, or after a reload the same session is another one", err)
+		t.Errorf("%v, or the same session has another hash after a reload", err)
 	}
 	apply(c)
 	served(path, 1)
 }
 
-func TestALogThatCannotBeOpenedStopsTheStart(t *testing.T) {
+func TestDecisionLogThatCannotBeOpenedFailsTheStart(t *testing.T) {
 	for _, log := range []config.DecisionLog{{Path: filepath.Join(t.TempDir(), "no", "such")}, {Path: t.TempDir()}, {Path: filepath.Join(t.TempDir(), "log"), KeyEnv: "NO_SUCH_VARIABLE"}} {
 		c := configured(modelOn("m", refusing(1)))
 		c.DecisionLog = log
 		if s, err := New(c, slog.New(slog.DiscardHandler)); err == nil {
 			s.Close()
-			t.Errorf("with %+v it started", log)
+			t.Errorf("with %+v the server started", log)
 		}
 	}
 }
 
-func TestManyRequestsAtOnceAreAllLogged(t *testing.T) {
+func TestDecisionLogHasAllConcurrentRequests(t *testing.T) {
 	m := modelOn("m", upstream(t, ok))
 	m.MaxQueuedRequests = -1
 	f, read := serveLogged(t, "", m)
@@ -281,7 +284,7 @@ func TestManyRequestsAtOnceAreAllLogged(t *testing.T) {
 	}
 }
 
-func TestAnswersSayHowTheyWerePlacedIfThatIsWanted(t *testing.T) {
+func TestDecisionHeadersAreSentIfConfigured(t *testing.T) {
 	busy := gated(t)
 	prefix, turns := modelOn("p", upstream(t, ok)), narrow(modelOn("t", busy.url, upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Berth-Rank", "that of another berth")

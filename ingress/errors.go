@@ -11,6 +11,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"berth/ingress/telemetry"
 	"berth/internal/body"
 	"berth/internal/http1"
 	"berth/internal/openai"
@@ -46,9 +47,8 @@ var (
 
 // Codes of errors that other code refers to.
 const (
-	internalError = "internal_error"
-	// codeGone stands for a client that disconnected. It is only logged and counted.
-	codeGone = "client_gone"
+	internalError = telemetry.CodeInternalError
+	codeGone      = telemetry.CodeClientGone // only logged and counted
 )
 
 // statusClientGone is logged and counted for a request whose client disconnected before a response
@@ -216,7 +216,7 @@ func writeError(c *gin.Context, err error) { toAPIError(err).respond(c) }
 
 // respond writes the error to a client, and records its code for logs and metrics.
 func (a apiError) respond(c *gin.Context) {
-	stateOf(c).code = a.code
+	stateOf(c).record.ErrorCode = a.code
 	a.write(c.Writer, c.Request)
 }
 

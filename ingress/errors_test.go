@@ -65,7 +65,7 @@ func TestErrorTableIsComplete(t *testing.T) {
 		recorder := httptest.NewRecorder()
 		recorder.Header().Set("X-Request-Id", "id")
 		c, _ := gin.CreateTestContext(recorder)
-		enter(c)
+		newRequestState(c)
 		c.Request = httptest.NewRequest("POST", "/", nil)
 		writeError(c, fmt.Errorf("replica 10.0.0.1:8000: %w", row.err))
 		r := reply{recorder.Result(), recorder.Body.String(), nil}
@@ -212,8 +212,8 @@ func TestErrorUnavailableModelGivesReasons(t *testing.T) {
 
 func TestErrorDoesNotWaitForBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &Server{log: slog.New(slog.DiscardHandler), metrics: newMetrics()}
-		s.registry = newRegistry(s.metrics, s.log)
+		s := &Server{log: slog.New(slog.DiscardHandler), telemetry: quietTelemetry()}
+		s.registry = newRegistry(s.telemetry, s.log)
 		_, pipes := serveOverPipes(t, false, s.routes().ServeHTTP)
 		conn, err := pipes.dial(t.Context(), "", "")
 		if err != nil {

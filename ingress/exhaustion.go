@@ -4,8 +4,6 @@ import (
 	"log/slog"
 	"sync/atomic"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // throttleInterval is the shortest time between two lines of a throttledLog. Exhaustion recurs with
@@ -39,24 +37,19 @@ func (e *throttledLog) warn(args ...any) {
 // An exhaustion counts and logs connections that failed because this process, or its machine, was out
 // of descriptors, ports or memory. No replica is blamed for those.
 type exhaustion struct {
-	count prometheus.Counter
+	count func()
 	*throttledLog
 }
 
-func newExhaustion(r prometheus.Registerer, log *slog.Logger) *exhaustion {
-	e := &exhaustion{
-		count: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "berth_exhausted_total",
-			Help: "Connections to replicas or clients that failed because berth or its machine was out of descriptors, ports or memory.",
-		}),
+func newExhaustion(count func(), log *slog.Logger) *exhaustion {
+	return &exhaustion{
+		count:        count,
 		throttledLog: newThrottledLog(log, "out of descriptors, ports or memory for a connection; no replica is to blame"),
 	}
-	r.MustRegister(e.count)
-	return e
 }
 
 // report records one failure. Any goroutine may call it.
 func (e *exhaustion) report(err error) {
-	e.count.Inc()
+	e.count()
 	e.warn("error", err)
 }

@@ -8,97 +8,107 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"berth/ingress/telemetry"
 	"berth/internal/http1"
 	"berth/llmserver"
 )
 
 const requestIDHeader = "X-Request-Id"
 
-// requestState is what handlers leave behind of a request for the middleware outside them. It is the context's writer, where it is
-// found without a map of keys for each request. It is used again for another request after observe has returned.
+// requestState is the state of one request from the first middleware to the last deferred function.
+// It wraps gin's ResponseWriter and takes its place in the context, where handlers find it without
+// gin's map of keys, which would be allocated for each request.
+//
+// It is pooled. instrument takes it from the pool and returns it when all handlers have returned; a
+// request that panicked keeps its own. It also lends proxyRequest its memory, so that a request
+// allocates neither. Only the goroutine of the request uses it.
 type requestState struct {
 	gin.ResponseWriter
-	below http.ResponseWriter // the server's own
-	began time.Time           // when its head was in
+	underlying http.ResponseWriter // the server's own, below gin's
 
-	key      *apiKey       // nil where none is asked for
-	model    string        // the configured id
-	metrics  *modelMetrics // of the model, or of requests without one
-	labels   [2]string     // of the series that is being looked for
-	exchange proxyRequest  // of a request that is passed on; its Server is nil until then
-
-	status int    // in place of the one that was written, unless 0
-	code   string // of the error by which berth ended the request, or codeGone
-	cut    bool   // that was an abnormal end
+	key     *apiKey           // nil if no key is required
+	record  telemetry.Request // filled in by handlers, reported by instrument
+	proxied proxyRequest      // memory for newProxyRequest; unused for requests that berth answers itself
 }
 
-// stateOf is that of a request which observe has let in.
+// stateOf returns the state of a request that instrument has let in.
 func stateOf(c *gin.Context) *requestState { return c.Writer.(*requestState) }
 
-var visits = sync.Pool{New: func() any { return new(requestState) }}
+var requestStates = sync.Pool{New: func() any { return new(requestState) }}
 
-func enter(c *gin.Context) *requestState {
-	v := visits.Get().(*requestState)
-	v.ResponseWriter, v.below, v.began = c.Writer, c.Writer, time.Now()
+// newRequestState takes a state from the pool and puts it into the context. The time of the request
+// starts here: its header has just been read.
+func newRequestState(c *gin.Context) *requestState {
+	s := requestStates.Get().(*requestState)
+	s.ResponseWriter, s.underlying, s.record.Start = c.Writer, c.Writer, time.Now()
 	if w, ok := c.Writer.(interface{ Unwrap() http.ResponseWriter }); ok {
-		v.below = w.Unwrap()
+		s.underlying = w.Unwrap()
 	}
-	c.Writer = v
-	return v
+	c.Writer = s
+	return s
 }
 
-// leave ends the visit. After a panic it is not called, as who knows what is still at work.
-func (v *requestState) leave(c *gin.Context) {
-	c.Writer = v.ResponseWriter
-	*v = requestState{}
-	visits.Put(v)
+// release returns the state to the pool. It must not be called after a panic: a goroutine or a
+// deferred function of an outer frame may still use the state, and would then write into another
+// request.
+func (s *requestState) release(c *gin.Context) {
+	c.Writer = s.ResponseWriter
+	*s = requestState{}
+	requestStates.Put(s)
 }
 
-// A response controller looks for these in every wrapper in turn.
-func (v *requestState) Unwrap() http.ResponseWriter { return v.below }
-func (v *requestState) SetReadDeadline(t time.Time) error {
-	return http.NewResponseController(v.below).SetReadDeadline(t)
-}
-func (v *requestState) SetWriteDeadline(t time.Time) error {
-	return http.NewResponseController(v.below).SetWriteDeadline(t)
+// http.ResponseController looks for the following methods in each wrapper in turn. Implementing
+// them here skips gin's wrapper, which has none of them.
+
+// Unwrap returns the server's own writer.
+func (s *requestState) Unwrap() http.ResponseWriter { return s.underlying }
+
+// SetReadDeadline sets the deadline for reading the request.
+func (s *requestState) SetReadDeadline(t time.Time) error {
+	return http.NewResponseController(s.underlying).SetReadDeadline(t)
 }
 
-// FlushError is Flush with its error, which gin's drops: a client that reads nothing may be noticed by it alone.
-func (v *requestState) FlushError() error {
-	v.WriteHeaderNow()
-	return http.NewResponseController(v.below).Flush()
+// SetWriteDeadline sets the deadline for writing the response.
+func (s *requestState) SetWriteDeadline(t time.Time) error {
+	return http.NewResponseController(s.underlying).SetWriteDeadline(t)
 }
 
-// observe counts the request when it is over, however that comes about.
-func (s *Server) observe(c *gin.Context) {
-	v, whole := enter(c), false
-	v.metrics = s.metrics.noModel
+// FlushError flushes and returns the error, which gin's Flush drops. For a client that reads
+// nothing it may be the only sign that it has disconnected.
+func (s *requestState) FlushError() error {
+	s.WriteHeaderNow()
+	return http.NewResponseController(s.underlying).Flush()
+}
+
+// instrument is the outermost middleware. It begins the record of a request and reports it at the
+// end, exactly once, also when a handler panics: aborted streams end by a panic, and they are the
+// ones that operators look for.
+//
+// The record is reported before the state is released, and everything else of the request (its
+// slot, its body) has been released by then, because those defers are on inner frames.
+func (s *Server) instrument(c *gin.Context) {
+	state, returned := newRequestState(c), false
+	at := route(c)
+	c.Request = s.telemetry.Begin(&state.record, c.Request, at, probes[at])
 	defer func() {
-		took, at := time.Since(v.began), route(c)
-		v.observed(at, v.answered(), took)
-		if s.access.on.Load() && !probes[at] {
-			s.access.record(c, took)
+		if state.record.Status == 0 {
+			state.record.Status = state.Status()
 		}
-		if whole {
-			v.leave(c)
+		s.telemetry.Record(&state.record)
+		if returned {
+			state.release(c)
 		}
 	}()
 	c.Next()
-	whole = true
+	returned = true
 }
 
-// answered is the status by which the request was answered, or left.
-func (v *requestState) answered() int {
-	if v.status != 0 {
-		return v.status
-	}
-	return v.Status()
-}
-
-// recover turns a panic into an answer, or, once an answer has begun, into an abnormal end of it,
-// so that it does not look complete. net/http closes the connection, or resets the stream, for
-// http.ErrAbortHandler alone.
-func (s *Server) recover(c *gin.Context) {
+// recoverPanic turns a panic into an error response. If the response has begun, it aborts the
+// connection or the stream instead, so that a truncated response does not look complete: net/http
+// does that for http.ErrAbortHandler only, and ends a response normally when a handler returns.
+//
+// http.ErrAbortHandler itself is how handlers abort on purpose; it passes without a log line.
+func (s *Server) recoverPanic(c *gin.Context) {
 	defer func() {
 		switch cause := recover(); {
 		case cause == nil:
@@ -108,42 +118,34 @@ func (s *Server) recover(c *gin.Context) {
 		default:
 			s.log.Error("panic while handling a request", "panic", cause, "request_id", requestID(c), "stack", string(debug.Stack()))
 			if c.Writer.Written() {
-				stateOf(c).code = internalError
+				stateOf(c).record.ErrorCode = internalError
 				panic(http.ErrAbortHandler)
 			}
-			rejectUnread(c, errInternal) // who knows how much of the body was read
+			rejectUnread(c, errInternal) // the body may be unread
 		}
 	}()
 	c.Next()
 }
 
-// identify gives the request an id, the client's own if it is fit to be logged, and
-// echoes it.
-func (s *Server) identify(c *gin.Context) {
+// setRequestID gives the request an ID and echoes it: the client's own if it is safe to log, else a
+// new one.
+func (s *Server) setRequestID(c *gin.Context) {
 	values := c.Request.Header[requestIDHeader]
-	if len(values) == 0 || !saneID(values[0]) {
+	if len(values) == 0 || !telemetry.LoggableID(values[0]) {
 		values = []string{llmserver.NewUUID().String()}
 		c.Request.Header[requestIDHeader] = values
 	}
-	c.Writer.Header()[requestIDHeader] = values[:1:1] // one slice for both
+	c.Writer.Header()[requestIDHeader] = values[:1:1] // one slice for both headers
+	stateOf(c).record.ID = values[0]
 }
 
-// boundHeader refuses a request whose header is too large.
+// requestID returns the ID that setRequestID chose.
+func requestID(c *gin.Context) string { return stateOf(c).record.ID }
+
+// boundHeader rejects a request whose header is too large.
 func boundHeader(c *gin.Context) {
 	if http1.HeaderTooLarge(c.Request) {
 		rejectUnread(c, errHeaderTooLarge)
 		c.Abort()
 	}
-}
-
-func requestID(c *gin.Context) string { return c.GetHeader(requestIDHeader) }
-
-// saneID admits 1 to 128 visible ASCII characters.
-func saneID(id string) bool {
-	for i := range len(id) {
-		if id[i] <= ' ' || id[i] > '~' {
-			return false
-		}
-	}
-	return len(id) > 0 && len(id) <= 128
 }

@@ -11,9 +11,11 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
+
+	"berth/ingress/telemetry"
 )
 
-func TestAPanicIsAnAnswerOrABrokenOne(t *testing.T) {
+func TestRecoverPanicRespondsOrAborts(t *testing.T) {
 	f := serve(t, modelOn("m", refusing(1)))
 	routes := f.routes()
 	routes.GET("/before", func(*gin.Context) { panic("in a handler") })
@@ -36,24 +38,24 @@ func TestAPanicIsAnAnswerOrABrokenOne(t *testing.T) {
 	}
 	wantError(t, get("/before"), 500, "internal_error", "")
 	if log := f.log.take(); !strings.Contains(log, "in a handler") || !strings.Contains(log, "middleware_test.go") {
-		t.Errorf("the log does not tell of the panic:\n%s", log)
+		t.Errorf("the log does not have the panic:\n%s", log)
 	}
 	if r := get("/after"); r.err == nil || r.body != "half" {
-		t.Errorf("the client takes %q for whole: %v", r.body, r.err)
+		t.Errorf("%q looks complete to the client: %v", r.body, r.err)
 	}
 	f.log.take()
 	if r := get("/abort"); r.err == nil {
 		t.Errorf("the client got %d %q", r.StatusCode, r.body)
 	}
 	if log := f.log.take(); log != "" {
-		t.Errorf("an abort is no accident, yet logged:\n%s", log)
+		t.Errorf("an abort on purpose is logged:\n%s", log)
 	}
 	if n := f.metric(`berth_requests_total{model="",route="other",status="500"}`); n != 1 {
 		t.Errorf("counted %v failures", n)
 	}
 }
 
-func TestAPanicIsAnsweredThoughTheBodyNeverComes(t *testing.T) {
+func TestRecoverPanicRespondsWithoutReadingTheBody(t *testing.T) {
 	f := serve(t, modelOn("m", refusing(1)))
 	routes := f.routes()
 	routes.POST("/before", func(*gin.Context) { panic("in a handler") })
@@ -71,32 +73,34 @@ func TestAPanicIsAnsweredThoughTheBodyNeverComes(t *testing.T) {
 		t.Fatal(err)
 	}
 	resp.Body.Close()
-	f.log.take() // the panic is told there
+	f.log.take() // the panic is logged at level Error
 	if resp.StatusCode != http.StatusInternalServerError || !resp.Close {
-		t.Errorf("answered %d, closing %t; want 500 and the end of the connection", resp.StatusCode, resp.Close)
+		t.Errorf("got status %d, close %t; want 500 and close", resp.StatusCode, resp.Close)
 	}
 }
 
-// Who knows what is still at work behind a panic.
-func TestAVisitIsUsedAgainAsNewAndNeverAfterAPanic(t *testing.T) {
+// A state comes from the pool zeroed. After a panic it does not go back, because something may
+// still use it.
+func TestRequestStateIsReusedZeroedAndNeverAfterAPanic(t *testing.T) {
 	f := serve(t, modelOn("m", refusing(1)))
 	lost := make(map[*requestState]bool)
-	visited := func(c *gin.Context) *requestState {
-		v := stateOf(c)
-		if lost[v] {
-			t.Error("a visit that a panic ended is used again")
+	use := func(c *gin.Context) *requestState {
+		s := stateOf(c)
+		if lost[s] {
+			t.Error("the state of a request that panicked is reused")
 		}
-		if v.key != nil || v.model != "" || v.exchange.Server != nil || v.exchange.attempts > 0 || v.status != 0 || v.code != "" || v.cut {
-			t.Errorf("of a request before there is left model %q, status %d, code %q", v.model, v.status, v.code)
+		r := &s.record
+		if s.key != nil || s.proxied.Server != nil || s.proxied.record != nil || r.Proxied || r.Model != "" || r.Attempts > 0 || r.Status != 0 || r.ErrorCode != "" || r.Truncated {
+			t.Errorf("left of an earlier request: %+v", *r)
 		}
-		v.exchanging(f.Server, c, phaseBody).attempts = 1
-		v.model, v.status, v.code, v.cut = "m", 299, "code", true
-		return v
+		s.newProxyRequest(f.Server, c, telemetry.PhaseBody).record.Attempts = 1
+		r.Model, r.Status, r.ErrorCode, r.Truncated = "m", 299, "code", true
+		return s
 	}
 	routes := f.routes()
-	routes.GET("/return", func(c *gin.Context) { visited(c) })
+	routes.GET("/return", func(c *gin.Context) { use(c) })
 	routes.GET("/panic", func(c *gin.Context) {
-		lost[visited(c)] = true
+		lost[use(c)] = true
 		panic(http.ErrAbortHandler)
 	})
 	ask := func(path string) {
@@ -109,11 +113,11 @@ func TestAVisitIsUsedAgainAsNewAndNeverAfterAPanic(t *testing.T) {
 		ask("/return")
 	}
 	if len(lost) != 50 {
-		t.Errorf("%d visits ended in 50 panics", len(lost))
+		t.Errorf("%d states were lost in 50 panics", len(lost))
 	}
 }
 
-func TestARequestIDIsEchoedOrMinted(t *testing.T) {
+func TestRequestIDIsEchoedOrNew(t *testing.T) {
 	seen := make(chan string, 1)
 	f := serve(t, modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		seen <- r.Header.Get("X-Request-Id")
@@ -130,10 +134,10 @@ func TestARequestIDIsEchoedOrMinted(t *testing.T) {
 		r := f.post("/v1/completions", chat("m"), "X-Request-Id", sent)
 		id, came := r.Header.Get("X-Request-Id"), receive(t, seen)
 		if kept != (id == sent) || id == "" || came != id || len(r.Header["X-Request-Id"]) != 1 {
-			t.Errorf("of %q became %q for the client and %q for the replica", sent, r.Header["X-Request-Id"], came)
+			t.Errorf("for %q the client got %q and the replica %q", sent, r.Header["X-Request-Id"], came)
 		}
 		if r := f.do(t.Context(), f.h2, "GET", "/nothing", nil, "X-Request-Id", sent); kept != (r.Header.Get("X-Request-Id") == sent) {
-			t.Errorf("an error echoes %q for %q", r.Header["X-Request-Id"], sent)
+			t.Errorf("an error response has the ID %q for %q", r.Header["X-Request-Id"], sent)
 		}
 	}
 }

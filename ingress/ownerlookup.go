@@ -11,8 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"berth/llmserver"
 	"berth/streaming"
 )
@@ -42,7 +40,7 @@ const (
 type ownerLookups struct {
 	owners  *responseOwners
 	running chan struct{} // a semaphore: an element for each lookup that runs
-	results *prometheus.CounterVec
+	count   func(result string)
 
 	mu         sync.Mutex               // guards what follows
 	inProgress map[string]chan struct{} // by ID; closed when the lookup has ended
@@ -58,19 +56,14 @@ type ownerMiss struct {
 	err    error // nil if no replica holds the response
 }
 
-func newOwnerLookups(owners *responseOwners, r prometheus.Registerer) *ownerLookups {
-	l := &ownerLookups{
-		owners:  owners,
-		running: make(chan struct{}, maxConcurrentLookups),
-		results: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "berth_response_lookups_total",
-			Help: "Lookups of the replica that holds a stored response, by result; remembered is one that was not needed because its result was known.",
-		}, []string{"result"}),
+func newOwnerLookups(owners *responseOwners, count func(result string)) *ownerLookups {
+	return &ownerLookups{
+		owners:     owners,
+		running:    make(chan struct{}, maxConcurrentLookups),
+		count:      count,
 		inProgress: make(map[string]chan struct{}),
 		misses:     make(map[string]ownerMiss),
 	}
-	r.MustRegister(l.results)
-	return l
 }
 
 // findOwner returns the replica of these models that holds a response, and its model. It uses what is
@@ -85,7 +78,7 @@ func (l *ownerLookups) findOwner(r *http.Request, id string, models []*model) (*
 			return m, owner, nil
 		}
 		if miss, ok := l.recentMiss(id, models); ok {
-			l.results.WithLabelValues("remembered").Inc()
+			l.count("remembered")
 			return nil, nil, miss.err
 		}
 		end, err := l.start(ctx, id)
@@ -198,15 +191,15 @@ func (l *ownerLookups) searchOwner(ctx context.Context, r *http.Request, id stri
 	result := lookupEverywhere(ctx, r.Header, id, models)
 	switch {
 	case result.owner != nil:
-		l.results.WithLabelValues("found").Inc()
+		l.count("found")
 		l.owners.setOwner(id, result.owner)
 		return result.model, result.owner, nil
 	case r.Context().Err() != nil:
 		return nil, nil, fmt.Errorf("%w: %w", streaming.ErrClientGone, context.Cause(r.Context()))
 	case result.err != nil:
-		l.results.WithLabelValues("uncertain").Inc()
+		l.count("uncertain")
 	default:
-		l.results.WithLabelValues("absent").Inc()
+		l.count("absent")
 	}
 	if !result.denied {
 		l.rememberMiss(id, models, result.err)

@@ -13,8 +13,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"berth/config"
 )
 
@@ -154,7 +152,7 @@ func TestOwnerLookupDoesNotRememberDeniedKey(t *testing.T) {
 
 func TestOwnerLookupRemembersMissesBriefly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newOwnerLookups(new(responseOwners), prometheus.NewRegistry())
+		l := newOwnerLookups(new(responseOwners), nil)
 		m, n := &model{config: config.Model{ID: "m"}}, &model{config: config.Model{ID: "n"}}
 		missed := func(id string, models ...*model) bool {
 			_, found := l.recentMiss(id, models)

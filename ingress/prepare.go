@@ -25,7 +25,7 @@ func (x *proxyRequest) prepare() error {
 		return err
 	}
 	x.body, x.ready = b, time.Now()
-	x.uploaded, x.size = x.ready, len(b.Bytes())
+	x.record.BodyRead, x.record.BodyBytes = x.ready, len(b.Bytes())
 	var h *openai.PromptHasher
 	if size := x.expectedBlockSize(t); size > 0 {
 		h = openai.NewPromptHasher(size)
@@ -45,7 +45,7 @@ func (x *proxyRequest) prepare() error {
 // expectedBlockSize returns the block size in which the prompt is hashed during the scan; 0 for
 // none. The model and its policy are not known yet, but nearly all agree on the size.
 func (x *proxyRequest) expectedBlockSize(t *table) int {
-	if t.blockBytes == 0 && x.decisionLog.veil.Load() != nil {
+	if t.blockBytes == 0 && x.telemetry.LogsDecisions() {
 		return routers.DefaultPrefixOptions.BlockBytes
 	}
 	return t.blockBytes
@@ -58,11 +58,11 @@ func (x *proxyRequest) resolvePayload(t *table, f openai.Fields, h *openai.Promp
 	if err != nil {
 		return err
 	}
+	x.record.Model, x.record.Policy = x.model.config.ID, x.model.config.Router.Class
 	if !keyOf(x.c).allows(x.model.config.ID) {
 		return &keyError{errModelNotAllowed, "This API key may not use the model " + strconv.Quote(x.model.config.ID) + "; GET /v1/models lists those that it may."}
 	}
-	x.visit.model, x.visit.metrics = x.model.config.ID, x.model.metrics
-	x.stream = f.Stream
+	x.record.Metrics, x.record.Stream = x.model.metrics, f.Stream
 	x.payload = routers.Payload{
 		RequestID: requestID(x.c),
 		Stream:    f.Stream,
@@ -71,6 +71,7 @@ func (x *proxyRequest) resolvePayload(t *table, f openai.Fields, h *openai.Promp
 		Text:      f.RoutingText().Of(x.body.Bytes()),
 		SessionID: sessionID(t.config.Session, x.c.Request.Header, f, x.body.Bytes()),
 	}
+	x.record.Adapter, x.record.Session = adapter, x.payload.SessionID
 	x.hashPrompt(f, h)
 	if len(x.payload.Text) == 0 {
 		x.reportMissingText()
@@ -114,7 +115,7 @@ func (x *proxyRequest) replaceModel(f openai.Fields, name string) {
 // them.
 func (x *proxyRequest) hashPrompt(f openai.Fields, h *openai.PromptHasher) {
 	prefixed, byPrefix := x.model.router.Policy().(routers.BlockSizer)
-	if !byPrefix && x.decisionLog.veil.Load() == nil {
+	if !byPrefix && !x.telemetry.LogsDecisions() {
 		return
 	}
 	size := routers.DefaultPrefixOptions.BlockBytes
@@ -125,17 +126,17 @@ func (x *proxyRequest) hashPrompt(f openai.Fields, h *openai.PromptHasher) {
 		h = openai.NewPromptHasher(size)
 		defer h.Release()
 	}
-	x.blocks, x.promptBytes = h.Blocks(f, x.body.Bytes(), x.payload.Model, x.payload.Adapter, size)
-	x.blockBytes = size
+	x.record.Blocks, x.record.PromptBytes = h.Blocks(f, x.body.Bytes(), x.payload.Model, x.payload.Adapter, size)
+	x.record.BlockBytes = size
 	if byPrefix {
-		x.payload.Blocks = x.blocks
+		x.payload.Blocks = x.record.Blocks
 	}
 }
 
 // reportMissingText counts a request without routing text, which policies can rank by load only,
 // and logs a warning for the first one of each model.
 func (x *proxyRequest) reportMissingText() {
-	x.model.metrics.noText.WithLabelValues().Inc()
+	x.model.metrics.CountNoText()
 	x.model.warnText.Do(func() {
 		x.log.Warn("a request has no messages, prompt or input to route by; such requests are ranked by load",
 			"model", x.model.config.ID, "path", x.c.Request.URL.Path, "request_id", x.payload.RequestID)

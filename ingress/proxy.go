@@ -3,58 +3,63 @@ package ingress
 import (
 	"cmp"
 	"errors"
-	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"time"
 
 	"github.com/gin-gonic/gin"
-	"go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/trace"
 
+	"berth/ingress/telemetry"
 	"berth/internal/body"
+	"berth/internal/openai"
 	"berth/llmserver"
 	"berth/routers"
 	"berth/streaming"
 )
 
-// proxyRequest is one proxied request, from its head to the end of its answer. All
-// of it runs on the request's own goroutine.
+// proxyRequest is one request for a replica, from its header to the end of its response. All of its
+// methods run on the request's own goroutine.
+//
+// What metrics and logs report about it is in record, which the request's state owns and which
+// outlives it; the other fields are what it works with.
 type proxyRequest struct {
 	*Server
-	c     *gin.Context
-	visit *requestState
-	began time.Time
+	c      *gin.Context
+	record *telemetry.Request
 
-	allowed time.Duration // by the client, for all of it; 0 if it does not say
-	stream  bool          // events are asked for
+	allowed time.Duration // the client's own timeout for the whole request; 0 if it set none
 
-	model   *model
-	body    *body.Body
+	model   *model     // nil until it is found in the body
+	body    *body.Body // nil until it has been read
 	payload routers.Payload
-	ready   time.Time // when the body was in and berth's own work began
-	phase   string    // how far it has come
+	ready   time.Time // when berth's own work on the next attempt began: see dispatch
 
-	tried   []*llmserver.Replica // not to be chosen again
-	broken  bool                 // a connection broke once before any answer
-	refusal *http.Response       // the last one by which an engine said that it is busy
+	// What earlier attempts leave to the retry decision.
+	tried   []*llmserver.Replica // excluded from further attempts
+	broken  bool                 // a connection broke before a response: once is retried, twice is not
+	refusal *http.Response       // the last response of an engine that is too busy, buffered
 
-	tap  streaming.Tap // on the answer
-	span trace.Span    // of the attempt under way
-	trail
+	span telemetry.Span // of the current attempt
 }
 
-// exchanging begins the exchange of a visit, which lends it its memory.
-func (v *requestState) exchanging(s *Server, c *gin.Context, phase string) *proxyRequest {
-	x := &v.exchange
-	x.Server, x.c, x.visit, x.began, x.phase = s, c, v, v.began, phase
+// newProxyRequest starts a proxied request in the memory of its state. It is released with that
+// state.
+func (s *requestState) newProxyRequest(server *Server, c *gin.Context, phase string) *proxyRequest {
+	x := &s.proxied
+	x.Server, x.c, x.record = server, c, &s.record
+	x.record.Proxied, x.record.Phase = true, phase
 	return x
 }
 
-// proxy serves a POST whose body names a model.
+// proxy serves a POST whose body names a model. It blocks until the response has been relayed, an
+// error has been written, or the client has disconnected; it panics with http.ErrAbortHandler if a
+// response was truncated.
+//
+// No method below this one writes a status of its own: errors come back here as values, and fail
+// writes the one response of this request. Only relays write otherwise, and after a relay has
+// started there is no error response any more, but an abort.
 func (s *Server) proxy(c *gin.Context) {
-	x := stateOf(c).exchanging(s, c, phaseBody)
-	defer x.release()
+	x := stateOf(c).newProxyRequest(s, c, telemetry.PhaseBody)
+	defer x.releaseBody() // also after a panic: the memory is counted against a budget
 	var err error
 	if x.allowed, err = requestTimeout(c.Request.Header); err == nil {
 		err = x.prepare()
@@ -67,95 +72,47 @@ func (s *Server) proxy(c *gin.Context) {
 	}
 }
 
-// release logs the request and gives back the body's memory, also after a panic.
-func (x *proxyRequest) release() {
-	x.decisionLog.record(x)
-	if x.body != nil {
-		x.body.Release()
-	}
-}
-
-// serve makes attempts, one at a time, until one has given the client its
-// answer or no further one is allowed.
+// serve makes attempts, one after the other, until one has given the client a response or no
+// further one is allowed. It returns the errors of all failed attempts.
+//
+// An attempt has released its slot when it returns, so that a request holds one slot at most,
+// retries included.
 func (x *proxyRequest) serve() error {
-	defer func() {
-		if x.payload.Waited > 0 {
-			x.model.metrics.wait.Observe(x.payload.Waited.Seconds())
-		}
-	}()
-	ctx, stop := withTotalTimeout(x.c.Request.Context(), x.began, x.model.config.TotalTimeout, x.allowed)
-	defer stop()
-	var failed error // what all attempts so far came to
-	for n, again := 1, true; again; n++ {
+	// ctx ends with the request's total timeout and with the client's connection. Whether the
+	// has disconnected is read from the request's own context, which the timeout does not end.
+	ctx, cancel := withTotalTimeout(x.c.Request.Context(), x.record.Start, x.model.config.TotalTimeout, x.allowed)
+	defer cancel()
+	var failed error
+	for n, more := 1, true; more; n++ {
 		err := x.attempt(ctx)
 		if err == nil {
 			return nil
 		}
-		failed, again = x.after(n, err, failed)
+		failed, more = x.nextAttempt(n, err, failed)
 	}
 	return failed
 }
 
-// after is what attempt n, which ended with err, and the ones before it, which failed, have come to together, and
-// whether there may be another.
-func (x *proxyRequest) after(n int, err, failed error) (all error, again bool) {
-	reason := x.again(err)
-	last := reason == "" || n >= x.model.config.MaxAttempts
-	if _, none := errors.AsType[*routers.UnavailableError](err); last && x.refusal != nil && (none || errors.Is(err, llmserver.ErrBusy)) {
-		return x.writeBusy(), false
-	}
-	if failed != nil {
-		err = fmt.Errorf("%w; %w", failed, err)
-	}
-	if !last {
-		x.model.metrics.retries.WithLabelValues(reason).Inc()
-	}
-	return err, !last
-}
-
-// again says why another attempt is allowed after err; empty if none is. The
-// replica must have seen nothing of the request; or, once, the connection may have broken
-// before any byte of an answer.
-func (x *proxyRequest) again(err error) string {
-	switch {
-	case x.c.Request.Context().Err() != nil:
-		return ""
-	case errors.Is(err, llmserver.ErrNoConnection):
-		return "no_connection"
-	case errors.Is(err, llmserver.ErrExhausted): // another replica may have an idle connection
-		return "exhausted"
-	case errors.Is(err, llmserver.ErrGone):
-		return "replica_gone"
-	case errors.Is(err, llmserver.ErrBusy):
-		return "engine_busy"
-	case llmserver.Refused(err):
-		return "refused"
-	case errors.Is(err, llmserver.ErrBroken) && !x.broken:
-		x.broken = true
-		return "broken"
-	default:
-		return ""
-	}
-}
-
-// upstreamFailed counts an attempt that a replica failed; what the client's
-// leaving or this process's own exhaustion brought about is none.
-func (x *proxyRequest) upstreamFailed(err error) {
+// recordUpstreamError counts an attempt that failed at a replica, per attempt rather than per
+// request, so that failures behind a successful retry show too. Failures caused by the client's
+// disconnect or by berth's own exhaustion are not the replica's.
+func (x *proxyRequest) recordUpstreamError(err error) {
 	if clientGone(x.c.Request.Context(), err) || errors.Is(err, llmserver.ErrExhausted) {
 		return
 	}
-	phase := x.phase
+	phase := x.record.Phase
 	if errors.Is(err, llmserver.ErrNoConnection) {
-		phase = phaseConnect
+		phase = telemetry.PhaseConnect
 	}
-	x.model.metrics.upstreamErrors.WithLabelValues(phase).Inc()
-	if x.span.IsRecording() {
-		x.span.SetStatus(codes.Error, phase+": "+toAPIError(err).code)
+	x.model.metrics.CountUpstreamError(phase)
+	if x.span.Recording() {
+		x.span.SetError(phase + ": " + toAPIError(err).code)
 	}
 }
 
-// fail ends the exchange with an error answer. A client that has gone gets none: it may have closed
-// only its sending half, and must not take silence for an answer.
+// fail ends the request with an error response. A client that has disconnected gets an abort
+// instead: it may have closed only its sending side, and must not take an empty response for a
+// complete one. The exception is a client that stopped sending its body, which gets a 408.
 func (x *proxyRequest) fail(err error) {
 	switch {
 	case !errors.Is(err, body.ErrIdleTimeout) && clientGone(x.c.Request.Context(), err):
@@ -168,32 +125,32 @@ func (x *proxyRequest) fail(err error) {
 			x.c.Header("Connection", "close") // gives a descriptor back
 		}
 		if errors.Is(err, routers.ErrQueueFull) || errors.Is(err, routers.ErrQueueTimeout) || errors.Is(err, errQueueDeadline) {
-			a.retryAfter = cmp.Or(spread(x.model.router.RetryAfter()), a.retryAfter)
+			a.retryAfter = cmp.Or(jitter(x.model.router.RetryAfter()), a.retryAfter)
 		}
 		a.respond(x.c)
 	}
 }
 
-// spread keeps clients that were turned away together from coming back together: up to a fifth more
-// or less, within the bounds of 1 to 60 s. Zero stays zero.
-func spread(d time.Duration) time.Duration {
-	if d == 0 {
-		return 0
-	}
-	d += time.Duration((rand.Float64() - 0.5) * 0.4 * float64(d))
-	return min(max(d, time.Second), time.Minute)
-}
-
-// abort ends the client's connection, or its stream, so that the answer does
-// not look complete.
+// abort resets the client's connection, or its HTTP/2 stream, so that a truncated response does not
+// look complete. It panics with http.ErrAbortHandler, the only way to make net/http do that. The
+// deferred functions of all frames above run as usual: the slot is released, the body's memory is
+// freed and the request is recorded.
 func (x *proxyRequest) abort(err error) {
-	x.visit.cut, x.visit.code = true, toAPIError(err).code
+	x.record.Truncated, x.record.ErrorCode = true, toAPIError(err).code
 	if clientGone(x.c.Request.Context(), err) {
-		x.visit.code = codeGone
-		x.visit.metrics.aborts.WithLabelValues(x.phase).Inc()
+		x.record.ErrorCode = codeGone
 		if !x.c.Writer.Written() {
-			x.visit.status = statusClientGone
+			x.record.Status = statusClientGone
 		}
 	}
 	panic(http.ErrAbortHandler)
+}
+
+// relayFor returns the relay for a response to a request for that path.
+func (s *Server) relayFor(path string, keepAlive time.Duration) streaming.Relay {
+	return streaming.Relay{
+		WriteTimeout: s.registry.table.Load().config.HTTP.SendTimeout,
+		KeepAlive:    keepAlive,
+		Anthropic:    openai.IsAnthropicPath(path),
+	}
 }

@@ -20,7 +20,7 @@ type seen struct {
 	length    int64
 }
 
-// recording answers "ok" and tells what came.
+// recording returns the URL of a replica that responds "ok", and a channel of its requests.
 func recording(t *testing.T) (url string, requests <-chan seen) {
 	ch := make(chan seen, 100)
 	return upstream(t, func(w http.ResponseWriter, r *http.Request) {
@@ -30,7 +30,7 @@ func recording(t *testing.T) (url string, requests <-chan seen) {
 	}), ch
 }
 
-func TestOnlyTheNameOfTheModelIsEditedInABody(t *testing.T) {
+func TestProxyEditsOnlyTheModelNameInABody(t *testing.T) {
 	url, requests := recording(t)
 	m := modelOn("public", url)
 	m.ServedName, m.Aliases = `served "name"`, []string{"alias"}
@@ -50,13 +50,13 @@ func TestOnlyTheNameOfTheModelIsEditedInABody(t *testing.T) {
 				t.Fatalf("got %d %s", r.StatusCode, r.body)
 			}
 			if s := receive(t, requests); s.body != got || s.length != int64(len(got)) || s.uri != "/v1/completions?q=%41&&q=b" {
-				t.Errorf("of %s\ncame %s\n(%d bytes to %s)", sent, s.body, s.length, s.uri)
+				t.Errorf("the replica got for %s\n%s\n(%d bytes to %s)", sent, s.body, s.length, s.uri)
 			}
 		}
 	}
 }
 
-func TestABodyForAServedNameIsUntouched(t *testing.T) {
+func TestProxyLeavesABodyForTheServedNameUnchanged(t *testing.T) {
 	url, requests := recording(t)
 	f := serve(t, modelOn("m", url))
 	for _, body := range []string{`{}`, `{"model":"\u006d"}`, `{"model":"m","prompt":"` + strings.Repeat("é", 100<<10) + `"}`} {
@@ -64,12 +64,12 @@ func TestABodyForAServedNameIsUntouched(t *testing.T) {
 			t.Fatalf("got %d %s", r.StatusCode, r.body)
 		}
 		if s := receive(t, requests); s.body != body {
-			t.Errorf("of %.100s came %.100s", body, s.body)
+			t.Errorf("the replica got for %.100s\n%.100s", body, s.body)
 		}
 	}
 }
 
-func TestHeadersPassButForThoseOfTheConnection(t *testing.T) {
+func TestProxyPassesHeadersExceptHopByHop(t *testing.T) {
 	url, requests := recording(t)
 	f := serve(t, modelOn("m", url))
 	body := chat("m")
@@ -82,12 +82,12 @@ func TestHeadersPassButForThoseOfTheConnection(t *testing.T) {
 		"Accept-Encoding": {"br"}, "Content-Length": {strconv.Itoa(len(body))},
 	}
 	if s := receive(t, requests); !reflect.DeepEqual(s.header, want) || s.body != body {
-		t.Errorf("came\n%v\nwant\n%v", s.header, want)
+		t.Errorf("got\n%v\nwant\n%v", s.header, want)
 	}
 	f.idle()
 }
 
-func TestAReplicaWithAKeyOfItsOwnIsSentThatKey(t *testing.T) {
+func TestProxySendsTheReplicasOwnKey(t *testing.T) {
 	url, requests := recording(t)
 	t.Setenv("BERTH_TEST_KEY", "theirs")
 	m := modelOn("m", refusing(1), url)
@@ -95,16 +95,16 @@ func TestAReplicaWithAKeyOfItsOwnIsSentThatKey(t *testing.T) {
 	f := serve(t, m)
 	f.post("/v1/completions", chat("m"), "Authorization", "Bearer mine")
 	if s := receive(t, requests); !slices.Equal(s.header["Authorization"], []string{"Bearer theirs"}) {
-		t.Errorf("came %q", s.header["Authorization"])
+		t.Errorf("the replica got %q", s.header["Authorization"])
 	}
 }
 
-func TestWhateverAReplicaAnswersPassesUntouched(t *testing.T) {
+func TestProxyPassesResponsesUnchanged(t *testing.T) {
 	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)
 	z.Write([]byte(`{"usage":{}}`))
 	z.Close()
-	answers := map[string]struct {
+	responses := map[string]struct {
 		status int
 		header http.Header
 		body   string
@@ -124,8 +124,8 @@ func TestWhateverAReplicaAnswersPassesUntouched(t *testing.T) {
 	calls := make(chan string, 100)
 	f := serve(t, modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		calls <- r.URL.RawQuery
-		a := answers[r.URL.RawQuery]
-		w.Header()["Content-Type"] = nil // none is to be guessed
+		a := responses[r.URL.RawQuery]
+		w.Header()["Content-Type"] = nil // net/http must not guess one
 		maps.Copy(w.Header(), a.header)
 		if a.status != 204 {
 			w.Header().Set("Content-Length", strconv.Itoa(len(a.body)))
@@ -133,11 +133,11 @@ func TestWhateverAReplicaAnswersPassesUntouched(t *testing.T) {
 		w.WriteHeader(a.status)
 		io.WriteString(w, a.body)
 	})))
-	for name, want := range answers {
+	for name, want := range responses {
 		for _, client := range []*http.Client{f.h1, f.h2} {
 			r := f.do(t.Context(), client, "POST", "/v1/completions?"+name, strings.NewReader(chat("m")), "Accept-Encoding", "gzip")
 			if r.err != nil || r.StatusCode != want.status || r.body != want.body {
-				t.Errorf("%s came as %d %.100q %v", name, r.StatusCode, r.body, r.err)
+				t.Errorf("%s: got %d %.100q %v", name, r.StatusCode, r.body, r.err)
 			}
 			if length := r.Header.Get("Content-Length"); want.status != 204 && length != strconv.Itoa(len(want.body)) {
 				t.Errorf("%s has the Content-Length %q", name, length)
@@ -146,16 +146,16 @@ func TestWhateverAReplicaAnswersPassesUntouched(t *testing.T) {
 				r.Header.Del(own)
 			}
 			if !reflect.DeepEqual(r.Header, want.header) {
-				t.Errorf("%s came with %v, want %v", name, r.Header, want.header)
+				t.Errorf("%s: got the header %v, want %v", name, r.Header, want.header)
 			}
 			if receive(t, calls); len(calls) > 0 {
-				t.Errorf("%s was asked for more than once", name)
+				t.Errorf("%s was sent more than once", name)
 			}
 		}
 	}
 }
 
-func TestTrailersPass(t *testing.T) {
+func TestProxyPassesTrailers(t *testing.T) {
 	f := serve(t, modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Trailer", "X-Sum")
 		ok(w, r)
@@ -168,8 +168,8 @@ func TestTrailersPass(t *testing.T) {
 	}
 }
 
-// Each event is at the client before the next one is made.
-func TestEventsPassAsTheyCome(t *testing.T) {
+// Each event reaches the client before the next one is written.
+func TestProxyPassesEventsWithoutDelay(t *testing.T) {
 	next := make(chan string, 1)
 	f := serve(t, modelOn("m", upstream(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -197,7 +197,7 @@ func TestEventsPassAsTheyCome(t *testing.T) {
 	}
 }
 
-func TestARequestWithoutRoutingTextIsServedCountedAndWarnedOfOnce(t *testing.T) {
+func TestProxyServesRequestsWithoutRoutingTextAndWarnsOnce(t *testing.T) {
 	f := serve(t, modelOn("m", upstream(t, ok)), modelOn("n", upstream(t, ok)))
 	for _, body := range []string{`{"model":"m"}`, `{"model":"m","messages":null}`, `{"model":"m","documents":["x"]}`} {
 		if r := f.post("/v1/rerank", body); r.body != "ok" {
@@ -216,7 +216,7 @@ func TestARequestWithoutRoutingTextIsServedCountedAndWarnedOfOnce(t *testing.T) 
 	}
 }
 
-func TestALoneModelNeedsNoName(t *testing.T) {
+func TestProxyNeedsNoModelNameForASingleModel(t *testing.T) {
 	url, requests := recording(t)
 	f := serve(t, modelOn("m", url))
 	if r := f.post("/v1/chat/completions", `{"messages":[]}`); r.body != "ok" {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"berth/config"
+	"berth/ingress/telemetry"
 	"berth/llmserver"
 	"berth/llmserver/agent"
 	"berth/routers"
@@ -24,10 +25,8 @@ import (
 type registry struct {
 	pool      llmserver.Pool
 	simulated simulatedEngines // under applyMu
-	metrics   *metrics
+	telemetry *telemetry.Telemetry
 	log       *slog.Logger
-
-	decisions *decisions // recent decisions; nil without an admin listener, which shows them
 
 	table    atomic.Pointer[table]
 	applyMu  sync.Mutex
@@ -53,14 +52,14 @@ type model struct {
 	config   config.Model
 	created  int64 // Unix time, for clients that list models
 	router   *routers.Router
-	metrics  *modelMetrics
+	metrics  *telemetry.ModelMetrics
 	replicas []*llmserver.Replica
 	warnText sync.Once // guards the warning of a request without routing text
 }
 
 // newRegistry returns a registry without models. close must be called when it is no longer needed.
-func newRegistry(m *metrics, log *slog.Logger) *registry {
-	r := &registry{metrics: m, log: log, closing: make(chan struct{})}
+func newRegistry(t *telemetry.Telemetry, log *slog.Logger) *registry {
+	r := &registry{telemetry: t, log: log, closing: make(chan struct{})}
 	r.pool.Dial = dialBackend
 	r.pool.Events = llmserver.Events{
 		CancelFailed: func(replica string, err error) {
@@ -195,8 +194,10 @@ func (r *registry) buildModel(old *table, p modelPlan, replicas []*llmserver.Rep
 	switch {
 	case before == nil:
 		m.created = time.Now().Unix()
-		m.metrics = newModelMetrics(p.config.ID)
-		m.router = routers.New(m.replicas, p.build, limits, r.hooks(p.config.ID, m.metrics))
+		m.metrics = telemetry.NewModelMetrics(p.config.ID)
+		id := p.config.ID // all that the hooks keep of the plan
+		hooks := r.telemetry.RouterHooks(m.metrics, func() string { return r.table.Load().policyClass(id) })
+		m.router = routers.New(m.replicas, p.build, limits, hooks)
 	case reflect.DeepEqual(before.config, p.config) && slices.Equal(before.replicas, replicas):
 		return before
 	default:

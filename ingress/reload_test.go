@@ -20,9 +20,9 @@ func (b onClose) Close() {
 	b.Backend.Close()
 }
 
-// A replica is retired only when no request can find its model any more and none waits for it.
-func TestReloadRetiresReplicaAfterNewTable(t *testing.T) {
-	r := newRegistry(newMetrics(), slog.New(slog.DiscardHandler))
+// A replica goes out of service only when no request can find its model any more, and none waits for it.
+func TestReplicaIsRetiredAfterTheNewTableIsInUse(t *testing.T) {
+	r := newRegistry(quietTelemetry(), slog.New(slog.DiscardHandler))
 	var removed *model
 	retired := 0
 	r.pool.Dial = func(e llmserver.Endpoint) (llmserver.Backend, error) {

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
-	"go.opentelemetry.io/otel/trace"
 
+	"berth/ingress/telemetry"
 	"berth/llmserver"
 )
 
@@ -17,7 +17,7 @@ import (
 // name no model.
 func (s *Server) serveStoredResponse(c *gin.Context) {
 	leaveUnread(c)
-	x := stateOf(c).exchanging(s, c, phaseConnect)
+	x := stateOf(c).newProxyRequest(s, c, telemetry.PhaseConnect)
 	var err error
 	if x.allowed, err = requestTimeout(c.Request.Header); err == nil {
 		err = x.serveStored()
@@ -42,23 +42,23 @@ func (x *proxyRequest) serveStored() error {
 		return fmt.Errorf("%w: %s", errNoResponse, id)
 	}
 	x.model = m
-	x.visit.model, x.visit.metrics = m.config.ID, m.metrics
+	x.record.Model, x.record.Policy, x.record.Metrics = m.config.ID, m.config.Router.Class, m.metrics
 	return x.forward(owner)
 }
 
 // forward sends a request without body and slot to one replica and relays the response. If the
 // connection was being closed, the request is sent once more: these requests are idempotent.
 func (x *proxyRequest) forward(replica *llmserver.Replica) error {
-	ctx, stop := withTotalTimeout(x.c.Request.Context(), x.began, x.model.config.TotalTimeout, x.allowed)
+	ctx, stop := withTotalTimeout(x.c.Request.Context(), x.record.Start, x.model.config.TotalTimeout, x.allowed)
 	defer stop()
-	x.replica, x.rank, x.attempts = replica.ID(), 1, 1
-	ctx, x.span = x.tracing.begin(ctx, "attempt", trace.SpanKindClient)
-	defer x.attempted(x.span)
+	x.record.Replica, x.record.Rank, x.record.Attempts = replica.ID(), 1, 1
+	ctx, x.span = x.telemetry.StartAttempt(ctx)
+	defer x.span.EndAttempt(x.record)
 	send := func() (*http.Response, error) {
 		req := outgoing(ctx, x.c.Request)
-		req.Header = x.tracing.inject(ctx, req.Header)
+		req.Header = x.telemetry.InjectTrace(ctx, req.Header)
 		req.Header.Del("Content-Type")
-		x.phase, x.dispatched = phaseFirstByte, time.Now()
+		x.record.Phase, x.record.Dispatched = telemetry.PhaseFirstByte, time.Now()
 		return replica.Call(req)
 	}
 	resp, err := send()
@@ -66,16 +66,16 @@ func (x *proxyRequest) forward(replica *llmserver.Replica) error {
 		resp, err = send()
 	}
 	if err != nil {
-		x.upstreamFailed(err)
+		x.recordUpstreamError(err)
 		return err
 	}
 	defer resp.Body.Close()
-	x.phase = phaseStreaming
+	x.record.Phase = telemetry.PhaseStreaming
 	resp.Header.Del(requestIDHeader)
-	relay := x.relaying(x.c.Request.URL.Path, 0)
-	if x.result, err = relay.Copy(x.c.Request.Context(), x.c.Writer, resp, nil); err != nil {
-		x.upstreamFailed(err)
-		if x.result.Started {
+	relay := x.relayFor(x.c.Request.URL.Path, 0)
+	if x.record.Response, err = relay.Copy(x.c.Request.Context(), x.c.Writer, resp, nil); err != nil {
+		x.recordUpstreamError(err)
+		if x.record.Response.Started {
 			x.abort(err)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 func TestRestartBackoffOfAlternatingProcesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := new(record)
-		r := newRegistry(newMetrics(), slog.New(slog.NewTextHandler(log, nil)))
+		r := newRegistry(quietTelemetry(), slog.New(slog.NewTextHandler(log, nil)))
 		if err := r.apply(new(config.Config)); err != nil {
 			t.Fatal(err)
 		}
@@ -55,7 +55,7 @@ func TestRestartBackoffOfAlternatingProcesses(t *testing.T) {
 
 // registryFor returns a registry with configuration c that logs to log.
 func registryFor(t *testing.T, log *record, c *config.Config) *registry {
-	r := newRegistry(newMetrics(), slog.New(slog.NewTextHandler(log, nil)))
+	r := newRegistry(quietTelemetry(), slog.New(slog.NewTextHandler(log, nil)))
 	if err := r.apply(c); err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// breaking returns the URL of a replica that reads a request and closes the connection, and counts requests.
+// breaking returns the URL of a replica that reads requests and closes the connection, and the
+// number of requests that it got.
 func breaking(t *testing.T) (string, *atomic.Int32) {
 	calls := new(atomic.Int32)
 	return upstream(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -21,7 +22,7 @@ func breaking(t *testing.T) (string, *atomic.Int32) {
 	}), calls
 }
 
-// ongoing returns the number of slots held on all replicas.
+// ongoing returns the number of slots in use on all replicas together.
 func (f *front) ongoing() (n int) {
 	for _, r := range f.registry.allReplicas() {
 		n += r.Load()
@@ -29,13 +30,13 @@ func (f *front) ongoing() (n int) {
 	return n
 }
 
-func TestRetryWithoutConnection(t *testing.T) {
+func TestRetryAfterARefusedConnection(t *testing.T) {
 	var f *front
 	calls := 0
 	f = serve(t, modelOn("m", refusing(1), refusing(2), upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		calls++
 		if n := f.ongoing(); n != 1 {
-			t.Errorf("the third attempt makes it %d slots", n)
+			t.Errorf("%d slots are in use in the third attempt", n)
 		}
 		io.Copy(w, r.Body)
 	})))
@@ -46,17 +47,17 @@ func TestRetryWithoutConnection(t *testing.T) {
 		}
 	}
 	if calls != 2 {
-		t.Errorf("asked %d times", calls)
+		t.Errorf("the replica got %d requests", calls)
 	}
 	if n := f.metric(`berth_retries_total{model="m",reason="no_connection"}`); n != 2 {
-		t.Errorf("counted %v retries, want 2: replicas that are down are not tried again", n)
+		t.Errorf("counted %v retries; want 2, as replicas that are down are not chosen", n)
 	}
 	if n := f.metric(`berth_upstream_errors_total{model="m",phase="connect"}`); n != 2 {
 		t.Errorf("counted %v errors", n)
 	}
 }
 
-func TestRetryStopsAtMaxAttempts(t *testing.T) {
+func TestRetryIsLimitedByMaxAttempts(t *testing.T) {
 	m := modelOn("m", refusing(1), refusing(2), refusing(3))
 	m.MaxAttempts = 2
 	f := serve(t, m)
@@ -66,7 +67,7 @@ func TestRetryStopsAtMaxAttempts(t *testing.T) {
 	}
 }
 
-func TestRetryOnceAfterBrokenConnection(t *testing.T) {
+func TestRetryAfterABrokenConnection(t *testing.T) {
 	broken, calls := breaking(t)
 	f := serve(t, modelOn("m", broken, upstream(t, ok)))
 	for range 4 { // a round robin: some begin with the good one
@@ -79,37 +80,37 @@ func TestRetryOnceAfterBrokenConnection(t *testing.T) {
 	}
 }
 
-func TestRetryNotAfterTwoBrokenConnections(t *testing.T) {
+func TestRetryIsMadeOnceAfterABrokenConnection(t *testing.T) {
 	var f *front
 	var calls atomic.Int32
 	breaks := func(_ http.ResponseWriter, r *http.Request) {
 		calls.Add(1)
 		if n := f.ongoing(); n != 1 {
-			t.Errorf("%d slots are held", n)
+			t.Errorf("%d slots are in use", n)
 		}
 		panic(http.ErrAbortHandler)
 	}
 	f = serve(t, modelOn("m", upstream(t, breaks), upstream(t, breaks), upstream(t, breaks)))
 	wantError(t, f.chat("m"), 502, "upstream_broken", "")
 	if calls.Load() != 2 {
-		t.Errorf("sent %d times", calls.Load())
+		t.Errorf("the request was sent %d times", calls.Load())
 	}
 	if n := f.metric(`berth_upstream_errors_total{model="m",phase="first_byte"}`); n != 2 {
 		t.Errorf("counted %v errors", n)
 	}
 }
 
-func TestRetryWithoutOtherReplicaReportsBreak(t *testing.T) {
+func TestRetryWithoutAnotherReplicaReportsTheBrokenConnection(t *testing.T) {
 	broken, calls := breaking(t)
 	f := serve(t, modelOn("m", broken, refusing(1)))
 	wantError(t, f.chat("m"), 502, "upstream_broken", "")
 	wantError(t, f.chat("m"), 502, "upstream_broken", "")
 	if calls.Load() != 2 {
-		t.Errorf("sent %d times, want once for each request", calls.Load())
+		t.Errorf("the request was the request was sent %d times; want once each", calls.Load())
 	}
 }
 
-func TestRetryStaleConnectionOnLoneReplica(t *testing.T) {
+func TestRetryOnTheSameReplicaAfterAStaleConnection(t *testing.T) {
 	var calls atomic.Int32
 	f := serve(t, modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
@@ -125,19 +126,19 @@ func TestRetryStaleConnectionOnLoneReplica(t *testing.T) {
 		f.idle()
 	}
 	if calls.Load() != 3 {
-		t.Errorf("%d calls came", calls.Load())
+		t.Errorf("the replica got %d requests", calls.Load())
 	}
 }
 
-func TestRetryNeverAfterResponse(t *testing.T) {
-	for name, answer := range map[string]struct {
+func TestRetryIsNeverMadeAfterAResponseHeader(t *testing.T) {
+	for name, response := range map[string]struct {
 		handler http.HandlerFunc
 		status  int
 		code    string
 	}{
 		"an error":            {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }, 503, ""},
 		"something else":      {speak("SSH-2.0-OpenSSH\r\n\r\n"), 502, "upstream_invalid"},
-		"the head only":       {speak("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"), 502, "upstream_broken"},
+		"the header only":     {speak("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"), 502, "upstream_broken"},
 		"half of a known one": {speak("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf"), 502, "upstream_broken"},
 		"no chunk":            {speak("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"), 502, "upstream_broken"},
 		"another protocol":    {speak("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n"), 502, "upstream_invalid"},
@@ -147,23 +148,23 @@ func TestRetryNeverAfterResponse(t *testing.T) {
 			counted := func(w http.ResponseWriter, r *http.Request) {
 				calls.Add(1)
 				io.Copy(io.Discard, r.Body)
-				answer.handler(w, r)
+				response.handler(w, r)
 			}
 			f := serve(t, modelOn("m", upstream(t, counted), upstream(t, counted)))
 			r := f.chat("m")
-			if answer.code != "" {
-				wantError(t, r, answer.status, answer.code, "")
-			} else if r.StatusCode != answer.status {
+			if response.code != "" {
+				wantError(t, r, response.status, response.code, "")
+			} else if r.StatusCode != response.status {
 				t.Errorf("got %d %s %v", r.StatusCode, r.body, r.err)
 			}
 			if calls.Load() != 1 {
-				t.Errorf("sent %d times", calls.Load())
+				t.Errorf("the request was sent %d times", calls.Load())
 			}
 		})
 	}
 }
 
-// speak responds with these bytes and closes the connection.
+// speak writes these bytes in place of a response and closes the connection.
 func speak(text string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		conn, _, err := w.(http.Hijacker).Hijack()
@@ -175,7 +176,7 @@ func speak(text string) http.HandlerFunc {
 	}
 }
 
-func TestRetryBegunResponseLooksBroken(t *testing.T) {
+func TestRetryIsNeverMadeOfATruncatedResponse(t *testing.T) {
 	const event = "data: {\"choices\":[]}\n\n"
 	for name, row := range map[string]struct{ contentType, sent, got string }{
 		"events":          {"text/event-stream", event, event + `data: {"error":{`},
@@ -200,10 +201,10 @@ func TestRetryBegunResponseLooksBroken(t *testing.T) {
 					t.Errorf("the client read %q and then %v", r.body, r.err)
 				}
 				if events := strings.Contains(row.got, "error"); events && !strings.Contains(r.body, `"code":"upstream_broken"`) {
-					t.Errorf("the last event is no error: %q", r.body)
+					t.Errorf("the last event is not an error: %q", r.body)
 				}
 				if calls.Load() != 1 {
-					t.Errorf("sent %d times", calls.Load())
+					t.Errorf("the request was sent %d times", calls.Load())
 				}
 			}
 			f.idle()
@@ -211,7 +212,7 @@ func TestRetryBegunResponseLooksBroken(t *testing.T) {
 				t.Errorf("counted %v errors", n)
 			}
 			if _, ok := f.series(`berth_aborts_total{model="m",phase="streaming"}`); ok {
-				t.Error("a break of the replica counts as one of the client")
+				t.Error("an upstream error counts as a client disconnect")
 			}
 			if held := f.budget.Held(); held != 0 {
 				t.Errorf("%d bytes of the body are still held", held)
@@ -220,14 +221,14 @@ func TestRetryBegunResponseLooksBroken(t *testing.T) {
 	}
 }
 
-func TestRetryNotForDisconnectedClient(t *testing.T) {
+func TestRetryIsNotMadeAfterADisconnect(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	left, calls := make(chan struct{}), new(atomic.Int32)
 	breaks := func(_ http.ResponseWriter, r *http.Request) {
 		calls.Add(1)
 		io.Copy(io.Discard, r.Body)
 		leave()
-		<-r.Context().Done() // the disconnect has arrived
+		<-r.Context().Done() // berth has seen the disconnect
 		close(left)
 		panic(http.ErrAbortHandler)
 	}
@@ -236,7 +237,7 @@ func TestRetryNotForDisconnectedClient(t *testing.T) {
 	receive(t, left)
 	f.idle()
 	if calls.Load() != 1 {
-		t.Errorf("sent %d times", calls.Load())
+		t.Errorf("the request was sent %d times", calls.Load())
 	}
 	if _, ok := f.series(`berth_retries_total{model="m",reason="broken"}`); ok {
 		t.Error("a retry was counted")
@@ -246,8 +247,8 @@ func TestRetryNotForDisconnectedClient(t *testing.T) {
 	}
 }
 
-// The time of a failed attempt does not count as berth's overhead.
-func TestRetryOverheadExcludesFailedAttempt(t *testing.T) {
+// The duration of a failed attempt is the replica's time, not overhead.
+func TestMetricsOverheadExcludesFailedAttempts(t *testing.T) {
 	slow := func(_ http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
 		select {
@@ -259,14 +260,14 @@ func TestRetryOverheadExcludesFailedAttempt(t *testing.T) {
 	f := serve(t, modelOn("m", upstream(t, slow), upstream(t, slow)))
 	wantError(t, f.chat("m"), 502, "upstream_broken", "")
 	if n := f.metric(`berth_overhead_seconds_count{model="m"}`); n != 2 {
-		t.Errorf("%v overheads were observed, want one for each attempt", n)
+		t.Errorf("%v overheads were observed; want one per attempt", n)
 	}
 	if sum := f.metric(`berth_overhead_seconds_sum{model="m"}`); sum <= 0 || sum >= .3 {
 		t.Errorf("the overhead is %v s", sum)
 	}
 }
 
-func TestRetryReplicaRecoversByProbe(t *testing.T) {
+func TestProxyUsesAReplicaAfterItsProbeRecovered(t *testing.T) {
 	m := modelOn("m", refusing(1))
 	m.HealthCheckPeriod, m.HealthCheckTimeout = 5*time.Millisecond, 5*time.Second
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -288,5 +289,5 @@ func TestRetryReplicaRecoversByProbe(t *testing.T) {
 	if r := f.chat("m"); r.body != "ok" {
 		t.Errorf("got %d %s", r.StatusCode, r.body)
 	}
-	f.eventually("the gauge shows it", func() bool { return f.metric(`berth_replica_up{model="m",replica="a"}`) == 1 })
+	f.eventually("the gauge is 1", func() bool { return f.metric(`berth_replica_up{model="m",replica="a"}`) == 1 })
 }

@@ -15,13 +15,10 @@ func (s *Server) routes() *gin.Engine {
 	e := gin.New()
 	e.RedirectTrailingSlash = false
 	e.HandleMethodNotAllowed = true
-	e.Use(s.observe)
-	if s.tracing != nil {
-		e.Use(s.tracing.request)
-	}
+	e.Use(s.instrument)
 	// A middleware without work after the handler returns instead of calling Next, so that its frame
 	// is not on the stack that a stream holds for its whole duration.
-	e.Use(s.recover, s.identify, boundHeader, s.cors, s.authorize)
+	e.Use(s.recoverPanic, s.setRequestID, boundHeader, s.cors, s.authorize)
 	e.NoRoute(s.notFound)
 	e.NoMethod(s.notFound)
 
@@ -31,7 +28,7 @@ func (s *Server) routes() *gin.Engine {
 	get("/livez", func(c *gin.Context) { c.String(http.StatusOK, "ok\n") })
 	get("/readyz", s.serveReadiness)
 	get("/health", s.serveReadiness)
-	get("/metrics", gin.WrapH(s.metricsHandler))
+	get("/metrics", gin.WrapH(s.telemetry.MetricsHandler()))
 	for _, base := range []string{"/v1", ""} {
 		get(base+"/models", s.listModels)
 		get(base+"/models/*id", s.getModel)

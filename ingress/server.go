@@ -4,16 +4,12 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
-	"fmt"
-	"io"
 	"log/slog"
-	"net/http"
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"berth/config"
+	"berth/ingress/telemetry"
 	"berth/internal/body"
 	"berth/internal/http1"
 )
@@ -25,16 +21,12 @@ import (
 // goroutine that owns the Server; Apply may also run while Serve does, from any goroutine, one call
 // at a time.
 type Server struct {
-	log            *slog.Logger
-	metrics        *metrics
-	metricsHandler http.Handler // of GET /metrics, on both listeners
-	registry       *registry
-	budget         *body.Budget // of the bytes of request bodies in memory
-	owners         responseOwners
-	lookups        *ownerLookups
-	decisionLog    decisionLog // off until a configuration names a file
-	access         accessLog   // the same
-	tracing        *tracing    // nil: off
+	log       *slog.Logger
+	telemetry *telemetry.Telemetry
+	registry  *registry
+	budget    *body.Budget // of the bytes of request bodies in memory
+	owners    responseOwners
+	lookups   *ownerLookups
 
 	exhaustion *exhaustion
 	connLimit  *connLimit // of the public listener
@@ -50,41 +42,29 @@ type Server struct {
 // in the kernel's backlog until Serve is called. Close must be called, also if Serve never is. If New
 // returns an error, it has released everything.
 func New(c *config.Config, log *slog.Logger) (*Server, error) {
-	t, err := tracingByEnvironment(log)
+	t, err := telemetry.TracingFromEnv(log)
 	if err != nil {
 		return nil, err
 	}
 	s, err := newServer(c, log, t)
 	if err != nil {
-		t.close(log)
+		t.Close(log)
 	}
 	return s, err
 }
 
 // newServer is New with a given tracing. Close of the returned server closes t; on an error the
 // caller still owns it.
-func newServer(c *config.Config, log *slog.Logger, t *tracing) (*Server, error) {
+func newServer(c *config.Config, log *slog.Logger, t *telemetry.Tracing) (*Server, error) {
 	if err := checkWireVariable(); err != nil {
 		return nil, err
 	}
-	s := &Server{
-		tracing: t,
-		log:     log,
-		metrics: newMetrics(),
-		budget:  body.NewBudget(bodyBudgetBytes(c)),
-	}
-	s.registry = newRegistry(s.metrics, log)
-	if c.Admin.Address != "" {
-		s.registry.decisions = new(decisions)
-	}
+	s := &Server{log: log, budget: body.NewBudget(bodyBudgetBytes(c))}
 	// Gauges are read from the state at scrape time; nothing has to keep them up to date.
-	s.metrics.registry.MustRegister(readings{s.registry, s.budget, &s.draining})
-	s.metricsHandler = s.metrics.handler()
-	s.metrics.registry.MustRegister(prometheus.NewGaugeFunc(
-		prometheus.GaugeOpts{Name: "berth_buffered_bytes_limit", Help: "Maximum bytes of request bodies held in memory."},
-		func() float64 { return float64(s.budget.Limit()) }))
-	s.lookups = newOwnerLookups(&s.owners, s.metrics.registry)
-	s.exhaustion = newExhaustion(s.metrics.registry, log)
+	s.telemetry = telemetry.New(telemetry.Options{State: s.state, Log: log, Tracing: t, Decisions: c.Admin.Address != ""})
+	s.registry = newRegistry(s.telemetry, log)
+	s.lookups = newOwnerLookups(&s.owners, s.telemetry.CountLookup)
+	s.exhaustion = newExhaustion(s.telemetry.CountExhaustion, log)
 	s.registry.pool.Events.Exhausted = s.exhaustion.report
 	var err error
 	if s.public, err = newListener(c.HTTP.Address, s.routes(), log); err != nil {
@@ -92,7 +72,7 @@ func newServer(c *config.Config, log *slog.Logger, t *tracing) (*Server, error) 
 	}
 	// The limit is the innermost wrapper: TLS and HTTP see excess connections like any other, so that
 	// these are rejected with a response.
-	s.connLimit = newConnLimit(s.public.Listener, s.public.connCount, s.metrics.registry, s.exhaustion)
+	s.connLimit = newConnLimit(s.public.Listener, s.public.connCount, s.telemetry.CountRefusedConnection, s.exhaustion)
 	s.public.Listener = s.connLimit
 	switch {
 	case c.HTTP.TLS != (config.TLS{}):
@@ -138,25 +118,16 @@ func (s *Server) apply(c *config.Config) error {
 	if err != nil {
 		return err
 	}
-	access, err := openAccessLog(c.AccessLog)
+	logs, err := s.telemetry.OpenLogs(c)
 	if err != nil {
-		return fmt.Errorf("the access log: %w", err)
+		return err
 	}
-	decisions, veil, err := s.decisionLog.open(c.DecisionLog)
-	if err == nil {
-		err = s.registry.apply(c)
-	}
-	if err != nil {
-		for _, out := range []io.Closer{access, decisions} {
-			if out != nil {
-				out.Close()
-			}
-		}
+	if err := s.registry.apply(c); err != nil {
+		logs.Close()
 		return err
 	}
 	// From here on nothing fails.
-	s.access.use(access, s.metrics, s.log)
-	s.decisionLog.use(decisions, veil, s.metrics, s.log)
+	s.telemetry.UseLogs(logs)
 	s.lookups.forgetMisses()
 	s.budget.SetLimit(bodyBudgetBytes(c))
 	if limit := bodyBudgetBytes(c); limit < c.HTTP.MaxBodyBytes {
@@ -167,14 +138,13 @@ func (s *Server) apply(c *config.Config) error {
 	s.public.setSendTimeout(c.HTTP.SendTimeout)
 	s.admin.setSendTimeout(c.HTTP.SendTimeout)
 	s.setCertificate(cert)
-	s.metrics.reloaded.Set(1)
-	s.metrics.reloadTime.SetToCurrentTime()
+	s.telemetry.ConfigLoaded()
 	return nil
 }
 
 // ReloadFailed records in the metrics that the last configuration could not be loaded. Apply calls
 // it; callers need it only for a configuration that they could not read.
-func (s *Server) ReloadFailed() { s.metrics.reloaded.Set(0) }
+func (s *Server) ReloadFailed() { s.telemetry.ConfigRejected() }
 
 // Address returns the address of the public listener.
 func (s *Server) Address() string { return s.public.Addr().String() }
@@ -227,7 +197,5 @@ func (s *Server) Close() {
 		s.admin.close()
 	}
 	s.registry.close()
-	s.decisionLog.close()
-	s.access.close()
-	s.tracing.close(s.log)
+	s.telemetry.Close()
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"berth/ingress/telemetry"
 )
 
 func TestTimeoutDisconnectsClientThatReadsNothing(t *testing.T) {
@@ -34,8 +36,8 @@ func TestTimeoutDisconnectsClientThatReadsNothing(t *testing.T) {
 			body := streamed("m")
 			f.raw(fmt.Sprintf("POST /v1/chat/completions HTTP/%s\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", version, len(body), body))
 			receive(t, left)
-			f.wantAbort("m", phaseStreaming)
-			f.eventually("the reason is logged", func() bool {
+			f.wantAbort("m", telemetry.PhaseStreaming)
+			f.eventually("the log says why", func() bool {
 				log := f.log.take()
 				return strings.Contains(log, "read nothing of its response") && strings.Contains(log, "send_timeout_s=0.25")
 			})

@@ -199,12 +199,11 @@ func TestTimeoutTotalCountsFromHeader(t *testing.T) {
 		"only the model's":    {0, time.Minute, time.Minute},
 		"neither has a bound": {0, 0, 0},
 	} {
-		x := &proxyRequest{began: time.Now().Add(-time.Second), allowed: row.allowed, model: &model{}}
-		x.model.config.TotalTimeout = row.total
-		ctx, stop := withTotalTimeout(t.Context(), x.began, x.model.config.TotalTimeout, x.allowed)
+		began := time.Now().Add(-time.Second)
+		ctx, stop := withTotalTimeout(t.Context(), began, row.total, row.allowed)
 		defer stop()
-		if end, bounded := ctx.Deadline(); bounded != (row.want > 0) || bounded && !end.Equal(x.began.Add(row.want)) {
-			t.Errorf("%s: the deadline is %v after the header; want %v", name, end.Sub(x.began), row.want)
+		if end, bounded := ctx.Deadline(); bounded != (row.want > 0) || bounded && !end.Equal(began.Add(row.want)) {
+			t.Errorf("%s: the deadline is %v after the header; want %v", name, end.Sub(began), row.want)
 		}
 	}
 }

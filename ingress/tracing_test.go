@@ -7,11 +7,9 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -22,21 +20,21 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"berth/config"
-	"berth/llmserver"
+	"berth/ingress/telemetry"
 )
 
-// traced starts a server that makes spans, and returns where they go.
+// traced starts a server whose spans go to the exporter that it returns.
 func traced(t *testing.T, models ...config.Model) (*front, *tracetest.InMemoryExporter) {
 	t.Helper()
 	spans := tracetest.NewInMemoryExporter()
-	tracing, err := newTracing(sdk.WithSyncer(spans))
+	tracing, err := telemetry.NewTracing(sdk.WithSyncer(spans))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return serveBy(t, func(log *slog.Logger) (*Server, error) { return newServer(configured(models...), log, tracing) }), spans
 }
 
-// spansOf waits for the span of a request, which ends last, and returns all there are by their names.
+// spansOf waits for the span of a request, which ends last, and returns all spans by their names.
 func (f *front) spansOf(spans *tracetest.InMemoryExporter, request string) map[string][]tracetest.SpanStub {
 	f.t.Helper()
 	byName := make(map[string][]tracetest.SpanStub)
@@ -58,18 +56,18 @@ func attributes(span tracetest.SpanStub) map[string]attribute.Value {
 	return values
 }
 
-// startling is a processor of spans that panics where a choice ends.
-type startling struct{ sdk.SpanProcessor }
+// panicking is a processor of spans that panics at the end of a choice.
+type panicking struct{ sdk.SpanProcessor }
 
-func (startling) OnEnd(span sdk.ReadOnlySpan) {
+func (panicking) OnEnd(span sdk.ReadOnlySpan) {
 	if span.Name() == "choose" {
-		panic("a span was lost")
+		panic("the processor panics")
 	}
 }
 
-// Whatever comes between a choice and its dispatch, the slot is given back.
-func TestAPanicOverASpanGivesTheSlotBack(t *testing.T) {
-	tracing, err := newTracing(sdk.WithSpanProcessor(startling{sdk.NewSimpleSpanProcessor(tracetest.NewInMemoryExporter())}))
+// A panic between the choice and the dispatch releases the slot.
+func TestTracingPanicReleasesTheSlot(t *testing.T) {
+	tracing, err := telemetry.NewTracing(sdk.WithSpanProcessor(panicking{sdk.NewSimpleSpanProcessor(tracetest.NewInMemoryExporter())}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,8 +77,8 @@ func TestAPanicOverASpanGivesTheSlotBack(t *testing.T) {
 	if r := f.chat("m"); r.StatusCode != http.StatusInternalServerError {
 		t.Errorf("got %d %s", r.StatusCode, r.body)
 	}
-	if log := f.log.take(); !strings.Contains(log, "a span was lost") {
-		t.Errorf("the log says\n%s", log)
+	if log := f.log.take(); !strings.Contains(log, "the processor panics") {
+		t.Errorf("the log is\n%s", log)
 	}
 	f.idle()
 }
@@ -93,11 +91,11 @@ const (
 	unsampledOne = "00-" + traceID + "-" + clientSpan + "-00"
 )
 
-func TestATraceLeadsFromTheClientToTheReplica(t *testing.T) {
-	heads := make(chan http.Header, 1)
+func TestTracingFromTheClientToTheReplica(t *testing.T) {
+	headers := make(chan http.Header, 1)
 	f, spans := traced(t, modelOn("m", refusing(1), upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
-		heads <- r.Header
+		headers <- r.Header
 		w.Header().Set("Content-Type", "application/json")
 		io.WriteString(w, `{"usage":{"prompt_tokens":4,"completion_tokens":3}}`)
 	})))
@@ -119,31 +117,31 @@ func TestATraceLeadsFromTheClientToTheReplica(t *testing.T) {
 			t.Errorf("%s is not below the request: %v", span.Name, span.Parent)
 		}
 	}
-	failed, answered := all["attempt"][0], all["attempt"][1]
-	if failed.Status.Code != codes.Error || answered.Status.Code != codes.Unset || answered.SpanKind != trace.SpanKindClient {
-		t.Errorf("the attempts ended with %v and %v, of kind %v", failed.Status, answered.Status, answered.SpanKind)
+	failed, succeeded := all["attempt"][0], all["attempt"][1]
+	if failed.Status.Code != codes.Error || succeeded.Status.Code != codes.Unset || succeeded.SpanKind != trace.SpanKindClient {
+		t.Errorf("the attempts ended with %v and %v, of kind %v", failed.Status, succeeded.Status, succeeded.SpanKind)
 	}
-	head := receive(t, heads)
-	if got, want := head.Get("traceparent"), "00-"+traceID+"-"+answered.SpanContext.SpanID().String()+"-01"; got != want {
+	header := receive(t, headers)
+	if got, want := header.Get("traceparent"), "00-"+traceID+"-"+succeeded.SpanContext.SpanID().String()+"-01"; got != want {
 		t.Errorf("the replica got the parent %s, want %s", got, want)
 	}
-	if head.Get("tracestate") != "vendor=1" || head.Get("baggage") != "a=b" {
-		t.Errorf("the replica got %v", head)
+	if header.Get("tracestate") != "vendor=1" || header.Get("baggage") != "a=b" {
+		t.Errorf("the replica got %v", header)
 	}
 	got := attributes(request)
 	if got["http.response.status_code"].AsInt64() != 200 || got["berth.request_id"].AsString() != "r-1" ||
 		got["berth.outcome"].AsString() != "finished" || got["gen_ai.request.model"].AsString() != "m" {
-		t.Errorf("the request says %v", request.Attributes)
+		t.Errorf("the request has the attributes %v", request.Attributes)
 	}
-	if got := attributes(answered); got["berth.replica"].AsString() != "b" || got["gen_ai.usage.input_tokens"].AsInt64() != 4 {
-		t.Errorf("the attempt says %v", answered.Attributes)
+	if got := attributes(succeeded); got["berth.replica"].AsString() != "b" || got["gen_ai.usage.input_tokens"].AsInt64() != 4 {
+		t.Errorf("the attempt has the attributes %v", succeeded.Attributes)
 	}
 	if got := attributes(all["choose"][1]); got["berth.replica"].AsString() != "b" || got["berth.rank"].AsInt64() != 1 {
-		t.Errorf("the choice says %v", all["choose"][1].Attributes)
+		t.Errorf("the choice has the attributes %v", all["choose"][1].Attributes)
 	}
 }
 
-func TestSpansTellHowRequestsEnd(t *testing.T) {
+func TestTracingStatusAndOutcomeOfEachEnd(t *testing.T) {
 	f, spans := traced(t, modelOn("down", refusing(1)), modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -183,40 +181,29 @@ func TestSpansTellHowRequestsEnd(t *testing.T) {
 	}
 }
 
-func TestWithoutTracingItsHeadersPassAsTheyCame(t *testing.T) {
-	heads := make(chan http.Header, 1)
+func TestTracingOffPassesTraceHeadersUnchanged(t *testing.T) {
+	headers := make(chan http.Header, 1)
 	f := serve(t, modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
-		heads <- r.Header
+		headers <- r.Header
 	})))
 	for _, parent := range []string{traceparent, unsampledOne, "nonsense", ""} {
 		f.post("/v1/completions", chat("m"), "traceparent", parent, "tracestate", "a=1")
-		if head := receive(t, heads); head.Get("traceparent") != parent || head.Get("tracestate") != "a=1" {
-			t.Errorf("of %q the replica got %v", parent, head)
+		if header := receive(t, headers); header.Get("traceparent") != parent || header.Get("tracestate") != "a=1" {
+			t.Errorf("of %q the replica got %v", parent, header)
 		}
-	}
-	var none *tracing
-	x := new(proxyRequest)
-	h := http.Header{}
-	if n := testing.AllocsPerRun(100, func() {
-		ctx, span := none.begin(t.Context(), "choose", trace.SpanKindInternal)
-		x.chose(span, nil, llmserver.ErrFull)
-		x.attempted(span)
-		none.inject(ctx, h)
-	}); n != 0 {
-		t.Errorf("no tracing costs %v allocations", n)
 	}
 }
 
-// What is not sampled costs little and is still passed on, so that nothing below it is either.
-func TestATraceThatIsNotSampledLeavesNoSpans(t *testing.T) {
-	heads := make(chan http.Header, 1)
+// An unsampled trace is passed on as unsampled, so that the replica does not record it either.
+func TestTracingOfAnUnsampledTraceExportsNothing(t *testing.T) {
+	headers := make(chan http.Header, 1)
 	f, spans := traced(t, modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
-		heads <- r.Header
+		headers <- r.Header
 	})))
 	f.post("/v1/completions", chat("m"), "traceparent", unsampledOne)
-	if got := receive(t, heads).Get("traceparent"); !strings.HasPrefix(got, "00-"+traceID) || !strings.HasSuffix(got, "-00") || got == unsampledOne {
+	if got := receive(t, headers).Get("traceparent"); !strings.HasPrefix(got, "00-"+traceID) || !strings.HasSuffix(got, "-00") || got == unsampledOne {
 		t.Errorf("the replica got %s", got)
 	}
 	if got := spans.GetSpans(); len(got) != 0 {
@@ -224,40 +211,29 @@ func TestATraceThatIsNotSampledLeavesNoSpans(t *testing.T) {
 	}
 }
 
-// collecting is a collector that first says so many times that it is busy; what it gets comes in parts.
-func collecting(t *testing.T, busy int) (url string, exports <-chan *tracepb.TracesData) {
-	ch := make(chan *tracepb.TracesData, 10)
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body := io.Reader(r.Body)
-		if r.Header.Get("Content-Encoding") == "gzip" {
-			body, _ = gzip.NewReader(body)
+func TestTracingIsConfiguredByTheStandardVariables(t *testing.T) {
+	exports := make(chan *tracepb.TracesData, 10)
+	url := upstream(t, func(_ http.ResponseWriter, r *http.Request) {
+		body, err := gzip.NewReader(r.Body)
+		if err != nil {
+			t.Error(err)
+			return
 		}
 		data, err := io.ReadAll(body)
 		spans := new(tracepb.TracesData)
-		if err := cmp.Or(err, proto.Unmarshal(data, spans)); err != nil || r.Method != "POST" || r.URL.Path != "/v1/traces" ||
-			r.Header.Get("Content-Type") != "application/x-protobuf" || r.Header.Get("X-Tenant") != "a b" {
-			t.Errorf("the collector got %s %s with %v and %v", r.Method, r.URL.Path, r.Header, err)
+		if err := cmp.Or(err, proto.Unmarshal(data, spans)); err != nil || r.URL.Path != "/v1/traces" || r.Header.Get("X-Tenant") != "a b" {
+			t.Errorf("the collector got %s with %v and %v", r.URL.Path, r.Header, err)
 		}
-		if busy--; busy >= 0 {
-			w.WriteHeader(503)
-			return
-		}
-		ch <- spans
-	}))
-	t.Cleanup(server.Close)
+		exports <- spans
+	})
 	t.Setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-tenant=a%20b,x-other=1")
-	return server.URL, ch
-}
-
-func TestTheStandardVariablesSayWhereSpansGo(t *testing.T) {
-	url, exports := collecting(t, 0)
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url+"/")
 	t.Setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")
 	t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test")
 	f := serve(t, modelOn("m", upstream(t, ok)))
 	f.chat("m")
-	f.end() // which exports what is left
-	spans := receive(t, exports).ResourceSpans[0]
+	f.end() // which exports the remaining spans
+	spans := receive(t, (<-chan *tracepb.TracesData)(exports)).ResourceSpans[0]
 	var names []string
 	for _, span := range spans.ScopeSpans[0].Spans {
 		names = append(names, span.Name)
@@ -266,79 +242,10 @@ func TestTheStandardVariablesSayWhereSpansGo(t *testing.T) {
 	if !slices.Equal(names, []string{requestSpan, "attempt", "choose"}) {
 		t.Errorf("the spans are %v", names)
 	}
-	who := spans.Resource.String()
+	resource := spans.Resource.String()
 	for _, text := range []string{"service.name", `"berth"`, "deployment.environment.name"} {
-		if !strings.Contains(who, text) {
-			t.Errorf("there is no %s in %s", text, who)
+		if !strings.Contains(resource, text) {
+			t.Errorf("there is no %s in %s", text, resource)
 		}
-	}
-}
-
-func TestACollectorThatIsBusyIsAskedAgain(t *testing.T) {
-	url, exports := collecting(t, 2)
-	t.Setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", url+"/v1/traces")
-	c, err := collectorByEnvironment()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Stop(t.Context())
-	c.pause = time.Millisecond
-	if err := c.UploadTraces(t.Context(), []*tracepb.ResourceSpans{{SchemaUrl: "it"}}); err != nil {
-		t.Error(err)
-	}
-	if got := receive(t, exports); len(got.ResourceSpans) != 1 || got.ResourceSpans[0].SchemaUrl != "it" {
-		t.Errorf("the collector got %v", got)
-	}
-	url, _ = collecting(t, 1000)
-	c.url, c.timeout = url+"/v1/traces", 20*time.Millisecond
-	if err := c.UploadTraces(t.Context(), nil); err == nil {
-		t.Error("spans that were not taken are not missed")
-	}
-	c.url = url + "/nowhere"
-	c.client.Transport = refusingTransport{}
-	if err := c.UploadTraces(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "400") {
-		t.Errorf("spans that were refused: %v", err)
-	}
-}
-
-// refusingTransport answers 400.
-type refusingTransport struct{}
-
-func (refusingTransport) RoundTrip(*http.Request) (*http.Response, error) {
-	return &http.Response{StatusCode: 400, Status: "400 Bad Request", Body: http.NoBody}, nil
-}
-
-func TestTracingIsOffUnlessTheEnvironmentAsksForIt(t *testing.T) {
-	for _, test := range []struct {
-		env string
-		on  bool
-		err string
-	}{
-		{"", false, ""},
-		{"OTEL_SERVICE_NAME=x", false, ""},
-		{"OTEL_TRACES_EXPORTER=none OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1", false, ""},
-		{"OTEL_SDK_DISABLED=true OTEL_TRACES_EXPORTER=otlp", false, ""},
-		{"OTEL_TRACES_EXPORTER=otlp", true, ""},
-		{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://127.0.0.1:1/traces OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf", true, ""},
-		{"OTEL_TRACES_EXPORTER=zipkin", false, "zipkin"},
-		{"OTEL_TRACES_EXPORTER=otlp OTEL_EXPORTER_OTLP_PROTOCOL=grpc", false, "http/protobuf"},
-		{"OTEL_EXPORTER_OTLP_ENDPOINT=collector:4317", false, "collector:4317"},
-		{"OTEL_TRACES_EXPORTER=otlp OTEL_EXPORTER_OTLP_TIMEOUT=soon", false, "soon"},
-		{"OTEL_TRACES_EXPORTER=otlp OTEL_EXPORTER_OTLP_HEADERS=a=%zz", false, "header a"},
-		{"OTEL_TRACES_EXPORTER=otlp OTEL_EXPORTER_OTLP_CERTIFICATE=/nowhere", false, "/nowhere"},
-		{"OTEL_TRACES_EXPORTER=otlp OTEL_EXPORTER_OTLP_CERTIFICATE=/dev/null", false, "holds none"},
-		{"OTEL_TRACES_EXPORTER=otlp OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE=/nowhere", false, "/nowhere"},
-	} {
-		t.Run(test.env, func(t *testing.T) {
-			for setting := range strings.FieldsSeq(test.env) {
-				name, value, _ := strings.Cut(setting, "=")
-				t.Setenv(name, value)
-			}
-			tracing, err := tracingByEnvironment(slog.New(slog.DiscardHandler))
-			tracing.close(slog.New(slog.DiscardHandler))
-			if (tracing != nil) != test.on || (err != nil) != (test.err != "") || err != nil && !strings.Contains(err.Error(), test.err) {
-				t.Errorf("on is %t, and the error %v", tracing != nil, err)
-			}
-		})
 	}
 }

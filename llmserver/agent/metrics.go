@@ -27,7 +27,7 @@ type stateCollector struct {
 var (
 	descSlots        = prometheus.NewDesc("berth_agent_slots", "Slots held, by state.", []string{"state"}, nil)
 	descCapacity     = prometheus.NewDesc("berth_agent_slots_capacity", "Slots of the engine.", nil, nil)
-	descHighest      = prometheus.NewDesc("berth_agent_slots_highest", "Maximum number of slots held at once.", nil, nil)
+	descHighest      = prometheus.NewDesc("berth_agent_slots_max", "Maximum number of slots held at once.", nil, nil)
 	descWaiting      = prometheus.NewDesc("berth_agent_waiting", "Reservations queued.", nil, nil)
 	descBuffered     = prometheus.NewDesc("berth_agent_buffered_bytes", "Bytes of request bodies held in memory.", nil, nil)
 	descDraining     = prometheus.NewDesc("berth_agent_draining", "1 while draining.", nil, nil)

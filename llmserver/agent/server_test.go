@@ -253,7 +253,7 @@ func TestAgentMetricsAreReadFromTheTable(t *testing.T) {
 	text := s.call(http.MethodGet, "/metrics", "").text
 	for _, line := range []string{
 		`berth_agent_slots{state="reserved"} 2`, `berth_agent_slots{state="running"} 0`,
-		`berth_agent_slots_capacity 2`, `berth_agent_slots_highest 2`, `berth_agent_waiting 0`, `berth_agent_draining 1`,
+		`berth_agent_slots_capacity 2`, `berth_agent_slots_max 2`, `berth_agent_waiting 0`, `berth_agent_draining 1`,
 		`berth_agent_reservations_total{outcome="accepted"} 4`, `berth_agent_reservations_total{outcome="full"} 1`,
 		`berth_agent_reservations_total{outcome="draining"} 1`, `berth_agent_reservations_total{outcome="unknown_token"} 1`,
 		`berth_agent_releases_total{cause="consumed"} 1`, `berth_agent_releases_total{cause="released"} 1`,

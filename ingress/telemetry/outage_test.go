@@ -1,4 +1,4 @@
-package ingress
+package telemetry
 
 import (
 	"errors"
@@ -10,14 +10,12 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"go.opentelemetry.io/otel/trace"
 )
 
-func TestOutageIsLoggedOnceWhenItBeginsAndOnceWhenItIsOver(t *testing.T) {
+func TestOutageIsLoggedOnceAtItsBeginningAndOnceAtItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log := new(record)
-		o := outage{log: slog.New(slog.NewTextHandler(log, nil)), level: slog.LevelError, begin: "it begins", over: "it is over"}
+		log := new(logBuffer)
+		o := outage{log: log.logger(), level: slog.LevelError, begin: "it begins", over: "it is over"}
 		o.record(nil, 0)
 		for range 300 { // for a minute, with a success after each failure
 			o.record(errors.New("no space"), 2)
@@ -63,7 +61,7 @@ func TestSpoolLogsAFullDiskInTwoLines(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.use(out)
+	s.setOutput(out)
 	s.Write([]byte("line\n"))
 	wait("the line is written", func() bool {
 		written, _ := os.ReadFile(path)
@@ -76,25 +74,25 @@ func TestSpoolLogsAFullDiskInTwoLines(t *testing.T) {
 	}
 }
 
-func TestSpoolBeginsANewLineAfterATornOne(t *testing.T) {
-	for before, want := range map[string]string{"": "{}\n", "{}\n": "{}\n{}\n", `{"torn`: "{\"torn\n{}\n"} {
+func TestSpoolStartsANewLineAfterAPartialOne(t *testing.T) {
+	for before, want := range map[string]string{"": "{}\n", "{}\n": "{}\n{}\n", `{"part`: "{\"part\n{}\n"} {
 		path := filepath.Join(t.TempDir(), "log")
 		if err := os.WriteFile(path, []byte(before), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		torn := &disk{full: true}
-		s, _, _ := spooled(t, torn)
-		s.Write([]byte("a long line\n")) // of which the old file takes a part
+		full := &disk{full: true}
+		s, _, _ := spooled(t, full)
+		s.Write([]byte("a long line\n")) // of which the full disk takes a part
 		out, err := openAccessLog(path)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for done := false; !done; time.Sleep(time.Millisecond) {
 			s.writing.Lock()
-			done = torn.Len() > 0
+			done = full.Len() > 0
 			s.writing.Unlock()
 		}
-		s.use(out)
+		s.setOutput(out)
 		s.Write([]byte("{}\n"))
 		s.close()
 		if written, err := os.ReadFile(path); err != nil || string(written) != want {
@@ -110,14 +108,14 @@ func TestTracingLogsARefusedCollectorOnce(t *testing.T) {
 	}
 	unused.Close()
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://"+unused.Addr().String())
-	log := new(record)
-	to := slog.New(slog.NewTextHandler(log, nil))
-	tracing, err := tracingByEnvironment(to)
+	log := new(logBuffer)
+	to := log.logger()
+	tracing, err := TracingFromEnv(to)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 20 {
-		_, span := tracing.begin(t.Context(), "span", trace.SpanKindInternal)
+		_, span := tracing.tracer.Start(t.Context(), "span")
 		span.End()
 		if err := tracing.provider.ForceFlush(t.Context()); err != nil {
 			t.Error(err)
@@ -126,7 +124,7 @@ func TestTracingLogsARefusedCollectorOnce(t *testing.T) {
 	if text := log.take(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "connection refused") {
 		t.Errorf("logged:\n%s", text)
 	}
-	tracing.close(to)
+	tracing.Close(to)
 	if text := log.take(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "lost=20") {
 		t.Errorf("logged at the end:\n%s", text)
 	}

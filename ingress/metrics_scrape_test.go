@@ -8,32 +8,16 @@ import (
 	"net/http/httptest"
 	"runtime"
 	"strconv"
-	"strings"
 	"testing"
-	"time"
 
 	"berth/config"
+	"berth/ingress/telemetry"
 	"berth/internal/body"
 )
 
-func TestModelMetricsCountWithoutAllocation(t *testing.T) {
-	m := newModelMetrics("m")
-	v := &requestState{model: "m", metrics: m}
-	count := func() {
-		v.observed("/chat/completions", 200, time.Second)
-		v.count(m.tokens, "key", "prompt").Inc()
-		m.firstByte.Observe(1)
-	}
-	if n := testing.AllocsPerRun(100, count); n != 0 {
-		t.Errorf("to count a request takes %v allocations", n)
-	}
-	if v.count(m.tokens, "key", "cached") == v.count(m.tokens, "key", "prompt") {
-		t.Error("series are mixed up")
-	}
-}
-
-// A model that comes back under its name begins at zero, whatever requests that outlived it count.
-func TestModelMetricsOfARemovedModelAreNotShownAgain(t *testing.T) {
+// A model that is added again begins at zero, although a request that outlived the old one is
+// counted later.
+func TestMetricsOfARemovedModelAreNotExposedAgain(t *testing.T) {
 	g := gated(t)
 	f := serve(t, modelOn("m", g.url), modelOn("other", refusing(1)))
 	outliving := f.background(func() reply { return f.chat("m") })
@@ -48,28 +32,13 @@ func TestModelMetricsOfARemovedModelAreNotShownAgain(t *testing.T) {
 		return n == 1
 	})
 	if n := f.metric(`berth_request_duration_seconds_count{model="m"}`); n != 1 {
-		t.Errorf("counted %v requests, among them that of the model before", n)
+		t.Errorf("counted %v requests, the one of the removed model among them", n)
 	}
 }
 
-// The first request of a key takes as much memory with a thousand keys as with a few.
-func TestModelMetricsTakeANewKeyInConstantWork(t *testing.T) {
-	perKey := func(keys int) float64 {
-		v, m := new(requestState), newModelMetrics("m")
-		return allocated(func() {
-			for i := range keys {
-				v.count(m.tokens, strconv.Itoa(i), "prompt").Inc()
-			}
-		}) / float64(keys)
-	}
-	if few, many := perKey(250), perKey(2000); many > 3*few {
-		t.Errorf("the first request of a key allocates %.0f bytes with 250 keys and %.0f with 2,000", few, many)
-	}
-}
-
-func TestRegistryStartsAModelInConstantWork(t *testing.T) {
+func TestRegistryStartsAModelInConstantMemory(t *testing.T) {
 	perModel := func(n int) float64 {
-		r, c := newRegistry(newMetrics(), slog.New(slog.DiscardHandler)), configured(modelsOf("m", n)...)
+		r, c := newRegistry(quietTelemetry(), slog.New(slog.DiscardHandler)), configured(modelsOf("m", n)...)
 		defer r.close()
 		return allocated(func() {
 			if err := r.apply(c); err != nil {
@@ -82,7 +51,7 @@ func TestRegistryStartsAModelInConstantWork(t *testing.T) {
 	}
 }
 
-func TestScrapeCostsTheSameAfterManyReloads(t *testing.T) {
+func TestMetricsScrapeCostIsConstantOverReloads(t *testing.T) {
 	s := registryOnly(t)
 	apply := func(generation int) {
 		if err := s.registry.apply(configured(modelsOf(strconv.Itoa(generation)+"-", 2)...)); err != nil {
@@ -100,7 +69,7 @@ func TestScrapeCostsTheSameAfterManyReloads(t *testing.T) {
 	}
 }
 
-// modelsOf are n models, each on a replica of its own.
+// modelsOf returns n models, each with one replica of its own.
 func modelsOf(prefix string, n int) (models []config.Model) {
 	for i := range n {
 		models = append(models, modelOn(prefix+strconv.Itoa(i), fmt.Sprintf("http://127.1.%d.%d:1", i/250, i%250)))
@@ -108,19 +77,23 @@ func modelsOf(prefix string, n int) (models []config.Model) {
 	return models
 }
 
-// registryOnly is a server that listens nowhere.
+// quietTelemetry returns a Telemetry that logs nothing and is never scraped.
+func quietTelemetry() *telemetry.Telemetry {
+	return telemetry.New(telemetry.Options{Log: slog.New(slog.DiscardHandler)})
+}
+
+// registryOnly returns a server without listeners.
 func registryOnly(t testing.TB) *Server {
-	s := &Server{log: slog.New(slog.DiscardHandler), metrics: newMetrics(), budget: body.NewBudget(1)}
-	s.registry = newRegistry(s.metrics, s.log)
-	s.metrics.registry.MustRegister(readings{s.registry, s.budget, &s.draining})
-	s.metricsHandler = s.metrics.handler()
+	s := &Server{log: slog.New(slog.DiscardHandler), budget: body.NewBudget(1), connLimit: &connLimit{connCount: func() int { return 0 }}}
+	s.telemetry = telemetry.New(telemetry.Options{State: s.state, Log: s.log})
+	s.registry = newRegistry(s.telemetry, s.log)
 	t.Cleanup(s.registry.close)
 	return s
 }
 
 func (s *Server) scrape(to io.Writer) {
 	w := httptest.NewRecorder()
-	s.metricsHandler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	s.telemetry.MetricsHandler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	w.Body.WriteTo(to)
 }
 
@@ -146,24 +119,6 @@ func BenchmarkStartOfManyModels(b *testing.B) {
 				s.Close()
 			}
 			b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*n), "µs/model")
-		})
-	}
-}
-
-func BenchmarkFirstRequestOfAKey(b *testing.B) {
-	for _, n := range []int{250, 6000} {
-		b.Run(strconv.Itoa(n), func(b *testing.B) {
-			names := strings.Fields(strings.Repeat("k ", n))
-			for i := range names {
-				names[i] += strconv.Itoa(i)
-			}
-			for b.Loop() {
-				v, m := new(requestState), newModelMetrics("m")
-				for _, name := range names {
-					v.count(m.tokens, name, "prompt").Inc()
-				}
-			}
-			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*n), "ns/key")
 		})
 	}
 }
@@ -199,13 +154,5 @@ func BenchmarkListReplicas(b *testing.B) {
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*n), "ns/replica")
 		})
-	}
-}
-
-func BenchmarkCountARequest(b *testing.B) {
-	v := &requestState{model: "m", metrics: newModelMetrics("m")}
-	b.ReportAllocs()
-	for b.Loop() {
-		v.observed("/chat/completions", 200, time.Second)
 	}
 }

@@ -1,20 +1,20 @@
-package ingress
+package telemetry
 
 import (
 	"bytes"
 	"errors"
 	"io"
-	"log/slog"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 )
 
-// disk is a file that takes nothing while it is held, and only the first bytes of a write while it is full.
+// disk is a file that blocks writes while it is held, and takes only the first bytes of a write
+// while it is full.
 type disk struct {
 	bytes.Buffer
-	hold   chan struct{} // nil: it takes all
+	hold   chan struct{} // nil: writes do not block
 	full   bool
 	closed bool
 }
@@ -35,21 +35,21 @@ func (d *disk) Close() error {
 	return nil
 }
 
-func spooled(t *testing.T, out io.WriteCloser) (s *spool, dropped *atomic.Int64, log *record) {
-	dropped, log = new(atomic.Int64), new(record)
-	s = newSpool("the log", func(lines int) { dropped.Add(int64(lines)) }, slog.New(slog.NewTextHandler(log, nil)))
-	s.use(out)
+func spooled(t *testing.T, out io.WriteCloser) (s *spool, dropped *atomic.Int64, log *logBuffer) {
+	dropped, log = new(atomic.Int64), new(logBuffer)
+	s = newSpool("the log", func(lines int) { dropped.Add(int64(lines)) }, log.logger())
+	s.setOutput(out)
 	t.Cleanup(s.close)
 	return s, dropped, log
 }
 
-func TestASpoolNeverWaitsForItsFile(t *testing.T) {
+func TestSpoolWriteDoesNotBlockOnTheFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &disk{hold: make(chan struct{})}
 		s, dropped, _ := spooled(t, d)
 		line := []byte(strings.Repeat("x", 1<<20-1) + "\n")
 		s.Write(line)
-		synctest.Wait() // it is being written
+		synctest.Wait() // the write blocks
 		for range 2 + maxSpooled/len(line) {
 			s.Write(line)
 		}
@@ -64,7 +64,7 @@ func TestASpoolNeverWaitsForItsFile(t *testing.T) {
 	})
 }
 
-func TestASpoolKeepsTheOrderAndLosesNothingAtItsEnd(t *testing.T) {
+func TestSpoolKeepsTheOrderAndWritesEverythingBeforeClose(t *testing.T) {
 	d := new(disk)
 	s, dropped, _ := spooled(t, d)
 	var want strings.Builder
@@ -78,11 +78,11 @@ func TestASpoolKeepsTheOrderAndLosesNothingAtItsEnd(t *testing.T) {
 		t.Errorf("%d bytes were written, want %d in their order", d.Len(), want.Len())
 	}
 	if s.Write([]byte("late\n")); dropped.Load() != 1 {
-		t.Error("a line that comes after the end is not counted")
+		t.Error("a line written after close is not counted as dropped")
 	}
 }
 
-func TestLinesThatAFileDoesNotTakeAreCounted(t *testing.T) {
+func TestSpoolCountsLinesThatCouldNotBeWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &disk{full: true}
 		s, dropped, log := spooled(t, d)
@@ -101,28 +101,28 @@ func TestLinesThatAFileDoesNotTakeAreCounted(t *testing.T) {
 		}
 		d.full = true
 		if text := log.take(); strings.Count(text, "no space left") != 1 {
-			t.Errorf("not told once:\n%s", text)
+			t.Errorf("not logged once:\n%s", text)
 		}
-		s.use(new(disk)) // which has room
+		s.setOutput(new(disk)) // which takes it
 		s.Write([]byte("5\n"))
 		synctest.Wait()
-		s.use(d)
+		s.setOutput(d)
 		s.Write([]byte("6\n"))
 		synctest.Wait()
 		if text := log.take(); strings.Count(text, "no space left") != 1 {
-			t.Errorf("what begins anew is not told:\n%s", text)
+			t.Errorf("the next outage is not logged:\n%s", text)
 		}
 	})
 }
 
-func TestASpoolGivesUpAFileThatTakesNothingAtTheEnd(t *testing.T) {
+func TestSpoolCloseGivesUpABlockedFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &disk{hold: make(chan struct{})}
 		s, _, log := spooled(t, d)
 		s.Write([]byte("1\n"))
 		s.close()
 		if !strings.Contains(log.take(), "are lost") {
-			t.Error("nobody is told")
+			t.Error("the loss is not logged")
 		}
 		close(d.hold)
 	})

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// playing is the URL of a replica that answers with the text as that content type.
+// playing returns the URL of a replica that responds with the text in that content type, event by
+// event.
 func playing(t *testing.T, contentType, text string) string {
 	return upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
@@ -27,7 +28,7 @@ const (
 	doneChunk  = "data: [DONE]\n\n"
 )
 
-func TestTheTokensOfAnswersAreCounted(t *testing.T) {
+func TestMetricsOfTokens(t *testing.T) {
 	streams := modelOn("streams", playing(t, "text/event-stream", firstChunk+textChunk+textChunk+textChunk+usageChunk+doneChunk))
 	silent := modelOn("silent", playing(t, "text/event-stream", firstChunk+textChunk+textChunk+doneChunk))
 	whole := modelOn("whole", upstream(t, func(w http.ResponseWriter, r *http.Request) {
@@ -70,8 +71,8 @@ func TestTheTokensOfAnswersAreCounted(t *testing.T) {
 	}
 }
 
-// A client that leaves has used what it got.
-func TestTheTokensOfAnAnswerThatIsCutOffAreCounted(t *testing.T) {
+// A client that disconnects has used the tokens it got.
+func TestMetricsOfTokensAfterADisconnect(t *testing.T) {
 	f := serve(t, modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -82,13 +83,13 @@ func TestTheTokensOfAnAnswerThatIsCutOffAreCounted(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	f.stream(ctx, f.h1).read(len(textChunk + textChunk))
 	leave()
-	f.eventually("its tokens are counted", func() bool {
+	f.eventually("the tokens are counted", func() bool {
 		n, _ := f.series(`berth_tokens_total{key="",kind="estimated",model="m"}`)
 		return n == 2
 	})
 }
 
-func TestTheSeriesOfARemovedModelGo(t *testing.T) {
+func TestMetricsOfARemovedModelAreNotExposed(t *testing.T) {
 	url := playing(t, "text/event-stream", textChunk+textChunk+usageChunk+doneChunk)
 	f := serve(t, modelOn("m", url))
 	f.chat("m")
@@ -101,9 +102,9 @@ func TestTheSeriesOfARemovedModelGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, ok := f.series(gaps); ok {
-		t.Error("the gaps of a removed model are shown")
+		t.Error("the gaps of a removed model are exposed")
 	}
 	if _, ok := f.series(`berth_tokens_total{key="",kind="prompt",model="m"}`); ok {
-		t.Error("the tokens of a removed model are shown")
+		t.Error("the tokens of a removed model are exposed")
 	}
 }

@@ -1,0 +1,105 @@
+package telemetry
+
+import (
+	"net/http"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"berth/streaming"
+)
+
+// The phases of a request, by which client disconnects and upstream errors are counted.
+const (
+	PhaseBody      = "body"       // the request body is being read
+	PhaseWaiting   = "waiting"    // no slot yet
+	PhaseConnect   = "connect"    // no connection to the replica yet
+	PhaseFirstByte = "first_byte" // sent, no response yet
+	PhaseStreaming = "streaming"  // the response is being relayed
+)
+
+// Error codes that decide the outcome of a request. All other codes come from the table of API
+// errors.
+const (
+	CodeClientGone    = "client_gone"    // the client disconnected
+	CodeInternalError = "internal_error" // a handler panicked, or met an error it does not know
+)
+
+// Request is the record of one request: all that metrics, logs and spans report about it.
+//
+// The ingress owns it and writes it on the request's own goroutine, from Telemetry.Begin until
+// Telemetry.Record, which reports it. Nothing here keeps a pointer to it after Record has returned,
+// so that its memory can be pooled. The fields are plain values on purpose: a request that is
+// neither logged nor traced costs no allocation.
+type Request struct {
+	// Known from the header.
+	ID         string // as the client and the replica see it
+	Method     string
+	Path       string
+	Route      string // the path as metrics name it, one of a fixed set
+	RemoteAddr string // host:port
+	Probe      bool   // a health check or a scrape: counted, but neither logged nor traced
+	Key        string // name of the API key; empty if none was required
+	Start      time.Time
+
+	// Known from the body. They stay empty for requests that berth answers itself.
+	Proxied   bool // the request is one for a replica, however far it came
+	Stream    bool // the client asked for an event stream
+	BodyBytes int
+	BodyRead  time.Time // when the body was complete; zero if it never was
+	Model     string    // configured ID; empty if no model was found
+	Adapter   string
+	Session   string
+	Policy    string
+	Metrics   *ModelMetrics // of the model, or of requests without a model; never nil after Begin
+
+	// The prompt in blocks, for policies that rank by prefix and for the decision log. BlockBytes
+	// is 0 if the prompt was not hashed.
+	Blocks                  []uint64
+	BlockBytes, PromptBytes int
+
+	// The attempts. Replica, Rank, Matched and Dispatched are those of the last one.
+	Phase      string
+	Attempts   int
+	Replica    string
+	Rank       int // of the replica's tier, from 1
+	Matched    int // blocks of the prompt that the replica was expected to have cached
+	Waited     time.Duration
+	Dispatched time.Time
+
+	// The response, as far as it was relayed. Measured is true if it went through Tap, so that its
+	// latency and its tokens count in the metrics: responses of a slot, not engines' refusals or
+	// stored responses.
+	Measured bool
+	Response streaming.Result
+	Tap      streaming.Tap
+
+	// The end.
+	Status    int    // as sent to the client; 499 if it disconnected before a status was sent
+	ErrorCode string // of the error by which berth ended the request; empty for relayed responses
+	Truncated bool   // the connection or stream was aborted within the response
+
+	end    time.Time
+	span   trace.Span // nil if the request is not traced
+	labels [2]string  // of the series being looked up: see count
+}
+
+// Outcome returns how the request ended, as logs and spans name it. A finished request is one whose
+// response was relayed to its end, whatever its status; refused and failed are error responses of
+// berth's own.
+func (r *Request) Outcome() string {
+	switch {
+	case r.ErrorCode == "":
+		return "finished"
+	case r.ErrorCode == CodeClientGone:
+		return "client_gone"
+	case r.ErrorCode == CodeInternalError:
+		return "failed"
+	case r.Truncated:
+		return "upstream_broken"
+	case r.Status == http.StatusBadGateway || r.Status == http.StatusGatewayTimeout:
+		return "failed"
+	default:
+		return "refused"
+	}
+}
