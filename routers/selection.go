@@ -43,7 +43,8 @@ func (s *Selection) Matched() int { return s.matched }
 // Dispatch sends the request into the slot and returns when the response header is received. The
 // response body is closed at the latest by Release. A second call, also a concurrent one, fails with
 // ErrDispatched before any I/O; llmserver.ErrGone means that the replica has left the set since it was
-// chosen. All other errors are those of llmserver.Backend.
+// chosen. All other errors are those of llmserver.Backend. The request must not have a GetBody, by which
+// the transport could send it twice; its URL needs only a path.
 func (s *Selection) Dispatch(req *http.Request) (*http.Response, error) {
 	switch err := s.slot.Start(); {
 	case errors.Is(err, llmserver.ErrSpent):
