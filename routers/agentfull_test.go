@@ -33,7 +33,8 @@ func TestRouterAsksAFullAgentOnceBeforeQueueing(t *testing.T) {
 	})
 }
 
-// The same if the report does not show that it is full, because requests of other ingresses come and go.
+// The same if the report does not show that it is full, because requests of other ingresses come
+// and go.
 func TestRouterAsksARefusingAgentOncePerPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := agent.NewTable(1)

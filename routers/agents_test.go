@@ -218,8 +218,8 @@ func wantServed(t testing.TB, all []*request, want ...int) {
 	}
 }
 
-// An ingress without descriptors tries each agent once, since it may have an idle connection, holds no slot and counts no
-// failure.
+// An ingress without descriptors tries each agent once, since it may have an idle connection, holds
+// no slot and counts no failure.
 func TestRouterOwnExhaustionEndsChoose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in := newIngress(t, Limits{MaxQueued: 10, QueueTimeout: time.Minute}, agent.NewTable(1), agent.NewTable(1))

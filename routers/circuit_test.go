@@ -16,7 +16,8 @@ import (
 	"berth/llmserver/agent"
 )
 
-// ejection is the duration of the first ejection, and failures the number of consecutive failures before it.
+// ejection is the duration of the first ejection, and failures the number of consecutive failures
+// before it.
 const (
 	ejection = 30 * time.Second
 	failures = 5
@@ -117,7 +118,8 @@ func TestRouterPanicThresholdKeepsTheLastReplicaThatIsUp(t *testing.T) {
 	sel.Release()
 }
 
-// A replica that the panic threshold has made eligible is kept out when another one recovers, and the reverse.
+// A replica that the panic threshold has made eligible is kept out when another one recovers, and
+// the reverse.
 func TestRouterPanicThresholdFollowsRecoveries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newProbedFleet(t, 10*time.Second, 9, 9, 9)
@@ -333,7 +335,8 @@ func TestRouterProbeFlapRebuildsNoRing(t *testing.T) {
 	})
 }
 
-// A recovered replica has no load and is not flooded for that; a policy that ranks it first still gets it.
+// A recovered replica has no load and is not flooded for that; a policy that ranks it first still
+// gets it.
 func TestRouterRecoveredReplicaStartsSlowlyAndKeepsItsRank(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newProbedFleet(t, time.Second, 1000, 1000)

@@ -74,7 +74,8 @@ func learnServed(p Policy, payload *Payload, r *llmserver.Replica) {
 	}
 }
 
-// checkRanking checks one ranking against the contract; available are the replicas that may be in it.
+// checkRanking checks one ranking against the contract; available are the replicas that may be in
+// it.
 func checkRanking(t *testing.T, got, available []*llmserver.Replica, ranks int) {
 	seen := make(map[*llmserver.Replica]bool)
 	for _, r := range got {

@@ -10,8 +10,8 @@ import (
 	"berth/llmserver"
 )
 
-// decisions records how each request got its slot, as text: "a 1 0 of 3" is the replica, its rank and the match;
-// the candidates follow, and the replica that was preferred but not used.
+// decisions records how each request got its slot, as text: "a 1 0 of 3" is the replica, its rank
+// and the match; the candidates follow, and the replica that was preferred but not used.
 type decisions struct {
 	most  int
 	lines []string

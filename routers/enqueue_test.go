@@ -11,7 +11,8 @@ import (
 	"berth/llmserver/agent"
 )
 
-// A slot that its replica does not confirm is free again and goes to a request that queued meanwhile.
+// A slot that its replica does not confirm is free again and goes to a request that queued
+// meanwhile.
 func TestRouterQueueGetsASlotThatWasNotConfirmed(t *testing.T) {
 	for name, err := range map[string]error{"refused": llmserver.ErrFull, "client gone": context.Canceled} {
 		t.Run(name, func(t *testing.T) {
@@ -43,8 +44,8 @@ func TestRouterQueueGetsASlotThatWasNotConfirmed(t *testing.T) {
 	}
 }
 
-// hookedPolicy is a byText policy that learns and calls a function, unless nil, before it ranks, in place of another
-// goroutine at that moment.
+// hookedPolicy is a byText policy that learns and calls a function, unless nil, before it ranks, in
+// place of another goroutine at that moment.
 type hookedPolicy struct {
 	*byText
 	before *func(text string)
@@ -124,7 +125,8 @@ func TestRouterQueueRanksAgainARequestThatQueuesDuringAnUpdate(t *testing.T) {
 	})
 }
 
-// If an agent counts the slots, the agent decides which ingress is next: the router hands over none by itself.
+// If an agent counts the slots, the agent decides which ingress is next: the router hands over none
+// by itself.
 func TestRouterAgentWaitLeavesFreedSlotsToTheAgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := agent.NewTable(2)

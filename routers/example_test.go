@@ -14,7 +14,8 @@ import (
 	"berth/routers"
 )
 
-// newPool returns a pool of one server for each ID, with one slot each, and a function that ends it.
+// newPool returns a pool of one server for each ID, with one slot each, and a function that ends
+// it.
 func newPool(ids ...string) (replicas []*llmserver.Replica, closePool func()) {
 	pool := &llmserver.Pool{Dial: func(e llmserver.Endpoint) (llmserver.Backend, error) { return llmserver.DialHTTP(e) }}
 	var servers []*httptest.Server
@@ -114,8 +115,8 @@ func ExampleRouter_Choose() {
 	// 1 0
 }
 
-// cheapestFirst is a policy of one's own: the replicas of a cheap zone as one tier, then the rest. It
-// keeps its zones when the membership changes, since they are given to the builder.
+// cheapestFirst is a policy of one's own: the replicas of a cheap zone as one tier, then the rest.
+// It keeps its zones when the membership changes, since they are given to the builder.
 type cheapestFirst struct {
 	cheap, others []*llmserver.Replica
 }

@@ -256,7 +256,8 @@ type request struct {
 	took    time.Duration
 }
 
-// startChoose calls Choose for the text on a goroutine of its own; in a bubble the caller waits until it blocks.
+// startChoose calls Choose for the text on a goroutine of its own; in a bubble the caller waits
+// until it blocks.
 func startChoose(t testing.TB, r *Router, text string, exclude ...*llmserver.Replica) *request {
 	q := &request{payload: Payload{Text: []byte(text)}, done: make(chan struct{})}
 	ctx, cancel := context.WithCancelCause(t.Context())

@@ -9,8 +9,8 @@ import (
 	"berth/llmserver"
 )
 
-// lastResort returns a fleet of a, which is down, b, which is ejected, and c, which is free, and the order in which
-// they are asked for slots from now on. Calls fail by the function that is set.
+// lastResort returns a fleet of a, which is down, b, which is ejected, and c, which is free, and
+// the order in which they are asked for slots from now on. Calls fail by the function that is set.
 func lastResort(t *testing.T) (f *fleet, r *Router, asked *string, fail *func(id string) error) {
 	f = newFleet(t, 8, 8, 8)
 	r = newWatchingRouter(f, newByText, roomy)

@@ -56,7 +56,8 @@ func TestRouterPinnedRequestDoesNotAskThePolicy(t *testing.T) {
 	}
 }
 
-// It waits for its replica while another one is free, and leaves that one to older and younger requests.
+// It waits for its replica while another one is free, and leaves that one to older and younger
+// requests.
 func TestRouterPinnedRequestWaitsForItsReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1, 1)
@@ -124,7 +125,8 @@ func TestRouterPinnedWaitEndsWhenTheReplicaLeaves(t *testing.T) {
 	})
 }
 
-// A draining replica accepts nothing new: a request that is pinned to it no longer waits, though others have room.
+// A draining replica accepts nothing new: a request that is pinned to it no longer waits, though
+// others have room.
 func TestRouterPinnedWaitEndsWhenTheReplicaDrains(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1, 1)

@@ -23,8 +23,8 @@ func (m modelQueue) index(w *waiter) int {
 	return slices.IndexFunc(m, func(x *modelWaiter) bool { return x.waiter == w })
 }
 
-// next follows the definition: among the oldest 64 waiters that rank the replica, the one that ranks it best, the older of
-// equals; first of all one that was skipped 64 times.
+// next follows the definition: among the oldest 64 waiters that rank the replica, the one that
+// ranks it best, the older of equals; first of all one that was skipped 64 times.
 func (m modelQueue) next(i int) *modelWaiter {
 	var can modelQueue
 	for _, w := range m {
@@ -184,8 +184,8 @@ func TestRouterQueueSkipsAWaiter64TimesAtMost(t *testing.T) {
 	}
 }
 
-// outdatedQueue returns a queue of n waiters that rank replica a, and a last one that ranks replica b, all by an
-// earlier generation than the one returned, whose policy counts its rankings.
+// outdatedQueue returns a queue of n waiters that rank replica a, and a last one that ranks replica
+// b, all by an earlier generation than the one returned, whose policy counts its rankings.
 func outdatedQueue(t *testing.T, n int) (*waitQueue, *generation, *atomic.Int32) {
 	f, asked := newFleet(t, 1, 1), new(atomic.Int32)
 	g := &generation{members: f.replicas, index: map[*llmserver.Replica]int{f.replicas[0]: 0, f.replicas[1]: 1}}
@@ -240,7 +240,8 @@ func TestRouterQueueReranksAnOverdueWaiter(t *testing.T) {
 	}
 }
 
-// A waiter that is ranked again keeps no tier of the ranking before, however many replicas that had.
+// A waiter that is ranked again keeps no tier of the ranking before, however many replicas that
+// had.
 func TestRouterQueueWaiterForgetsItsPreviousRanking(t *testing.T) {
 	for n := range 2*sparseRanks + 2 {
 		f := newFleet(t, slices.Repeat([]int{1}, 3*sparseRanks)...)

@@ -75,7 +75,8 @@ func TestRouterRefreshDoesNotUndoAnUpdate(t *testing.T) {
 	}
 }
 
-// The limit of a tier is checked in the step that reserves the slot: of two simultaneous requests, one gets it.
+// The limit of a tier is checked in the step that reserves the slot: of two simultaneous requests,
+// one gets it.
 func TestRouterTierLimitHoldsForConcurrentRequests(t *testing.T) {
 	const rounds = 10_000
 	f := newFleet(t, 64)

@@ -14,8 +14,8 @@ import (
 	"berth/llmserver"
 )
 
-// reloads is a set of replicas that two models divide between them at every reload, with requests that
-// wait and run meanwhile.
+// reloads is a set of replicas that two models divide between them at every reload, with requests
+// that wait and run meanwhile.
 type reloads struct {
 	*fleet
 	rand    *rand.Rand
@@ -33,8 +33,8 @@ func mustBuild(t testing.TB, i int) Builder {
 	return build
 }
 
-// reload gives each model some of the replicas, of which some are new, renamed or of another capacity, a
-// policy and its OnChange hook, as ingress does. A model may have none.
+// reload gives each model some of the replicas, of which some are new, renamed or of another
+// capacity, a policy and its OnChange hook, as ingress does. A model may have none.
 func (l *reloads) reload(t *testing.T) {
 	shares := [2][]llmserver.Endpoint{}
 	for i := range 5 {
@@ -151,8 +151,8 @@ func (l *reloads) wantNoneForgotten(t *testing.T) {
 	}
 }
 
-// Whatever a reload changes, in every combination, while requests wait and run: nothing panics, no request is
-// forgotten, and every slot comes back.
+// Whatever a reload changes, in every combination, while requests wait and run: nothing panics, no
+// request is forgotten, and every slot comes back.
 func TestRouterUpdatesLoseNoRequest(t *testing.T) {
 	for seed := range uint64(400) {
 		synctest.Test(t, func(t *testing.T) {
@@ -206,7 +206,8 @@ func TestRouterUpdateFromEveryPolicyToEveryOther(t *testing.T) {
 	}
 }
 
-// A replica moves to another model while a request of the old one runs on it and others of the old model wait.
+// A replica moves to another model while a request of the old one runs on it and others of the old
+// model wait.
 func TestRouterNotifiesTheNewModelOfAReleasedSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1, 1)
