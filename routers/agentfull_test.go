@@ -9,7 +9,7 @@ import (
 	"berth/llmserver/agent"
 )
 
-// What the agent says is full is not asked a second time for the same request.
+// An agent that has reported to be full is not asked again for the same request.
 func TestRouterAsksAFullAgentOnceBeforeQueueing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := agent.NewTable(1), agent.NewTable(1)
@@ -20,7 +20,7 @@ func TestRouterAsksAFullAgentOnceBeforeQueueing(t *testing.T) {
 		if got := sel.Replica().ID(); got != "b" || in.backends[0].asked.Load() != 1 {
 			t.Errorf("served by %s after a was asked %d times", got, in.backends[0].asked.Load())
 		}
-		// The report says that a is full, and for a while that holds.
+		// The report that a is full is valid for a while.
 		q := startChoose(t, in.Router, "ab")
 		waitSettled()
 		if n := in.backends[0].asked.Load(); n != 2 {
@@ -33,7 +33,8 @@ func TestRouterAsksAFullAgentOnceBeforeQueueing(t *testing.T) {
 	})
 }
 
-// Also where its report does not show that it is full, because others come and go.
+// The same if the report does not show that it is full, because requests of other ingresses come
+// and go.
 func TestRouterAsksARefusingAgentOncePerPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := agent.NewTable(1)

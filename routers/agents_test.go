@@ -15,13 +15,13 @@ import (
 	"berth/llmserver/agent"
 )
 
-// tableBackend speaks to a slot table as if it were a network away.
+// tableBackend is a slot table behind a network.
 type tableBackend struct {
 	table   *agent.Table
 	latency time.Duration
-	dying   time.Duration         // how long a reservation takes to hear that its context has ended
-	refusal atomic.Pointer[error] // of reservations; nil: none
-	fault   atomic.Pointer[error] // what befalls all calls; nil: nothing
+	dying   time.Duration         // delay until a reservation notices the end of its context
+	refusal atomic.Pointer[error] // error of reservations; nil: none
+	fault   atomic.Pointer[error] // error of all calls; nil: none
 	asked   atomic.Int64          // reservations
 }
 
@@ -39,7 +39,7 @@ func (b *tableBackend) travel(ctx context.Context) error {
 	return nil
 }
 
-// Reserve takes effect even where its reply is lost.
+// Reserve takes effect even if its reply is lost.
 func (b *tableBackend) Reserve(ctx context.Context, t llmserver.Token, wait time.Duration) (llmserver.Report, error) {
 	b.asked.Add(1)
 	if err := b.travel(ctx); err != nil {
@@ -59,17 +59,17 @@ func (b *tableBackend) Reserve(ctx context.Context, t llmserver.Token, wait time
 	return report, err
 }
 
-// name is this ingress's towards the agent.
+// name returns the name of this ingress as the agent knows it.
 func (b *tableBackend) name() string { return fmt.Sprintf("%p", b) }
 
-// Cancel arrives in any weather.
+// Cancel always arrives.
 func (b *tableBackend) Cancel(_ context.Context, t llmserver.Token) (llmserver.Report, error) {
 	time.Sleep(b.latency)
 	b.table.Release(t)
 	return b.table.ReportTo(b.name()), nil
 }
 
-// Do holds the slot until the answer's body is closed.
+// Do holds the slot until the response body is closed.
 func (b *tableBackend) Do(req *http.Request, t llmserver.Token) (*http.Response, llmserver.Report, error) {
 	if err := b.travel(req.Context()); err != nil {
 		return nil, llmserver.Report{}, err
@@ -92,7 +92,7 @@ type runBody struct{ run *agent.Run }
 
 func (runBody) Read([]byte) (int, error) { return 0, errors.New("not read in these tests") }
 
-// Close ends the request at the agent as the last byte of a real answer does.
+// Close ends the request at the agent as the last byte of a real response does.
 func (b runBody) Close() error {
 	b.run.Finish()
 	return nil
@@ -106,7 +106,7 @@ type ingress struct {
 	backends []*tableBackend
 }
 
-// newIngress makes one over these tables; it is closed by the caller, inside the bubble.
+// newIngress returns an ingress over these tables; the caller closes it, inside the bubble.
 func newIngress(t testing.TB, limits Limits, tables ...*agent.Table) *ingress {
 	t.Helper()
 	in := new(ingress)
@@ -142,7 +142,7 @@ func (in *ingress) close(t testing.TB) {
 	in.pool.Close()
 	waitSettled() // other ingresses may be giving up what they no longer need
 	if len(in.agentWaits) != 0 || in.QueueLength() != 0 || in.queue.head != nil {
-		t.Errorf("%d seek and %d wait", len(in.agentWaits), in.QueueLength())
+		t.Errorf("%d agent waits and %d waiting requests are left", len(in.agentWaits), in.QueueLength())
 	}
 	for i, r := range in.replicas {
 		if u := r.Usage(); u.Ongoing() != 0 || len(r.Slots()) != 0 {
@@ -154,7 +154,7 @@ func (in *ingress) close(t testing.TB) {
 	}
 }
 
-// fill takes all slots of a table, as other ingresses would.
+// fill acquires all slots of a table, as other ingresses would.
 func fill(t testing.TB, table *agent.Table) (runs []*agent.Run) {
 	t.Helper()
 	for range table.Report().Limit {
@@ -167,13 +167,13 @@ func fill(t testing.TB, table *agent.Table) (runs []*agent.Run) {
 	return runs
 }
 
-// settle lets what is on its way arrive.
+// waitSettled waits until calls in flight have arrived.
 func waitSettled() {
 	time.Sleep(10 * time.Millisecond)
 	synctest.Wait()
 }
 
-// lineUp has requests choose for the texts, one after the other.
+// queueUpAtAgents starts Choose for each text, one after the other, and checks that all wait.
 func queueUpAtAgents(t testing.TB, r *Router, texts ...string) (all []*request) {
 	t.Helper()
 	for _, text := range texts {
@@ -181,17 +181,17 @@ func queueUpAtAgents(t testing.TB, r *Router, texts ...string) (all []*request) 
 		waitSettled()
 	}
 	if r.QueueLength() != len(all) {
-		t.Fatalf("%d are in line; want %d", r.QueueLength(), len(all))
+		t.Fatalf("%d requests are queued; want %d", r.QueueLength(), len(all))
 	}
 	return all
 }
 
-// wantWaiting checks how many places are held in an agent's line.
+// wantAgentWaits checks the number of reservations queued at an agent.
 func wantAgentWaits(t testing.TB, table *agent.Table, want int) {
 	t.Helper()
 	waitSettled()
 	if got := table.Read().Waiting; got != want {
-		t.Fatalf("%d places in the agent's line; want %d", got, want)
+		t.Fatalf("%d reservations are queued at the agent; want %d", got, want)
 	}
 }
 
@@ -218,8 +218,8 @@ func wantServed(t testing.TB, all []*request, want ...int) {
 	}
 }
 
-// An ingress that has no descriptor left asks each agent once, as it may have a connection open, holds nothing and blames
-// nobody.
+// An ingress without descriptors tries each agent once, since it may have an idle connection, holds
+// no slot and counts no failure.
 func TestRouterOwnExhaustionEndsChoose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in := newIngress(t, Limits{MaxQueued: 10, QueueTimeout: time.Minute}, agent.NewTable(1), agent.NewTable(1))
@@ -233,7 +233,7 @@ func TestRouterOwnExhaustionEndsChoose(t *testing.T) {
 		}
 		synctest.Wait()
 		if n := in.backends[0].asked.Load() + in.backends[1].asked.Load(); n != 2 {
-			t.Errorf("%d reservations were asked for; want one of each", n)
+			t.Errorf("%d reservations were tried; want one at each agent", n)
 		}
 		for _, r := range in.replicas {
 			if !r.Available() || r.Load() != 0 {
@@ -243,7 +243,7 @@ func TestRouterOwnExhaustionEndsChoose(t *testing.T) {
 		in.backends[1].refusal.Store(nil)
 		sel, err := in.Choose(t.Context(), &Payload{})
 		if err != nil || sel.Replica() != in.replicas[1] {
-			t.Fatalf("Choose = %v, %v; want the agent to which a connection is open", sel, err)
+			t.Fatalf("Choose = %v, %v; want the agent with an idle connection", sel, err)
 		}
 		sel.Release()
 	})

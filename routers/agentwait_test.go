@@ -48,15 +48,15 @@ func TestRouterAgentWaitEndsWithTheLastWaiter(t *testing.T) {
 		wantAgentWaits(t, table, 0)
 		runs[0].Finish()
 		if r := table.Read(); r.Ongoing != 0 || r.Totals.Reserved != 0 {
-			t.Errorf("nobody waits, and the agent has %+v", r)
+			t.Errorf("no request waits, and the agent has %+v", r)
 		}
 		if u := in.replicas[0].Usage(); u.Ongoing() != 0 {
-			t.Errorf("nobody waits, and %+v", u)
+			t.Errorf("no request waits, and this ingress has %+v", u)
 		}
 	})
 }
 
-// Whoever lines up while a place is being given up is not forgotten.
+// A request that queues while the wait at the agent is being cancelled starts another one.
 func TestRouterAgentWaitRestartsForARequestThatComesAsItEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := agent.NewTable(1)
@@ -77,7 +77,7 @@ func TestRouterAgentWaitRestartsForARequestThatComesAsItEnds(t *testing.T) {
 	})
 }
 
-// Those who wait may by then want other agents alone.
+// By then the waiting requests may rank other agents only.
 func TestRouterAgentWaitReturnsASurplusSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := agent.NewTable(1), agent.NewTable(1)
@@ -90,7 +90,7 @@ func TestRouterAgentWaitReturnsASurplusSlot(t *testing.T) {
 		onA[0].Finish()
 		wantAgentWaits(t, a, 0)
 		if r := a.Read(); r.Ongoing != 0 || in.replicas[0].Usage().Ongoing() != 0 {
-			t.Errorf("nobody wants that agent; there it is %+v, here %+v", r, in.replicas[0].Usage())
+			t.Errorf("no request waits for that agent; it has %+v, this ingress %+v", r, in.replicas[0].Usage())
 		}
 		onB[0].Finish()
 		wantServed(t, all, 1)
@@ -121,7 +121,7 @@ func TestRouterAgentWaitDeliversToTheBestWaiterOfTheMoment(t *testing.T) {
 	})
 }
 
-// An agent that refuses at once what should wait must not be asked in a tight loop.
+// An agent that refuses at once instead of queueing must not be asked in a tight loop.
 func TestRouterAgentWaitPausesAfterARefusal(t *testing.T) {
 	for name, err := range map[string]error{"full": llmserver.ErrFull, "unknown token": llmserver.ErrToken} {
 		t.Run(name, func(t *testing.T) {
@@ -136,7 +136,7 @@ func TestRouterAgentWaitPausesAfterARefusal(t *testing.T) {
 				before := in.backends[0].asked.Load()
 				time.Sleep(10 * time.Second)
 				if n := in.backends[0].asked.Load() - before; n < 60 || n > 210 {
-					t.Errorf("asked %d times in 10 s; want about one in 100 ms", n)
+					t.Errorf("asked %d times in 10 s; want about once in 100 ms", n)
 				}
 				in.backends[0].refusal.Store(nil)
 				runs[0].Finish()
@@ -157,13 +157,13 @@ func TestRouterAgentWaitOfADeadAgentLeavesTheQueueToOthers(t *testing.T) {
 		all := queueUpAtAgents(t, in.Router, "ab", "ab", "a")
 		wantAgentWaits(t, a, 1)
 		in.backends[0].fault.Store(&llmserver.ErrBroken)
-		onA[0].Finish() // granted, but nobody hears of it
+		onA[0].Finish() // granted, but the reply is lost
 		waitSettled()
 		if r := a.Read(); r.Ongoing != 0 || r.Released != 1 {
 			t.Errorf("a reply was lost, and %+v", r)
 		}
 		if all[2].returned() {
-			t.Errorf("who could use that agent alone waits no longer: %v", all[2].err)
+			t.Errorf("a request that can use only that agent no longer waits: %v", all[2].err)
 		}
 		asked := in.backends[0].asked.Load()
 		onB[0].Finish()
@@ -173,7 +173,7 @@ func TestRouterAgentWaitOfADeadAgentLeavesTheQueueToOthers(t *testing.T) {
 		if n := in.backends[0].asked.Load(); n != asked {
 			t.Errorf("an agent that is down was asked %d times", n-asked)
 		}
-		in.backends[0].fault.Store(nil) // a probe finds it, and that it has room
+		in.backends[0].fault.Store(nil) // a probe reaches it and reports room
 		<-all[1].done
 		dispatch(t, all[1])
 		all[0].sel.Release()
@@ -221,7 +221,7 @@ func TestRouterAgentWaitEndsWhenTheReplicaLeaves(t *testing.T) {
 		wantAgentWaits(t, b, 1)
 		onB[0].Finish()
 		wantServed(t, all, 0)
-		in.Update(in.replicas, newByText, roomy) // and one that comes is asked
+		in.Update(in.replicas, newByText, roomy) // the agent of an added replica is asked
 		wantAgentWaits(t, a, 1)
 		onA[0].Finish()
 		wantServed(t, all, 0, 1)
@@ -242,12 +242,12 @@ func TestRouterAgentWaitEndsWithClose(t *testing.T) {
 		began := time.Now()
 		in.Close()
 		if took := time.Since(began); took != time.Second || len(in.agentWaits) != 0 {
-			t.Errorf("it took %v, and %d still seek; want it to wait for the last", took, len(in.agentWaits))
+			t.Errorf("Close took %v and left %d agent waits; want it to wait for the last", took, len(in.agentWaits))
 		}
 		synctest.Wait()
 		for _, q := range all {
 			if q.err != ErrClosed {
-				t.Errorf("who waited got %v", q.err)
+				t.Errorf("a waiting request got %v", q.err)
 			}
 		}
 	})
@@ -273,9 +273,9 @@ func TestRouterAgentWaitReportsItsEnd(t *testing.T) {
 		table := agent.NewTable(1)
 		in := newIngress(t, roomy, table)
 		in.Close()
-		var told []string
+		var reported []string
 		in.Router = New(in.replicas, newByText, roomy, Hooks{AgentWaitEnded: func(replica string, wanted bool, err error) {
-			told = append(told, fmt.Sprintf("%s %t %v", replica, wanted, err))
+			reported = append(reported, fmt.Sprintf("%s %t %v", replica, wanted, err))
 		}})
 		in.replicas[0].OnChange(in.Refresh)
 		runs := fill(t, table)
@@ -287,8 +287,8 @@ func TestRouterAgentWaitReportsItsEnd(t *testing.T) {
 		runs = fill(t, table)
 		queueUpAtAgents(t, in.Router, "a")[0].cancel(nil)
 		waitSettled()
-		if want := []string{"a true <nil>", "a false context canceled"}; !slices.Equal(told, want) {
-			t.Errorf("told %q; want %q", told, want)
+		if want := []string{"a true <nil>", "a false context canceled"}; !slices.Equal(reported, want) {
+			t.Errorf("reported %q; want %q", reported, want)
 		}
 		runs[0].Finish()
 		in.close(t)

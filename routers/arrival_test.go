@@ -33,7 +33,7 @@ func TestRouterQueueArrivalOvertakesOnlyWaitersThatCannotUseTheSlot(t *testing.T
 		waiting := queueUp(t, r, "a")
 		arrival := startChoose(t, r, "ab")
 		if got := served([]*request{arrival}); got == nil || arrival.sel.Replica().ID() != "b" {
-			t.Fatal("an arrival waits behind one who cannot use the slot")
+			t.Fatal("an arrival waits behind a request that cannot use the slot")
 		}
 		second := queueUp(t, r, "a")
 		serve(t, a)
@@ -51,7 +51,7 @@ func TestRouterQueueArrivalLeavesTheSlotToTheOldest(t *testing.T) {
 		r := New(f.replicas, newByText, roomy, Hooks{})
 		holder := mustChoose(t, r, "")
 		all := queueUp(t, r, "")
-		f.setLimit(t, 0, 2) // which the router has not been told of
+		f.setLimit(t, 0, 2) // without a Refresh
 		all = append(all, startChoose(t, r, ""))
 		if got := served(all); !slices.Equal(got, []int{0}) {
 			t.Errorf("%v were served", got)
@@ -82,8 +82,8 @@ func TestRouterQueueArrivalIsRankedWhileOthersWait(t *testing.T) {
 	}
 }
 
-// Time stands still in the bubble while anybody can go on: if a request lined up
-// unseen by the release of the only slot, the wait would last until its deadline.
+// Time stands still in the bubble while a goroutine can run: if a request queued
+// unseen by the release of the only slot, it would wait until its timeout.
 func TestRouterQueueReleaseAndArrivalSeeEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1)

@@ -9,7 +9,7 @@ import (
 	"berth/llmserver"
 )
 
-// plain are replicas on a backend whose reservations cost nothing.
+// plainReplicas returns replicas on a backend whose reservations cost nothing.
 func plainReplicas(n, limit int) (replicas []*llmserver.Replica) {
 	for i := range n {
 		replicas = append(replicas, llmserver.NewReplica(llmserver.Endpoint{ID: strconv.Itoa(i), Limit: limit}, new(llmserver.HTTP)))
@@ -41,7 +41,7 @@ func BenchmarkChooseAndRelease(b *testing.B) {
 	}
 }
 
-// A slot goes from a request to the next one in line, as where a fleet is full.
+// A slot goes from a request to the next one in the queue, as in a full fleet.
 func BenchmarkHandOver(b *testing.B) {
 	for _, inLine := range []int{1, 64, 10_000} {
 		b.Run(strconv.Itoa(inLine), func(b *testing.B) {
@@ -76,8 +76,8 @@ func BenchmarkHandOver(b *testing.B) {
 	}
 }
 
-// A replica of a full fleet comes back while requests wait, all ranked before: ns/change is the time
-// for which that holds the router's mutex, the hand-over of the replica's one slot included.
+// A replica of a full fleet recovers while requests wait, all ranked before: ns/change is the time
+// for which that holds the router's mutex, including the handover of the replica's one slot.
 func BenchmarkRefresh(b *testing.B) {
 	for _, c := range conforming {
 		build, err := Lookup(c.class, c.kwargs)
@@ -125,7 +125,7 @@ func refreshUnderLoad(b *testing.B, r *Router, waiting int) {
 		case h := <-handed:
 			slots[i] = h.slot
 			join()
-		default: // nobody wants it
+		default: // no request wants it
 			slots[i], _ = r.Members()[i].TryReserve("holder", 0)
 		}
 	}

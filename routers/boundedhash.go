@@ -9,15 +9,15 @@ import (
 	"berth/llmserver"
 )
 
-// boundedHash is a consistent hash with bounded load: no replica takes more than MaxLoadFactor times
-// the mean. The ranking goes all around the ring, skips replicas at the bound, and has those as one
-// tier at its end. Source: Mirrokni, Thorup and Zadimoghaddam, "Consistent Hashing with Bounded
-// Loads", 2018.
+// boundedHash is a consistent hash with bounded load: no replica takes more than MaxLoadFactor
+// times the mean. The ranking goes all around the ring, skips replicas at the bound, and has those
+// as one tier at its end. Source: Mirrokni, Thorup and Zadimoghaddam, "Consistent Hashing with
+// Bounded Loads", 2018.
 //
-// On its own, that rule lets one hot session fill its replica to the bound, spill to the next one, and
-// so on, evicting the sessions whose home those replicas are. So a session fills only its own replica
-// to the bound, and others to half of that above the mean; a session with more than half a replica's
-// mean load goes to the mean everywhere.
+// On its own, that rule lets one hot session fill its replica to the bound, spill to the next one,
+// and so on, evicting the sessions whose home those replicas are. So a session fills only its own
+// replica to the bound, and others to half of that above the mean; a session with more than half a
+// replica's mean load goes to the mean everywhere.
 type boundedHash struct {
 	*consistentHash
 	// ongoing counts requests by the hash of their session, in enough buckets that two hot sessions
@@ -39,9 +39,10 @@ func newBoundedHash(c *consistentHash, prev Policy) *boundedHash {
 }
 
 // Rank yields, clockwise, the replicas under the bound that have room for this session without
-// displacing others, then the other ones under the bound, then those over it as one tier: some replica
-// is always under the bound, but its capacity may be smaller. Loads are read once, so concurrent
-// rankings see the same; Tier.Limit has the bound checked again when the slot is reserved.
+// displacing others, then the other ones under the bound, then those over it as one tier: some
+// replica is always under the bound, but its capacity may be smaller. Loads are read once, so
+// concurrent rankings see the same; Tier.Limit has the bound checked again when the slot is
+// reserved.
 func (b *boundedHash) Rank(p *Payload) iter.Seq[Tier] {
 	hash := b.keyHash(p)
 	mean, limit := b.loadBound()
@@ -76,8 +77,8 @@ func (b *boundedHash) Rank(p *Payload) iter.Seq[Tier] {
 	}
 }
 
-// loadBound returns the mean load, in whole requests, and the bound: a slot is reserved only below it.
-// The request to be placed counts.
+// loadBound returns the mean load, in whole requests, and the bound: a slot is reserved only below
+// it. The request to be placed counts.
 func (b *boundedHash) loadBound() (mean, limit int) {
 	total, n := 1, 0
 	for _, m := range b.members {

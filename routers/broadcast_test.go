@@ -12,7 +12,7 @@ import (
 	"berth/llmserver/agent"
 )
 
-// calls is a backend that hears of calls without a slot.
+// calls is a backend that records calls without a slot.
 type calls struct {
 	*tableBackend
 	takes  time.Duration
@@ -34,7 +34,7 @@ func (b *calls) Do(req *http.Request, t llmserver.Token) (*http.Response, llmser
 	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, llmserver.Report{}, nil
 }
 
-// broadcasting is a router over backends that are full.
+// newBroadcastRouter returns a router over full backends.
 func newBroadcastRouter(t *testing.T, backends ...*calls) (*Router, []*llmserver.Replica) {
 	var members []*llmserver.Replica
 	for i, b := range backends {
@@ -87,7 +87,7 @@ func TestRouterBroadcastEndsWithItsContext(t *testing.T) {
 			t.Errorf("%v, %v", replies[0].Err, replies[1].Err)
 		}
 		if none := New(nil, newByText, roomy, Hooks{}).Broadcast(t.Context(), sleepCall); len(none) != 0 {
-			t.Errorf("nobody replied %v", none)
+			t.Errorf("without replicas there are replies: %v", none)
 		}
 	})
 }

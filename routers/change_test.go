@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// What becomes free otherwise than by a release serves who waits, at once.
+// A slot that becomes free other than by a release goes to a waiting request at once.
 func TestRouterQueueIsServedBySlotsThatAppear(t *testing.T) {
 	for name, appear := range map[string]func(t *testing.T, f *fleet, r *Router){
 		"the limit is raised": func(t *testing.T, f *fleet, r *Router) {
@@ -37,7 +37,7 @@ func TestRouterQueueIsServedBySlotsThatAppear(t *testing.T) {
 				all := queueUp(t, r, "", "")
 				appear(t, f, r)
 				if got := served(all); !slices.Equal(got, []int{0}) {
-					t.Errorf("%v were served; want the first", got)
+					t.Errorf("requests %v were served; want the first", got)
 				}
 				serve(t, holder)
 				releaseAll(t, all)
@@ -49,11 +49,11 @@ func TestRouterQueueIsServedBySlotsThatAppear(t *testing.T) {
 
 func TestRouterQueueGetsNoSlotOfALeavingReplica(t *testing.T) {
 	for name, leave := range map[string]func(t *testing.T, f *fleet, r *Router){
-		"draining, told": func(_ *testing.T, f *fleet, r *Router) {
+		"draining, with a refresh": func(_ *testing.T, f *fleet, r *Router) {
 			f.replicas[0].Drain()
 			r.Refresh()
 		},
-		"draining, not told": func(_ *testing.T, f *fleet, _ *Router) { f.replicas[0].Drain() },
+		"draining, without a refresh": func(_ *testing.T, f *fleet, _ *Router) { f.replicas[0].Drain() },
 		"retired": func(t *testing.T, f *fleet, r *Router) {
 			replicas, retire, err := f.pool.Set(f.endpoints[1:])
 			if err != nil {
@@ -62,14 +62,14 @@ func TestRouterQueueGetsNoSlotOfALeavingReplica(t *testing.T) {
 			r.Update(replicas, newByText, roomy)
 			retire()
 		},
-		"retired, not told": func(t *testing.T, f *fleet, _ *Router) {
+		"retired, without an update": func(t *testing.T, f *fleet, _ *Router) {
 			_, retire, err := f.pool.Set(f.endpoints[1:])
 			if err != nil {
 				t.Fatal(err)
 			}
 			retire()
 		},
-		"lowered below what is ongoing": func(t *testing.T, f *fleet, _ *Router) { f.setLimit(t, 0, 1) },
+		"limit lowered below the load": func(t *testing.T, f *fleet, _ *Router) { f.setLimit(t, 0, 1) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -106,7 +106,7 @@ func TestRouterQueueIsRankedAgainAfterAChangeInOrderOfArrival(t *testing.T) {
 				a, b := mustChoose(t, r, "a"), mustChoose(t, r, "b")
 				all := queueUp(t, r, "ab", "ab", "ab")
 				time.Sleep(5 * time.Second)
-				f.replicas[0].Drain() // so that all of them rank b best
+				f.replicas[0].Drain() // so that all rank b best
 				change(f, r)
 				all = append(all, queueUp(t, r, "b")...)
 				holder := b
@@ -159,7 +159,7 @@ func TestRouterQueueFailsUnservableRequestsAtOnce(t *testing.T) {
 				if r.QueueLength() != 0 {
 					t.Errorf("%d wait", r.QueueLength())
 				}
-				serve(t, holder) // what is under way is not touched
+				serve(t, holder) // requests in flight are not touched
 				f.wantIdle(t)
 			})
 		})

@@ -24,7 +24,7 @@ func TestRouterTierOrderBeatsLoad(t *testing.T) {
 		got += sel.Replica().ID()
 	}
 	if got != "bbbbccccaa" {
-		t.Errorf("ten requests went to %s; want a full replica before the next tier is asked", got)
+		t.Errorf("ten requests went to %s; want each tier full before the next one is used", got)
 	}
 }
 
@@ -34,7 +34,7 @@ func TestRouterLoadDecidesWithinATier(t *testing.T) {
 	for range 2 {
 		defer mustChoose(t, r, "a").Release()
 	}
-	defer mustChoose(t, r, "b").Release() // what is reserved counts
+	defer mustChoose(t, r, "b").Release() // reserved slots count as load
 	var got string
 	for range 6 {
 		sel := mustChoose(t, r, "")
@@ -42,7 +42,7 @@ func TestRouterLoadDecidesWithinATier(t *testing.T) {
 		got += sel.Replica().ID()
 	}
 	if got != "cbcabc" {
-		t.Errorf("the requests went to %s; want the lightest each time, the first of equals", got)
+		t.Errorf("the requests went to %s; want the least loaded each time, the first of equals", got)
 	}
 }
 
@@ -68,16 +68,16 @@ func TestRouterAsksThePolicyOncePerGeneration(t *testing.T) {
 		q := startChoose(t, r, "")
 		synctest.Wait()
 		if n := ranks.Load(); n != 2 {
-			t.Errorf("it was asked %d times by a request and one in line", n)
+			t.Errorf("the policy was asked %d times by a request and a waiting one", n)
 		}
 		r.Refresh()
 		if n := ranks.Load(); n != 2 {
-			t.Errorf("it was asked %d times after a refresh, before anything came free", n)
+			t.Errorf("the policy was asked %d times after a refresh, before a slot became free", n)
 		}
 		serve(t, holder)
 		<-q.done
 		if n := ranks.Load(); n != 3 {
-			t.Errorf("it was asked %d times when the turn of the one in line had come", n)
+			t.Errorf("the policy was asked %d times after the waiting request was served", n)
 		}
 		serve(t, q.sel)
 	})
@@ -109,7 +109,7 @@ func TestRouterTierLimitBoundsReservations(t *testing.T) {
 	if _, err := c.selectNow(t.Context()); !errors.Is(err, llmserver.ErrFull) {
 		t.Errorf("a reservation at the tier's limit = %v", err)
 	}
-	mustChoose(t, r, "").Release() // who would wait takes any free slot
+	mustChoose(t, r, "").Release() // a request in the queue takes any free slot
 }
 
 func TestRouterExcludedReplicasAreNotChosen(t *testing.T) {
@@ -160,7 +160,7 @@ func TestRouterUnavailableErrorNamesReplicasAndReasons(t *testing.T) {
 	}
 	for _, part := range []string{"none of 3 replicas", "a: draining", "b: no connection"} {
 		if !strings.Contains(err.Error(), part) {
-			t.Errorf("%q does not say %q", err, part)
+			t.Errorf("%q does not contain %q", err, part)
 		}
 	}
 }
@@ -226,7 +226,7 @@ func TestRouterMembersAndPolicyAreThoseOfTheLastUpdate(t *testing.T) {
 	}
 }
 
-// A client that goes while a replica says no is not told of the replica.
+// A client that disconnects while a replica refuses gets the cause of its own end.
 func TestRouterDisconnectDuringARefusalReturnsTheCause(t *testing.T) {
 	f := newFleet(t, 1)
 	f.fakes[0].faults = func(string) error { return llmserver.ErrFull }

@@ -16,13 +16,14 @@ import (
 	"berth/llmserver/agent"
 )
 
-// ejection is how long the first one lasts, and failures how many in a row it takes.
+// ejection is the duration of the first ejection, and failures the number of consecutive failures
+// before it.
 const (
 	ejection = 30 * time.Second
 	failures = 5
 )
 
-// eject has a replica fail so many requests that its circuit opens.
+// eject fails requests on a replica until its circuit opens.
 func eject(t testing.TB, r *llmserver.Replica) {
 	t.Helper()
 	for range failures {
@@ -38,7 +39,7 @@ func eject(t testing.TB, r *llmserver.Replica) {
 	}
 }
 
-// watching has a router hear of its replicas.
+// newWatchingRouter returns a router that refreshes when its replicas change.
 func newWatchingRouter(f *fleet, build Builder, limits Limits) *Router {
 	r := New(f.replicas, build, limits, Hooks{})
 	for _, m := range f.replicas {
@@ -47,7 +48,7 @@ func newWatchingRouter(f *fleet, build Builder, limits Limits) *Router {
 	return r
 }
 
-// out are the replicas that are not chosen.
+// out returns the IDs of the replicas that are not available.
 func (f *fleet) out() (ids string) {
 	for _, r := range f.replicas {
 		if !r.Available() {
@@ -108,7 +109,7 @@ func TestRouterPanicThresholdKeepsTheLastReplicaThatIsUp(t *testing.T) {
 	}
 	eject(t, f.replicas[3])
 	if f.out() != "abc" {
-		t.Errorf("%s are kept out", f.out())
+		t.Errorf("%s are unavailable", f.out())
 	}
 	sel := mustChoose(t, r, "d")
 	if sel.Replica() != f.replicas[3] {
@@ -117,7 +118,8 @@ func TestRouterPanicThresholdKeepsTheLastReplicaThatIsUp(t *testing.T) {
 	sel.Release()
 }
 
-// One that was spared is kept out when another comes back, and the other way round.
+// A replica that the panic threshold has made eligible is kept out when another one recovers, and
+// the reverse.
 func TestRouterPanicThresholdFollowsRecoveries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newProbedFleet(t, 10*time.Second, 9, 9, 9)
@@ -134,12 +136,12 @@ func TestRouterPanicThresholdFollowsRecoveries(t *testing.T) {
 		}
 		eject(t, f.replicas[2])
 		if f.out() != "ab" {
-			t.Errorf("%s are out; want the last that is up spared", f.out())
+			t.Errorf("%s are out; want the last replica that is up eligible", f.out())
 		}
 		f.fakes[1].down.Store(false)
 		time.Sleep(20 * time.Second)
 		if synctest.Wait(); f.out() != "a" {
-			t.Errorf("%s are out; want no more than half", f.out())
+			t.Errorf("%s are out; want no more than half unavailable", f.out())
 		}
 	})
 }
@@ -152,7 +154,7 @@ func TestRouterLastResortTriesAllAndNamesReasons(t *testing.T) {
 		fake.down.Store(true)
 	}
 	f.replicas[3].Drain()
-	for range 2 { // the second time they are known to be down
+	for range 2 { // the second time with their state known
 		sel, err := r.Choose(t.Context(), &Payload{}, f.replicas[0])
 		if err == nil {
 			sel.Release()
@@ -160,17 +162,17 @@ func TestRouterLastResortTriesAllAndNamesReasons(t *testing.T) {
 		}
 		for _, part := range []string{"none of 4 replicas", "b: no connection", "c: no connection", "d: draining"} {
 			if !strings.Contains(err.Error(), part) {
-				t.Errorf("%q does not say %q", err, part)
+				t.Errorf("%q does not contain %q", err, part)
 			}
 		}
 	}
 	if f.replicas[1].Up() || f.replicas[2].Up() {
-		t.Fatal("they are not known to be down")
+		t.Fatal("their state is not known")
 	}
-	f.fakes[2].down.Store(false) // nobody has noticed yet
+	f.fakes[2].down.Store(false) // no probe has noticed yet
 	sel, err := r.Choose(t.Context(), &Payload{}, f.replicas[0])
 	if err != nil {
-		t.Fatalf("Choose = %v; want who has come back", err)
+		t.Fatalf("Choose = %v; want the replica that has recovered", err)
 	}
 	if sel.Replica() != f.replicas[2] {
 		t.Errorf("it went to %s", sel.Replica().ID())
@@ -192,11 +194,11 @@ func TestRouterLastResortTriesAnEjectedReplica(t *testing.T) {
 	}
 	sel.Release()
 	if _, err := r.Choose(t.Context(), &Payload{}, f.replicas...); err == nil {
-		t.Error("one that was tried was tried again")
+		t.Error("a replica that was tried is tried again")
 	}
 }
 
-// Half open: one trial, whoever asks and however, until its first byte.
+// Half open: one probing request at a time, from the queue or not, until its first byte.
 func TestRouterQueueProvidesTheProbeOfAnEjectedReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, failures, 1)
@@ -211,28 +213,28 @@ func TestRouterQueueProvidesTheProbeOfAnEjectedReplica(t *testing.T) {
 		}
 		time.Sleep(ejection)
 		synctest.Wait()
-		trial := slices.IndexFunc(all, (*request).returned)
-		if trial < 0 || r.QueueLength() != 2 {
+		probe := slices.IndexFunc(all, (*request).returned)
+		if probe < 0 || r.QueueLength() != 2 {
 			t.Fatalf("%d wait when its time is over; want one served", r.QueueLength())
 		}
-		serve(t, old) // from before the ejection: its slot is nobody's
+		serve(t, old) // from before the ejection: its slot is not handed over
 		if synctest.Wait(); r.QueueLength() != 2 {
-			t.Errorf("%d wait during the trial", r.QueueLength())
+			t.Errorf("%d wait during the probe", r.QueueLength())
 		}
-		resp, err := all[trial].sel.Dispatch(&http.Request{})
+		resp, err := all[probe].sel.Dispatch(&http.Request{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if synctest.Wait(); r.QueueLength() != 2 {
-			t.Errorf("%d wait before the trial's first byte", r.QueueLength())
+			t.Errorf("%d wait before the probe's first byte", r.QueueLength())
 		}
 		resp.Body.Read(make([]byte, 1))
 		if synctest.Wait(); r.QueueLength() != 0 {
 			t.Errorf("%d wait after it", r.QueueLength())
 		}
-		all[trial].sel.Release()
+		all[probe].sel.Release()
 		for i, q := range all {
-			if i != trial {
+			if i != probe {
 				<-q.done
 				serve(t, q.sel)
 			}
@@ -249,16 +251,16 @@ func TestRouterProbesAgainFiveSecondsAfterAnInconclusiveProbe(t *testing.T) {
 		eject(t, f.replicas[0])
 		holder := mustChoose(t, r, "b")
 		time.Sleep(ejection)
-		trial := mustChoose(t, r, "ab")
-		if trial.Replica() != f.replicas[0] {
-			t.Fatalf("it went to %s", trial.Replica().ID())
+		probe := mustChoose(t, r, "ab")
+		if probe.Replica() != f.replicas[0] {
+			t.Fatalf("it went to %s", probe.Replica().ID())
 		}
 		q := startChoose(t, r, "ab")
 		synctest.Wait()
 		if q.returned() {
-			t.Fatal("there are two trials")
+			t.Fatal("there are two probes")
 		}
-		trial.Release()
+		probe.Release()
 		<-q.done
 		if q.took != 5*time.Second || q.sel.Replica() != f.replicas[0] {
 			t.Errorf("the next one waited %v for %s", q.took, q.sel.Replica().ID())
@@ -275,7 +277,7 @@ func TestRouterProbesAnEjectedReplicaWithOneRequest(t *testing.T) {
 		r := newWatchingRouter(f, newByText, roomy)
 		eject(t, f.replicas[0])
 		time.Sleep(ejection)
-		var trials atomic.Int32
+		var probes atomic.Int32
 		var all sync.WaitGroup
 		var release sync.WaitGroup
 		release.Add(1)
@@ -284,14 +286,14 @@ func TestRouterProbesAnEjectedReplicaWithOneRequest(t *testing.T) {
 				sel := mustChoose(t, r, "ab")
 				defer sel.Release()
 				if sel.Replica() == f.replicas[0] {
-					trials.Add(1)
+					probes.Add(1)
 				}
 				release.Wait()
 			})
 		}
 		synctest.Wait()
-		if n := trials.Load(); n != 1 {
-			t.Errorf("%d requests were sent to try it", n)
+		if n := probes.Load(); n != 1 {
+			t.Errorf("%d requests probe it", n)
 		}
 		release.Done()
 		all.Wait()
@@ -333,7 +335,8 @@ func TestRouterProbeFlapRebuildsNoRing(t *testing.T) {
 	})
 }
 
-// A replica that was away has no load, but is not flooded for that; where the policy prefers it, it is preferred.
+// A recovered replica has no load and is not flooded for that; a policy that ranks it first still
+// gets it.
 func TestRouterRecoveredReplicaStartsSlowlyAndKeepsItsRank(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newProbedFleet(t, time.Second, 1000, 1000)
@@ -356,16 +359,16 @@ func TestRouterRecoveredReplicaStartsSlowlyAndKeepsItsRank(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		if on := hold(40); on[0] < 8 || on[0] > 14 {
-			t.Errorf("of 40 it got %d at once; want about a tenth of the other's load", on[0])
+			t.Errorf("it got %d of 40 at once; want about a tenth of the other's load", on[0])
 		}
 		if sel := mustChoose(t, r, "ab"); sel.Replica() != f.replicas[0] {
-			t.Error("it has lost its rank")
+			t.Error("its rank is lost")
 		} else {
 			sel.Release()
 		}
 		time.Sleep(30 * time.Second)
 		if on := hold(40); on[0] != 40 {
-			t.Errorf("of 40 it got %d when its slow start was over", on[0])
+			t.Errorf("it got %d of 40 after its slow start", on[0])
 		}
 	})
 }
@@ -393,7 +396,7 @@ func TestRouterCountsFailuresReportedByTheIngress(t *testing.T) {
 	}
 }
 
-// Where an agent counts, the trial is a place in its line, and what it gets is the trial's slot.
+// If an agent counts the slots, the probe is a wait in its queue, with the slot that it gets.
 func TestRouterAgentWaitProbesAnEjectedAgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ejected, full := agent.NewTable(failures), agent.NewTable(1)
@@ -407,7 +410,7 @@ func TestRouterAgentWaitProbesAnEjectedAgent(t *testing.T) {
 		time.Sleep(ejection)
 		wantServed(t, all, 0)
 		if now := ejected.Read(); now.Reserved != 1 {
-			t.Errorf("at the agent %d are reserved for the trial", now.Reserved)
+			t.Errorf("%d slots are reserved at the agent for the probe", now.Reserved)
 		}
 		dispatch(t, all[0])
 		all[0].sel.Fail(llmserver.ErrGateway)
@@ -419,7 +422,7 @@ func TestRouterAgentWaitProbesAnEjectedAgent(t *testing.T) {
 		time.Sleep(2 * ejection)
 		wantServed(t, all, 0, 1)
 		dispatch(t, all[1])
-		all[1].sel.Release() // without a byte: no verdict
+		all[1].sel.Release() // without a byte: inconclusive
 		wantServed(t, all, 0, 1)
 		time.Sleep(5 * time.Second)
 		wantServed(t, all, 0, 1, 2)

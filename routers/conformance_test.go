@@ -9,12 +9,12 @@ import (
 	"berth/llmserver"
 )
 
-// conforming are the policies that the suite holds to the contract of Policy,
-// and how a payload for each of them is made.
+// conforming are the policies that the suite holds to the contract of Policy, with
+// their arguments.
 var conforming = []struct {
 	class  string
 	kwargs map[string]any
-	// ranks is how many replicas a ranking has at least; 0: all that are available.
+	// ranks is the least number of replicas in a ranking; 0: all that are available.
 	ranks int
 }{
 	{class: "RoundRobinRouter"},
@@ -39,7 +39,7 @@ func onEveryPolicy(t *testing.T, f func(t *testing.T, fleet *fleet, build Builde
 	}
 }
 
-// payloads are what policies are asked to rank.
+// payloads returns requests of all kinds.
 func payloads() []*Payload {
 	all := []*Payload{{}, {RequestID: "a", Text: []byte(`[]`)}}
 	for i := range 50 {
@@ -55,7 +55,7 @@ func payloads() []*Payload {
 	return all
 }
 
-// ranking is what a policy says, flattened.
+// rankAll returns a ranking as a flat list.
 func rankAll(p Policy, payload *Payload) (replicas []*llmserver.Replica) {
 	for tier := range p.Rank(payload) {
 		replicas = append(replicas, tier.Replicas...)
@@ -63,7 +63,7 @@ func rankAll(p Policy, payload *Payload) (replicas []*llmserver.Replica) {
 	return replicas
 }
 
-// learn has a policy that learns hear that the replica has answered the request.
+// learnServed reports to a policy that learns that the replica has served the request.
 func learnServed(p Policy, payload *Payload, r *llmserver.Replica) {
 	l, ok := p.(Learner)
 	if !ok {
@@ -74,7 +74,8 @@ func learnServed(p Policy, payload *Payload, r *llmserver.Replica) {
 	}
 }
 
-// checkRanking holds one ranking to the contract; available are those that may be in it.
+// checkRanking checks one ranking against the contract; available are the replicas that may be in
+// it.
 func checkRanking(t *testing.T, got, available []*llmserver.Replica, ranks int) {
 	seen := make(map[*llmserver.Replica]bool)
 	for _, r := range got {
@@ -103,7 +104,7 @@ func TestPolicyRanksAvailableReplicasOnce(t *testing.T) {
 				got := rankAll(policy, p)
 				checkRanking(t, got, available, ranks)
 				if len(got) > 0 {
-					learnServed(policy, p, got[len(got)-1]) // not the best, so that there is something to learn
+					learnServed(policy, p, got[len(got)-1]) // not the best one, so that the policy learns something
 				}
 			}
 			if len(available) == 0 {
@@ -125,7 +126,7 @@ func TestPolicyRanksTheSameWhenRangedOverTwice(t *testing.T) {
 			var first, second [][]*llmserver.Replica
 			for tier := range seq {
 				first = append(first, slices.Clone(tier.Replicas))
-				break // which must not move it
+				break // which must not change the ranking
 			}
 			first = nil
 			for tier := range seq {
@@ -135,7 +136,7 @@ func TestPolicyRanksTheSameWhenRangedOverTwice(t *testing.T) {
 				second = append(second, slices.Clone(tier.Replicas))
 			}
 			if !slices.EqualFunc(first, second, slices.Equal) {
-				t.Fatal("the second range ranks otherwise")
+				t.Fatal("the second range yields other tiers")
 			}
 		}
 	})

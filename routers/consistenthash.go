@@ -12,9 +12,9 @@ import (
 
 // consistentHash keeps a session on its replica: it ranks the replica that owns the session's point
 // on a hash ring, then those that follow clockwise, each as a tier of its own, so that load never
-// overrules the session. A replica that is not available is skipped, and its sessions go to the next
-// ones until it is back; a full one is waited for along with its fallbacks. With MaxLoadFactor it is
-// part of a boundedHash.
+// overrules the session. A replica that is not available is skipped, and its sessions go to the
+// next ones until it is back; a full one is waited for along with its fallbacks. With MaxLoadFactor
+// it is part of a boundedHash.
 //
 // All fields are immutable. The ring depends on the IDs of the members only, so that a replica that
 // goes down and comes back moves no session but its own.
@@ -36,8 +36,8 @@ type HashOptions struct {
 // DefaultHashOptions are the defaults of Ray Serve.
 var DefaultHashOptions = HashOptions{VirtualNodes: 100, Fallbacks: 2}
 
-// ConsistentHash returns the builder of a consistent hash policy. A request without a session gets a
-// point from random, which must be safe for concurrent use.
+// ConsistentHash returns the builder of a consistent hash policy. A request without a session gets
+// a point from random, which must be safe for concurrent use.
 func ConsistentHash(o HashOptions, random func() uint64) Builder {
 	return func(members []*llmserver.Replica, prev Policy) Policy {
 		members = slices.Clone(members)

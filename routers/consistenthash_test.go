@@ -11,12 +11,12 @@ import (
 	"berth/llmserver"
 )
 
-// hashed makes a router by consistent hash.
+// newHashRouter returns a router by consistent hash.
 func newHashRouter(f *fleet, o HashOptions) *Router {
 	return New(f.replicas, ConsistentHash(o, rand.New(rand.NewPCG(1, 2)).Uint64), roomy, Hooks{})
 }
 
-// names are the IDs of replicas, in order.
+// names returns the IDs of replicas, in order.
 func names(replicas []*llmserver.Replica) (names string) {
 	for _, r := range replicas {
 		names += r.ID()
@@ -24,7 +24,7 @@ func names(replicas []*llmserver.Replica) (names string) {
 	return names
 }
 
-// session chooses for a session what must be had.
+// chooseSession chooses for a session and fails the test on an error.
 func chooseSession(t testing.TB, r *Router, id string) *Selection {
 	t.Helper()
 	sel, err := r.Choose(t.Context(), &Payload{SessionID: id})
@@ -50,20 +50,20 @@ func TestConsistentHashFullReplicaUsesUpAFallbackAndAnUnavailableDoesNot(t *test
 	r := newHashRouter(f, DefaultHashOptions)
 	ranked := func() string { return names(rankAll(r.Policy(), &Payload{SessionID: "s"})) }
 	all := newHashRouter(f, HashOptions{VirtualNodes: 100, Fallbacks: 9})
-	walk := rankAll(all.Policy(), &Payload{SessionID: "s"})
-	if got, want := ranked(), names(walk[:3]); got != want {
+	order := rankAll(all.Policy(), &Payload{SessionID: "s"})
+	if got, want := ranked(), names(order[:3]); got != want {
 		t.Errorf("five replicas rank %s; want %s", got, want)
 	}
 	sel := chooseSession(t, r, "s")
-	if got, want := ranked(), names(walk[:3]); got != want {
+	if got, want := ranked(), names(order[:3]); got != want {
 		t.Errorf("with the first full they rank %s; want %s", got, want)
 	}
-	if next := chooseSession(t, r, "s"); next.Replica() != walk[1] {
-		t.Errorf("with the first full it went to %s; want %s", next.Replica().ID(), walk[1].ID())
+	if next := chooseSession(t, r, "s"); next.Replica() != order[1] {
+		t.Errorf("with the first full it went to %s; want %s", next.Replica().ID(), order[1].ID())
 	}
 	sel.Release()
-	walk[0].Drain()
-	if got, want := ranked(), names(walk[1:4]); got != want {
+	order[0].Drain()
+	if got, want := ranked(), names(order[1:4]); got != want {
 		t.Errorf("with the first draining they rank %s; want %s", got, want)
 	}
 }
@@ -89,14 +89,14 @@ func TestConsistentHashKeepsTheRingWhileIDsAreTheSame(t *testing.T) {
 	slices.Reverse(turned)
 	after := build(turned, before).(*consistentHash)
 	if before.ring != after.ring {
-		t.Error("another order made another ring")
+		t.Error("another order of the members made another ring")
 	}
 	p := &Payload{SessionID: "s"}
 	if got, want := names(rankAll(after, p)), names(rankAll(before, p)); got != want {
 		t.Errorf("another order ranks %s; want %s", got, want)
 	}
 	if fewer := build(turned[:2], before).(*consistentHash); fewer.ring == before.ring {
-		t.Error("fewer replicas have the same ring")
+		t.Error("fewer members have the same ring")
 	}
 	more := ConsistentHash(HashOptions{VirtualNodes: 7}, rand.Uint64)(turned, before).(*consistentHash)
 	if len(more.ring.points) != 3*7 {
@@ -129,7 +129,7 @@ func TestBoundedHashNeverExceedsTheBound(t *testing.T) {
 	}
 }
 
-// Requests that are ranked at the same moment all see the same loads; the limit is what holds them.
+// Requests ranked at the same moment see the same loads; the tier's limit bounds them.
 func TestBoundedHashPassesTheBoundToTheReservation(t *testing.T) {
 	f := newFleet(t, slices.Repeat([]int{1000}, 8)...)
 	r := newHashRouter(f, HashOptions{VirtualNodes: 100, MaxLoadFactor: 1.25})
@@ -141,7 +141,7 @@ func TestBoundedHashPassesTheBoundToTheReservation(t *testing.T) {
 		}
 	}
 	if limited != 8 {
-		t.Errorf("the walk ends after %d of 8 replicas", limited)
+		t.Errorf("the ranking has %d of 8 replicas", limited)
 	}
 }
 
@@ -155,7 +155,7 @@ func TestBoundedHashKeepsSessionsBelowTheBound(t *testing.T) {
 			t.Errorf("session %d goes to %s in an idle fleet; want %s", i, got.ID(), want.ID())
 		}
 	}
-	// Few requests are no imbalance.
+	// A few requests are no imbalance.
 	home := chooseSession(t, bounded, "s").Replica()
 	for range minBound - 1 {
 		if sel := chooseSession(t, bounded, "s"); sel.Replica() != home {
@@ -192,7 +192,7 @@ func TestBoundedHashHotSessionDoesNotDisplaceOthers(t *testing.T) {
 	}
 	home := rankAll(free.Policy(), &Payload{SessionID: "hot"})[0]
 	if got := chooseSession(t, r, "hot").Replica(); got != home {
-		t.Error("a session that was hot does not return home")
+		t.Error("a session that is no longer hot does not return home")
 	}
 }
 
@@ -205,11 +205,11 @@ func TestBoundedHashKeepsItsCountsWhenReplaced(t *testing.T) {
 	r.Update(f.replicas[:3], ConsistentHash(options, rand.Uint64), roomy)
 	after := r.Policy().(*boundedHash)
 	if &after.ongoing[0] == &before.ongoing[0] {
-		t.Error("as many places for fewer members") // 4 members have twice as many as 3
+		t.Error("as many buckets for fewer members") // 4 members have twice the buckets of 3
 	}
 	r.Update(f.replicas[:2], ConsistentHash(options, rand.Uint64), roomy)
 	if last := r.Policy().(*boundedHash); &last.ongoing[0] != &after.ongoing[0] || last.rebuilds != 2 {
-		t.Error("with about as many members it counts anew")
+		t.Error("the counts are lost though the number of members is similar")
 	}
 	sel.Release()
 	if n := before.sessionCount(before.keyHash(&Payload{SessionID: "s"})).Load(); n != 0 {
@@ -235,7 +235,7 @@ func TestPolicyArgumentsAreCheckedStrictly(t *testing.T) {
 	for _, c := range []struct {
 		class  string
 		kwargs map[string]any
-		says   string // empty: it is accepted
+		want   string // empty: it is accepted
 	}{
 		{hash, map[string]any{"num_virtual_nodes": 7, "num_fallback_replicas": 0, "max_load_factor": 1.25}, ""},
 		{hash, map[string]any{"num_virtual_nodes": 7.0, "max_load_factor": 2}, ""},
@@ -254,10 +254,10 @@ func TestPolicyArgumentsAreCheckedStrictly(t *testing.T) {
 	} {
 		_, err := Lookup(c.class, c.kwargs)
 		switch {
-		case c.says == "" && err != nil:
+		case c.want == "" && err != nil:
 			t.Errorf("%s(%v): %v", c.class, c.kwargs, err)
-		case c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)):
-			t.Errorf("%s(%v): %v; want %q", c.class, c.kwargs, err, c.says)
+		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
+			t.Errorf("%s(%v): %v; want %q", c.class, c.kwargs, err, c.want)
 		}
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"berth/llmserver"
 )
 
-// Decision describes how a request got its slot. It is passed to Hooks.Decided and is valid until the
-// hook returns. Explaining it costs as much as a ranking, paid by the caller of Explain only.
+// Decision describes how a request got its slot. It is passed to Hooks.Decided and is valid until
+// the hook returns. Explaining it costs as much as a ranking, paid by the caller of Explain only.
 type Decision struct {
 	Payload *Payload
 	Replica *llmserver.Replica
@@ -36,17 +36,18 @@ const (
 	Ejected  = "ejected"
 	Draining = "draining"
 	Tried    = "tried" // it failed this request before, or the caller excluded it
-	// OverBound is no state but a reason: the policy itself passed over the replica that it prefers,
-	// because of the load there.
+	// OverBound is no state but a reason: the policy itself passed over the replica that it
+	// prefers, because of the load there.
 	OverBound = "over_bound"
 )
 
 // Members returns the number of replicas.
 func (d Decision) Members() int { return len(d.selector.generation.members) }
 
-// Explain appends up to most replicas to into: the ranked ones, best first, then the others. preferred
-// is the replica that the policy ranked above the chosen one, if any, and lost says why it was not
-// used. Both are empty for pinned requests. States are read now, so a concurrent change may show.
+// Explain appends up to most replicas to into: the ranked ones, best first, then the others.
+// preferred is the replica that the policy ranked above the chosen one, if any, and lost says why
+// it was not used. Both are empty for pinned requests. States are read now, so a concurrent change
+// may show.
 func (d Decision) Explain(into []Candidate, most int) (all []Candidate, preferred *llmserver.Replica, lost string) {
 	s := d.selector
 	all = s.candidates(into, most)
@@ -76,7 +77,8 @@ func (d Decision) Explain(into []Candidate, most int) (all []Candidate, preferre
 }
 
 // candidates appends up to most replicas by rank. A request that has waited has its ranking in the
-// waiter, which no other goroutine changes once it is finished; else the ranking is ranged over again.
+// waiter, which no other goroutine changes once it is finished; else the ranking is ranged over
+// again.
 func (s *selector) candidates(all []Candidate, most int) []Candidate {
 	if w := s.waiter; w != nil {
 		for i, r := range w.members {

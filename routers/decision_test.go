@@ -10,14 +10,14 @@ import (
 	"berth/llmserver"
 )
 
-// told hears how each request came by its slot, in words: "a 1 0 of 3" is the replica, its rank and the match, and
-// what follows are the candidates and who was preferred in vain.
-type told struct {
+// decisions records how each request got its slot, as text: "a 1 0 of 3" is the replica, its rank
+// and the match; the candidates follow, and the replica that was preferred but not used.
+type decisions struct {
 	most  int
 	lines []string
 }
 
-func (d *told) hooks() Hooks {
+func (d *decisions) hooks() Hooks {
 	return Hooks{Decided: func(by Decision) {
 		line := fmt.Sprintf("%s %d %d of %d:", by.Replica.ID(), by.Rank, by.Matched, len(by.Payload.Blocks))
 		all, preferred, lost := by.Explain(nil, d.most)
@@ -34,16 +34,16 @@ func (d *told) hooks() Hooks {
 	}}
 }
 
-func (d *told) want(t *testing.T, lines ...string) {
+func (d *decisions) want(t *testing.T, lines ...string) {
 	t.Helper()
 	if !slices.Equal(d.lines, lines) {
-		t.Errorf("told\n%s\nwant\n%s", strings.Join(d.lines, "\n"), strings.Join(lines, "\n"))
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(d.lines, "\n"), strings.Join(lines, "\n"))
 	}
 	d.lines = nil
 }
 
 func TestDecisionExplainsCandidatesAndWhyThePreferredLost(t *testing.T) {
-	f, d := newFleet(t, 1, 9, 9, 9), &told{most: 9}
+	f, d := newFleet(t, 1, 9, 9, 9), &decisions{most: 9}
 	r := New(f.replicas, newByText, roomy, d.hooks())
 	mustChoose(t, r, "ab")
 	d.want(t, "a 1 0 of 0: a/1/0/0 chosen b/2/0/0 c/0/0/0 d/0/0/0")
@@ -64,7 +64,7 @@ func TestDecisionExplainsCandidatesAndWhyThePreferredLost(t *testing.T) {
 
 func TestDecisionAfterAWaitHasTheRankOfItsSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, d := newFleet(t, 1, 1), &told{most: 9}
+		f, d := newFleet(t, 1, 1), &decisions{most: 9}
 		r := New(f.replicas, newByText, roomy, d.hooks())
 		mustChoose(t, r, "a")
 		held := mustChoose(t, r, "b")
@@ -81,7 +81,7 @@ func TestDecisionAfterAWaitHasTheRankOfItsSlot(t *testing.T) {
 }
 
 func TestDecisionPrefersTheOwnerOfASessionEvenIfNotRanked(t *testing.T) {
-	f, d := newFleet(t, 9, 9, 9), &told{most: 0}
+	f, d := newFleet(t, 9, 9, 9), &decisions{most: 0}
 	r := New(f.replicas, ConsistentHash(DefaultHashOptions, func() uint64 { return 0 }), roomy, d.hooks())
 	owner := chooseSession(t, r, "s").Replica()
 	d.want(t, owner.ID()+" 1 0 of 0:")
@@ -95,7 +95,7 @@ func TestDecisionPrefersTheOwnerOfASessionEvenIfNotRanked(t *testing.T) {
 }
 
 func TestDecisionReportsAReplicaOverTheBound(t *testing.T) {
-	f, d := newFleet(t, 99, 99, 99), &told{most: 0}
+	f, d := newFleet(t, 99, 99, 99), &decisions{most: 0}
 	r := New(f.replicas, ConsistentHash(HashOptions{VirtualNodes: 100, MaxLoadFactor: 1}, func() uint64 { return 0 }), roomy, d.hooks())
 	owner := chooseSession(t, r, "s").Replica()
 	for range minBound - 1 {
@@ -107,14 +107,14 @@ func TestDecisionReportsAReplicaOverTheBound(t *testing.T) {
 }
 
 func TestDecisionReportsTheMatchOfEachCandidate(t *testing.T) {
-	f, d := newFleet(t, 2, 9, 9), &told{most: 9}
+	f, d := newFleet(t, 2, 9, 9), &decisions{most: 9}
 	r := New(f.replicas, affinity(DefaultPrefixOptions), roomy, d.hooks())
 	choosePrompt(t, r, long(1, 8))
 	sel := choosePrompt(t, r, long(1, 10))
 	if sel.Matched() != 8 || sel.Rank() != 1 {
 		t.Errorf("it matched %d with rank %d", sel.Matched(), sel.Rank())
 	}
-	choosePrompt(t, r, long(1, 12)) // the one that knows it is full
+	choosePrompt(t, r, long(1, 12)) // the replica that has it cached is full
 	d.want(t,
 		"a 1 0 of 8: a/1/0/0 chosen b/2/0/0 c/3/0/0",
 		"a 1 8 of 10: a/1/1/8 chosen b/2/0/0 c/3/0/0",
@@ -123,10 +123,10 @@ func TestDecisionReportsTheMatchOfEachCandidate(t *testing.T) {
 	d.want(t, "b 1 12 of 12: b/1/1/12 chosen a/2/2/10 full c/3/0/0")
 }
 
-// Whoever looks on must not cost a slot.
+// A hook that panics must not cost a slot.
 func TestDecisionHookThatPanicsCostsNoSlot(t *testing.T) {
 	f := newFleet(t, 1)
-	r := New(f.replicas, newByText, roomy, Hooks{Decided: func(Decision) { panic("looked too closely") }})
+	r := New(f.replicas, newByText, roomy, Hooks{Decided: func(Decision) { panic("a hook panics") }})
 	func() {
 		defer func() { recover() }()
 		r.Choose(t.Context(), &Payload{})
@@ -148,7 +148,7 @@ func TestConsistentHashCountsRebuildsOfTheRing(t *testing.T) {
 		t.Helper()
 		r.Update(members, ConsistentHash(DefaultHashOptions, func() uint64 { return 0 }), roomy)
 		if got := stats(r)[StatRingRebuilds]; got != want {
-			t.Errorf("it was rebuilt %v times; want %v", got, want)
+			t.Errorf("the ring was rebuilt %v times; want %v", got, want)
 		}
 	}
 	update(f.replicas, 0)

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// looks plays seconds in which so many slots were freed while somebody waited.
-func (d *drainRate) looks(now *time.Time, freed *uint64, each ...uint64) {
+// observeSeconds observes seconds in which that many slots were freed while requests waited.
+func (d *drainRate) observeSeconds(now *time.Time, freed *uint64, each ...uint64) {
 	for _, n := range each {
 		*now = now.Add(time.Second)
 		*freed += n
@@ -29,13 +29,13 @@ func TestDrainRateIsKnownAfterTwoSeconds(t *testing.T) {
 	now, freed := time.Unix(1000, 0), uint64(500)
 	var d drainRate
 	d.observe(now, true, freed)
-	d.looks(&now, &freed, 7)
+	d.observeSeconds(&now, &freed, 7)
 	if rate, known := d.perSecond(); known {
 		t.Errorf("%v is known after one second", rate)
 	}
-	d.looks(&now, &freed, 7)
+	d.observeSeconds(&now, &freed, 7)
 	wantRate(t, &d, 7)
-	d.looks(&now, &freed, 7, 7, 7, 7, 7)
+	d.observeSeconds(&now, &freed, 7, 7, 7, 7, 7)
 	wantRate(t, &d, 7)
 }
 
@@ -49,24 +49,24 @@ func TestDrainRateIgnoresHowOftenItIsObserved(t *testing.T) {
 	wantRate(t, &d, 30)
 }
 
-// A stall is slow service; time without anybody in line is not.
+// A stall is slow service; time with an empty queue is not.
 func TestDrainRateCountsStallsAndNotIdleTime(t *testing.T) {
 	now, freed := time.Unix(1000, 0), uint64(0)
 	var d drainRate
 	d.observe(now, true, freed)
-	d.looks(&now, &freed, 10, 10, 10)
+	d.observeSeconds(&now, &freed, 10, 10, 10)
 	wantRate(t, &d, 10)
 
 	now = now.Add(200 * time.Millisecond)
-	d.observe(now, false, freed+1) // the line has emptied
+	d.observe(now, false, freed+1) // the queue has become empty
 	now, freed = now.Add(time.Hour), freed+1_000_000
-	d.observe(now, true, freed) // and fills
+	d.observe(now, true, freed) // and is filled again
 	wantRate(t, &d, 10)
-	d.looks(&now, &freed, 10)
+	d.observeSeconds(&now, &freed, 10)
 	wantRate(t, &d, 10)
 
 	stalled := d
-	stalled.looks(&now, &freed, 0, 0, 0, 0, 0)
+	stalled.observeSeconds(&now, &freed, 0, 0, 0, 0, 0)
 	if rate, _ := stalled.perSecond(); rate > 7 || rate < 1 {
 		t.Errorf("%v per second after a stall of 5 s; want much less than 10", rate)
 	}
@@ -76,7 +76,7 @@ func TestDrainRateCountsStallsAndNotIdleTime(t *testing.T) {
 	}
 }
 
-// What was freed up to the moment when the line emptied belongs to the rate.
+// Slots freed until the queue became empty count.
 func TestDrainRateCountsTheIntervalBeforeTheQueueEmpties(t *testing.T) {
 	var d drainRate
 	now := time.Unix(1000, 0)
@@ -109,7 +109,7 @@ func TestRouterRetryAfterIsTheDrainTimeOfTheQueue(t *testing.T) {
 	}
 }
 
-// The whole of it, at a router: one slot of a second each, and idle time in between.
+// At a router: one slot with requests of a second each, and idle time in between.
 func TestRouterMeasuresTheDrainRateWhileRequestsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1)
@@ -117,12 +117,12 @@ func TestRouterMeasuresTheDrainRateWhileRequestsWait(t *testing.T) {
 		if got := r.RetryAfter(); got != 0 {
 			t.Errorf("before anything is known: %v", got)
 		}
-		crowd := func(n int) {
+		queueAndServe := func(n int) {
 			holder := mustChoose(t, r, "")
 			for range n {
 				q := startChoose(t, r, "")
 				synctest.Wait()
-				last := startChoose(t, r, "") // so that the line does not empty
+				last := startChoose(t, r, "") // so that the queue does not become empty
 				synctest.Wait()
 				time.Sleep(time.Second)
 				serve(t, holder)
@@ -133,17 +133,17 @@ func TestRouterMeasuresTheDrainRateWhileRequestsWait(t *testing.T) {
 			}
 			serve(t, holder)
 		}
-		crowd(1)
-		for range 1000 { // quick ones that nobody waits for
+		queueAndServe(1)
+		for range 1000 { // short requests while no other one waits
 			serve(t, mustChoose(t, r, ""))
 			time.Sleep(time.Millisecond)
 		}
 		time.Sleep(time.Hour)
-		crowd(5)
+		queueAndServe(5)
 		holder := mustChoose(t, r, "")
 		all := queueUp(t, r, "", "", "")
 		if got := r.RetryAfter(); got < 3500*time.Millisecond || got > 4500*time.Millisecond {
-			t.Errorf("with three in line at one a second: %v", got)
+			t.Errorf("with three in the queue at one per second: %v", got)
 		}
 		serve(t, holder)
 		releaseAll(t, all)

@@ -11,7 +11,8 @@ import (
 	"berth/llmserver/agent"
 )
 
-// A slot that its replica does not confirm is free again, and a request that queued meanwhile gets it.
+// A slot that its replica does not confirm is free again and goes to a request that queued
+// meanwhile.
 func TestRouterQueueGetsASlotThatWasNotConfirmed(t *testing.T) {
 	for name, err := range map[string]error{"refused": llmserver.ErrFull, "client gone": context.Canceled} {
 		t.Run(name, func(t *testing.T) {
@@ -43,8 +44,8 @@ func TestRouterQueueGetsASlotThatWasNotConfirmed(t *testing.T) {
 	}
 }
 
-// hookedPolicy is a byText policy that learns and calls a function, unless nil, before it ranks: what another goroutine
-// may do at that moment.
+// hookedPolicy is a byText policy that learns and calls a function, unless nil, before it ranks, in
+// place of another goroutine at that moment.
 type hookedPolicy struct {
 	*byText
 	before *func(text string)
@@ -66,7 +67,7 @@ func hooked(before *func(text string)) Builder {
 	}
 }
 
-// Another request takes the slot that a newcomer of the queue has found; there is one elsewhere.
+// Another request takes the slot that a newcomer in the queue has found; there is one elsewhere.
 func TestRouterQueueNewcomerThatLosesASlotGetsAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1, 1, 1)
@@ -102,7 +103,7 @@ func TestRouterQueueNewcomerThatLosesASlotGetsAnother(t *testing.T) {
 	})
 }
 
-// A request that was ranked before a reload finds what the reload has brought.
+// A request that was ranked before an update finds the slots of the new replicas.
 func TestRouterQueueRanksAgainARequestThatQueuesDuringAnUpdate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1, 1)
@@ -124,7 +125,8 @@ func TestRouterQueueRanksAgainARequestThatQueuesDuringAnUpdate(t *testing.T) {
 	})
 }
 
-// Where an agent counts the slots, the agent decides whose turn it is: the router hands over none by itself.
+// If an agent counts the slots, the agent decides which ingress is next: the router hands over none
+// by itself.
 func TestRouterAgentWaitLeavesFreedSlotsToTheAgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := agent.NewTable(2)
@@ -148,10 +150,10 @@ func TestRouterAgentWaitLeavesFreedSlotsToTheAgent(t *testing.T) {
 		wantServed(t, all, 0)
 		dispatch(t, all[0])
 		if len(rejected) != 0 {
-			t.Errorf("rejected: %q; want the agent asked by the place in its queue alone", rejected)
+			t.Errorf("rejected: %q; want the agent asked by the wait in its queue only", rejected)
 		}
 		if n := in.backends[0].asked.Load() - asked; n != 1 {
-			t.Errorf("the agent was asked %d times for one slot; want once, for the next place in its queue", n)
+			t.Errorf("the agent was asked %d times for one slot; want once, for the next wait in its queue", n)
 		}
 		other.Finish()
 		wantServed(t, all, 0, 1)

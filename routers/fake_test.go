@@ -18,12 +18,12 @@ import (
 
 var errReplyLost = errors.New("the reply was lost")
 
-// fakeBackend is a slot table at the replica's side that bites: it counts by
-// token what it holds itself, refuses what is beyond its capacity, and counts
-// each request that came without a slot of its own.
+// fakeBackend is a slot table on the replica's side that checks: it counts by
+// token the slots that it holds, refuses those beyond its capacity, and counts
+// requests that came without a slot of their own.
 type fakeBackend struct {
-	down   atomic.Bool           // no connection can be made to it
-	faults func(op string) error // asked before each call; nil: none
+	down   atomic.Bool           // refuses connections
+	faults func(op string) error // called before each call; nil: none
 
 	mu       sync.Mutex
 	capacity int
@@ -44,7 +44,7 @@ func (f *fakeBackend) fault(op string) error {
 	return f.faults(op)
 }
 
-// Reserve takes effect even where its reply is lost.
+// Reserve takes effect even if its reply is lost.
 func (f *fakeBackend) Reserve(_ context.Context, t llmserver.Token, _ time.Duration) (llmserver.Report, error) {
 	return llmserver.Report{}, f.reserve(t)
 }
@@ -64,7 +64,7 @@ func (f *fakeBackend) reserve(t llmserver.Token) error {
 	return err
 }
 
-// Cancel reaches the replica in any weather.
+// Cancel always reaches the replica.
 func (f *fakeBackend) Cancel(_ context.Context, t llmserver.Token) (llmserver.Report, error) {
 	return llmserver.Report{}, f.cancel(t)
 }
@@ -77,7 +77,7 @@ func (f *fakeBackend) cancel(t llmserver.Token) error {
 	return nil
 }
 
-// Do holds the slot until the answer's body is closed.
+// Do holds the slot until the response body is closed.
 func (f *fakeBackend) Do(_ *http.Request, t llmserver.Token) (*http.Response, llmserver.Report, error) {
 	resp, err := f.do(t)
 	return resp, llmserver.Report{}, err
@@ -106,7 +106,7 @@ func (f *fakeBackend) Probe(context.Context) (llmserver.Report, error) {
 	return llmserver.Report{}, nil
 }
 
-// Describe grows with the limit and, like a real engine, never shrinks.
+// Describe raises the capacity to the limit and, like a real engine, never lowers it.
 func (f *fakeBackend) Describe(e llmserver.Endpoint) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -121,7 +121,7 @@ type fakeBody struct {
 	read    bool
 }
 
-// Read gives one byte.
+// Read returns one byte.
 func (b *fakeBody) Read(p []byte) (int, error) {
 	if b.read {
 		return 0, io.EOF
@@ -147,7 +147,7 @@ type fleet struct {
 
 func newFleet(t testing.TB, limits ...int) *fleet { return newProbedFleet(t, 0, limits...) }
 
-// newProbedFleet has its replicas probed every so often.
+// newProbedFleet returns a fleet whose replicas are probed at the interval.
 func newProbedFleet(t testing.TB, every time.Duration, limits ...int) *fleet {
 	t.Helper()
 	f := new(fleet)
@@ -169,7 +169,7 @@ func newProbedFleet(t testing.TB, every time.Duration, limits ...int) *fleet {
 	return f
 }
 
-// set makes the pool hold these endpoints.
+// set replaces the endpoints of the pool.
 func (f *fleet) set(t testing.TB, endpoints ...llmserver.Endpoint) {
 	t.Helper()
 	replicas, retire, err := f.pool.Set(endpoints)
@@ -180,14 +180,14 @@ func (f *fleet) set(t testing.TB, endpoints ...llmserver.Endpoint) {
 	retire()
 }
 
-// recap changes the limit of one replica.
+// setLimit changes the limit of one replica.
 func (f *fleet) setLimit(t testing.TB, i, limit int) {
 	t.Helper()
 	f.endpoints[i].Limit = limit
 	f.set(t, f.endpoints...)
 }
 
-// wantIdle fails unless nothing is held anywhere.
+// wantIdle fails the test unless no slot is held anywhere.
 func (f *fleet) wantIdle(t testing.TB) {
 	t.Helper()
 	for i, r := range f.replicas {
@@ -207,7 +207,7 @@ func (f *fleet) wantIdle(t testing.TB) {
 // each; an empty text ranks all of them alike.
 type byText struct {
 	members []*llmserver.Replica
-	ranks   *atomic.Int32 // how often it was asked; may be nil
+	ranks   *atomic.Int32 // number of rankings; may be nil
 }
 
 func newByText(members []*llmserver.Replica, _ Policy) Policy { return &byText{members: members} }
@@ -233,10 +233,10 @@ func (b *byText) Rank(p *Payload) iter.Seq[Tier] {
 	}
 }
 
-// roomy bounds the line hardly at all.
+// roomy limits do not bound the queue.
 var roomy = Limits{MaxQueued: -1, QueueTimeout: time.Minute}
 
-// mustChoose chooses for the text what must be had.
+// mustChoose chooses for the text and fails the test on an error.
 func mustChoose(t testing.TB, r *Router, text string, exclude ...*llmserver.Replica) *Selection {
 	t.Helper()
 	sel, err := r.Choose(t.Context(), &Payload{Text: []byte(text)}, exclude...)
@@ -256,7 +256,8 @@ type request struct {
 	took    time.Duration
 }
 
-// begin calls Choose for the text; in a bubble the caller waits until it blocks.
+// startChoose calls Choose for the text on a goroutine of its own; in a bubble the caller waits
+// until it blocks.
 func startChoose(t testing.TB, r *Router, text string, exclude ...*llmserver.Replica) *request {
 	q := &request{payload: Payload{Text: []byte(text)}, done: make(chan struct{})}
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -270,7 +271,7 @@ func startChoose(t testing.TB, r *Router, text string, exclude ...*llmserver.Rep
 	return q
 }
 
-// ended tells whether the call has returned.
+// returned reports whether the call has returned.
 func (q *request) returned() bool {
 	select {
 	case <-q.done:
@@ -280,7 +281,7 @@ func (q *request) returned() bool {
 	}
 }
 
-// serve dispatches and releases, as a request that goes well does.
+// serve dispatches and releases, as a successful request does.
 func serve(t testing.TB, sel *Selection) {
 	t.Helper()
 	if _, err := sel.Dispatch(&http.Request{}); err != nil {

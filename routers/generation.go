@@ -10,8 +10,8 @@ import (
 
 // generation is the membership, policy and limits of a router at one moment. It is immutable once
 // published, so that a request reads all of it with one atomic load. A change of a replica's state
-// publishes a copy with the same policy: comparing the pointers is how a waiter's ranking is known to
-// be outdated.
+// publishes a copy with the same policy: comparing the pointers is how a waiter's ranking is known
+// to be outdated.
 type generation struct {
 	members     []*llmserver.Replica
 	index       map[*llmserver.Replica]int // of members
@@ -54,12 +54,12 @@ func (g *generation) applyPanicThreshold() {
 	}
 }
 
-// mayServe reports whether a member serves p now or may later. A replica that is down or ejected may
-// recover: one failed probe must not fail a whole queue.
+// mayServe reports whether a member serves p now or may later. A replica that is down or ejected
+// may recover: one failed probe must not fail a whole queue.
 func (g *generation) mayServe(p *Payload, tried []*llmserver.Replica) bool {
 	if p.PinnedTo != nil {
-		// tried does not matter: a pinned request that has tried its replica ranks none and does not
-		// wait.
+		// tried does not matter: a pinned request that has tried its replica ranks none and does
+		// not wait.
 		_, member := g.index[p.PinnedTo]
 		return member && !p.PinnedTo.Draining()
 	}

@@ -5,15 +5,16 @@ import "berth/llmserver"
 // This file moves slots to waiting requests. Two rules keep a slot and a waiter from missing each
 // other:
 //
-//   - A released slot is handed over while it is still counted, so no arrival can take it in between.
-//     The gate's transfer of the unit and the removal of the waiter happen under Router.mu.
+//   - A released slot is handed over while it is still counted, so no arrival can take it in
+//     between. The gate's transfer of the unit and the removal of the waiter happen under
+//     Router.mu.
 //   - Where a slot does become free, it is freed first and the queue's length is read afterwards. A
-//     request that queues increments the length first and tries for a slot afterwards. Go's atomics are
-//     sequentially consistent, so at least one of the two sees the other: either the releasing side
-//     finds the waiter, or the waiter finds the slot.
+//     request that queues increments the length first and tries for a slot afterwards. Go's atomics
+//     are sequentially consistent, so at least one of the two sees the other: either the releasing
+//     side finds the waiter, or the waiter finds the slot.
 
-// releaseSlot ends the use of a slot, or returns one that was handed over and not used. It may be called
-// from any goroutine, without mu.
+// releaseSlot ends the use of a slot, or returns one that was handed over and not used. It may be
+// called from any goroutine, without mu.
 func (r *Router) releaseSlot(s *llmserver.Slot) {
 	r.freedSlots.Add(1)
 	replica := s.Replica()
@@ -27,8 +28,8 @@ func (r *Router) releaseSlot(s *llmserver.Slot) {
 	r.onFreed(replica)
 }
 
-// tryHandOver hands the slot to the next waiter for its replica, and reports whether it did. If not, the
-// slot is released, or was not touched since no request wants it.
+// tryHandOver hands the slot to the next waiter for its replica, and reports whether it did. If
+// not, the slot is released, or was not touched since no request wants it.
 func (r *Router) tryHandOver(s *llmserver.Slot) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -44,8 +45,8 @@ func (r *Router) tryHandOver(s *llmserver.Slot) bool {
 	return true
 }
 
-// onFreed offers a slot that has become free on a replica. The queue's length is read after the slot was
-// freed, see above.
+// onFreed offers a slot that has become free on a replica. The queue's length is read after the
+// slot was freed, see above.
 func (r *Router) onFreed(replica *llmserver.Replica) {
 	if r.queue.length.Load() == 0 {
 		return
@@ -58,9 +59,9 @@ func (r *Router) onFreed(replica *llmserver.Replica) {
 	}
 }
 
-// offerFreeSlot delivers one free slot of the replica at index i to the next waiter for it, and reports
-// whether it did. Another request may be faster: then that one's release offers the slot again. Where an
-// agent counts the slots it starts a wait there instead. mu is held.
+// offerFreeSlot delivers one free slot of the replica at index i to the next waiter for it, and
+// reports whether it did. Another request may be faster: then that one's release offers the slot
+// again. Where an agent counts the slots it starts a wait there instead. mu is held.
 func (r *Router) offerFreeSlot(g *generation, i int) bool {
 	m := g.members[i]
 	if m.CountsSlots() {

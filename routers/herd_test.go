@@ -7,7 +7,7 @@ import (
 	"berth/llmserver"
 )
 
-// Equal prompts that come together, while nobody knows them, must not be computed all over the fleet.
+// Equal prompts that arrive together, cached nowhere, must not be computed all over the fleet.
 func TestPrefixAffinityHerdOfEqualPromptsIsComputedByFewReplicas(t *testing.T) {
 	const herd, capacity = 64, 64
 	build, err := Lookup("PrefixCacheAffinityRouter", nil)

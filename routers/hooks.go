@@ -1,7 +1,7 @@
 package routers
 
-// Hooks are optional callbacks for metrics and logs. Except for AgentWaitEnded each is called on the
-// goroutine of its request, without a lock of the router. They must not block.
+// Hooks are optional callbacks for metrics and logs. Except for AgentWaitEnded each is called on
+// the goroutine of its request, without a lock of the router. They must not block.
 type Hooks struct {
 	// Decided is called for every slot that was confirmed, before anything is sent.
 	Decided func(Decision)

@@ -8,15 +8,15 @@ import (
 	"berth/llmserver"
 )
 
-// lastResort tries the replicas that are down or ejected, when no other replica is left: their state
-// may be outdated, and a failure is no worse than an error without a try. Replicas that are up come
-// first, then the less loaded. It goes by the current generation, since a waiting request may get here
-// long after it was ranked.
+// lastResort tries the replicas that are down or ejected, when no other replica is left: their
+// state may be outdated, and a failure is no worse than an error without a try. Replicas that are
+// up come first, then the less loaded. It goes by the current generation, since a waiting request
+// may get here long after it was ranked.
 //
-// Draining replicas are left out, as they would refuse, and so are those that this request has tried.
-// ForceReserve passes the circuit but not the gate: capacity holds here, too, and a full replica is not
-// waited for, since none of them is expected to serve. Each try may block for as long as a connection
-// attempt takes; ctx ends it.
+// Draining replicas are left out, as they would refuse, and so are those that this request has
+// tried. ForceReserve passes the circuit but not the gate: capacity holds here, too, and a full
+// replica is not waited for, since none of them is expected to serve. Each try may block for as
+// long as a connection attempt takes; ctx ends it.
 func (s *selector) lastResort(ctx context.Context) (*Selection, error) {
 	g := s.router.current.Load()
 	if g.closed {

@@ -9,8 +9,8 @@ import (
 	"berth/llmserver"
 )
 
-// lastResort returns a fleet of a, which is down, b, which is ejected, and c, which is free, and the order in which
-// they are asked for slots from now on. Each call may fail by the function that is set.
+// lastResort returns a fleet of a, which is down, b, which is ejected, and c, which is free, and
+// the order in which they are asked for slots from now on. Calls fail by the function that is set.
 func lastResort(t *testing.T) (f *fleet, r *Router, asked *string, fail *func(id string) error) {
 	f = newFleet(t, 8, 8, 8)
 	r = newWatchingRouter(f, newByText, roomy)
@@ -45,7 +45,7 @@ func TestRouterLastResortPrefersReplicasThatAreUp(t *testing.T) {
 	f, r, asked, _ := lastResort(t)
 	sel := mustChoose(t, r, "", f.replicas[2])
 	if *asked != "b" || sel.Replica() != f.replicas[1] {
-		t.Errorf("%s were asked; want b alone, which is ejected, and not a, which is down", *asked)
+		t.Errorf("%s were asked; want only b, which is ejected, and not a, which is down", *asked)
 	}
 	if sel.Rank() != 2 {
 		t.Errorf("its rank is %d; want 2, behind the one tier of the ranking", sel.Rank())
@@ -64,7 +64,7 @@ func TestRouterLastResortIsTriedWhileOthersWait(t *testing.T) {
 		if got := served(queued); got != nil || r.QueueLength() != 1 {
 			t.Fatalf("%v were served by a replica that is down", got)
 		}
-		sel, err := r.Choose(t.Context(), new(Payload)) // which finds that it can be reached
+		sel, err := r.Choose(t.Context(), new(Payload)) // which finds that it is reachable
 		if err != nil {
 			t.Fatalf("Choose = %v; want the replica asked, as there is no other", err)
 		}

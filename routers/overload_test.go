@@ -12,9 +12,10 @@ import (
 	"time"
 )
 
-// At twice the capacity, for as long as it lasts: who is let into the line is served within twice the time in which the
-// line moves on by its length, whatever it prefers, and no slot is idle meanwhile. To be passed over costs 64 places at
-// most, so this is so for lines that may be longer than that.
+// At twice the capacity, for as long as that lasts: a request that is admitted to the queue is
+// served within twice the time in which the queue drains by its length, whatever its ranking, and
+// no slot is idle. Skips cost a waiter 64 positions at most, so this holds for queues that may be
+// longer than that.
 func TestRouterQueueBoundsTheWaitAtTwiceTheCapacity(t *testing.T) {
 	const (
 		replicas, each = 4, 4

@@ -12,7 +12,7 @@ import (
 	"berth/llmserver"
 )
 
-// beginBound calls Choose for a request that is bound to one replica.
+// startPinned calls Choose for a request that is pinned to one replica.
 func startPinned(t *testing.T, r *Router, only *llmserver.Replica) *request {
 	q := &request{payload: Payload{PinnedTo: only}, done: make(chan struct{}), cancel: func(error) {}}
 	began := time.Now()
@@ -56,32 +56,33 @@ func TestRouterPinnedRequestDoesNotAskThePolicy(t *testing.T) {
 	}
 }
 
-// It waits for its replica while another is free, and leaves that to others, before it in line and behind.
+// It waits for its replica while another one is free, and leaves that one to older and younger
+// requests.
 func TestRouterPinnedRequestWaitsForItsReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1, 1)
 		r := New(f.replicas, newByText, roomy, Hooks{})
 		holder := mustChoose(t, r, "a")
-		bound := startPinned(t, r, f.replicas[0])
+		pinned := startPinned(t, r, f.replicas[0])
 		synctest.Wait()
-		if bound.returned() || r.QueueLength() != 1 {
-			t.Fatalf("it is not in line: %v", bound.err)
+		if pinned.returned() || r.QueueLength() != 1 {
+			t.Fatalf("it is not in the queue: %v", pinned.err)
 		}
 		for range 3 {
 			other := startChoose(t, r, "ab")
 			synctest.Wait()
 			if !other.returned() || other.sel.Replica() != f.replicas[1] {
-				t.Fatal("another request is held up by one that cannot use the free slot")
+				t.Fatal("another request waits behind one that cannot use the free slot")
 			}
 			serve(t, other.sel)
 		}
 		time.Sleep(time.Second)
 		serve(t, holder)
-		<-bound.done
-		if bound.err != nil || bound.sel.Replica() != f.replicas[0] || bound.took != time.Second {
-			t.Fatalf("it got %v after %v", bound.err, bound.took)
+		<-pinned.done
+		if pinned.err != nil || pinned.sel.Replica() != f.replicas[0] || pinned.took != time.Second {
+			t.Fatalf("it got %v after %v", pinned.err, pinned.took)
 		}
-		serve(t, bound.sel)
+		serve(t, pinned.sel)
 		f.wantIdle(t)
 	})
 }
@@ -107,35 +108,36 @@ func TestRouterPinnedWaitEndsWhenTheReplicaLeaves(t *testing.T) {
 		f := newFleet(t, 1, 1)
 		r := New(f.replicas, newByText, roomy, Hooks{})
 		holder := mustChoose(t, r, "a")
-		bound := startPinned(t, r, f.replicas[0])
+		pinned := startPinned(t, r, f.replicas[0])
 		synctest.Wait()
 		r.Update(slices.Clone(f.replicas), newByText, roomy)
 		synctest.Wait()
-		if bound.returned() {
-			t.Fatalf("a change that keeps its replica ended it: %v", bound.err)
+		if pinned.returned() {
+			t.Fatalf("a change that keeps its replica ended it: %v", pinned.err)
 		}
 		r.Update(f.replicas[1:], newByText, roomy)
-		<-bound.done
-		if _, ok := errors.AsType[*UnavailableError](bound.err); !ok {
-			t.Errorf("it got %v", bound.err)
+		<-pinned.done
+		if _, ok := errors.AsType[*UnavailableError](pinned.err); !ok {
+			t.Errorf("it got %v", pinned.err)
 		}
 		serve(t, holder)
 		f.wantIdle(t)
 	})
 }
 
-// A replica that drains takes nothing new: a request that is bound to it waits no longer, though the others have room.
+// A draining replica accepts nothing new: a request that is pinned to it no longer waits, though
+// others have room.
 func TestRouterPinnedWaitEndsWhenTheReplicaDrains(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1, 1)
 		r := newWatchingRouter(f, newByText, roomy)
 		holder := mustChoose(t, r, "a")
-		bound := startPinned(t, r, f.replicas[0])
+		pinned := startPinned(t, r, f.replicas[0])
 		synctest.Wait()
 		f.replicas[0].Drain()
-		<-bound.done
-		if _, ok := errors.AsType[*UnavailableError](bound.err); !ok || bound.took != 0 {
-			t.Errorf("it got %v after %v", bound.err, bound.took)
+		<-pinned.done
+		if _, ok := errors.AsType[*UnavailableError](pinned.err); !ok || pinned.took != 0 {
+			t.Errorf("it got %v after %v", pinned.err, pinned.took)
 		}
 		serve(t, holder)
 	})
@@ -145,7 +147,7 @@ func TestRouterPinnedRequestHasNoPreferredReplica(t *testing.T) {
 	onEveryPolicy(t, func(t *testing.T, fleet *fleet, build Builder, _ int) {
 		r := New(fleet.replicas, build, roomy, Hooks{Decided: func(d Decision) {
 			if _, preferred, lost := d.Explain(nil, 10); preferred != nil || lost != "" || d.Rank != 1 {
-				t.Errorf("rank %d, and %s was lost: %s", d.Rank, preferred.ID(), lost)
+				t.Errorf("rank %d, and %s was preferred: %s", d.Rank, preferred.ID(), lost)
 			}
 		}})
 		for _, only := range fleet.replicas {

@@ -10,13 +10,13 @@ import (
 	"berth/llmserver"
 )
 
-// Tier is a set of replicas that a policy holds equally good. The one with the least load is chosen,
-// the first of equals.
+// Tier is a set of replicas that a policy holds equally good. The one with the least load is
+// chosen, the first of equals.
 type Tier struct {
 	Replicas []*llmserver.Replica
 	// Limit > 0 bounds the load: a slot is reserved only while fewer requests are ongoing on the
-	// replica, checked in the step that reserves it. A request in the queue ignores the limit, since
-	// otherwise a slot could stay free while it waits.
+	// replica, checked in the step that reserves it. A request in the queue ignores the limit,
+	// since otherwise a slot could stay free while it waits.
 	Limit int
 }
 
@@ -27,17 +27,17 @@ type Policy interface {
 	Rank(p *Payload) iter.Seq[Tier]
 }
 
-// Builder returns the policy for a membership. It is called when membership or configuration change,
-// one call at a time for each router, so it may do costly work. members must not be changed; prev is
-// the policy that is replaced, perhaps of another kind, nil at first. prev stays in use by requests
-// in flight.
+// Builder returns the policy for a membership. It is called when membership or configuration
+// change, one call at a time for each router, so it may do costly work. members must not be
+// changed; prev is the policy that is replaced, perhaps of another kind, nil at first. prev stays
+// in use by requests in flight.
 type Builder func(members []*llmserver.Replica, prev Policy) Policy
 
 // Learner is an optional interface of policies that learn from where requests go.
 type Learner interface {
-	// Reserved is called for each confirmed slot, and returns the number of the payload's blocks that
-	// the policy believes to be cached on the replica. settled, unless nil, is called exactly once, when
-	// the slot is released. r may have left the membership in between.
+	// Reserved is called for each confirmed slot, and returns the number of the payload's blocks
+	// that the policy believes to be cached on the replica. settled, unless nil, is called exactly
+	// once, when the slot is released. r may have left the membership in between.
 	Reserved(p *Payload, r *llmserver.Replica) (matched int, settled func(Outcome))
 }
 
@@ -46,8 +46,8 @@ type BlockSizer interface {
 	BlockSize() int // bytes of routing text in a block, above zero
 }
 
-// Introspector is an optional interface of policies that explain themselves to operators. Its methods
-// may be called from any goroutine.
+// Introspector is an optional interface of policies that explain themselves to operators. Its
+// methods may be called from any goroutine.
 type Introspector interface {
 	// Stats calls report for each figure that the policy has, by one of the names below. Other
 	// names are ignored.

@@ -34,7 +34,7 @@ func TestPolicyLookupUsesTheLastPartOfTheClass(t *testing.T) {
 		}
 		for _, part := range c.says {
 			if !strings.Contains(err.Error(), part) {
-				t.Errorf("%q does not say %q", err, part)
+				t.Errorf("%q does not contain %q", err, part)
 			}
 		}
 	}
@@ -74,7 +74,7 @@ func TestRoundRobinContinuesAfterAMembershipChange(t *testing.T) {
 	}
 }
 
-// oneByOne draws what it is told to.
+// oneByOne returns a generator of the given draws.
 func oneByOne(draws ...int) func(int) int {
 	return func(int) int {
 		next := draws[0]
@@ -100,7 +100,7 @@ func TestPowerOfTwoRanksTwoDistinctSamplesBeforeTheRest(t *testing.T) {
 	}
 }
 
-// With distinct loads, the replica that is kth of n from the lightest is chosen in
+// With distinct loads, the replica with the kth lowest load of n is chosen in
 // 2(n-k)/(n(n-1)) of all cases; k counts from 1.
 func TestPowerOfTwoPicksTheLessLoadedOfTwoUniformSamples(t *testing.T) {
 	const n, draws = 5, 20000
@@ -112,7 +112,7 @@ func TestPowerOfTwoPicksTheLessLoadedOfTwoUniformSamples(t *testing.T) {
 			held = append(held, mustChoose(t, direct, string(rune('a'+i))))
 		}
 	}
-	for _, down := range []int{0, 1} { // also where some samples are in vain
+	for _, down := range []int{0, 1} { // also if some samples hit unavailable replicas
 		members := slices.Clone(f.replicas)
 		for range down {
 			dead := newFleet(t, 1).replicas[0]

@@ -7,17 +7,17 @@ import (
 	"berth/llmserver"
 )
 
-// powerOfTwo samples two distinct replicas as the first tier, in which load decides; the rest follow
-// as one tier. Two samples already avoid the long queues that a single random choice makes, and unlike
-// the least loaded of all they do not attract every simultaneous arrival to one replica. Source:
-// Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", 2001.
+// powerOfTwo samples two distinct replicas as the first tier, in which load decides; the rest
+// follow as one tier. Two samples already avoid the long queues that a single random choice makes,
+// and unlike the least loaded of all they do not attract every simultaneous arrival to one replica.
+// Source: Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", 2001.
 type powerOfTwo struct {
 	members []*llmserver.Replica
 	intn    func(n int) int
 }
 
-// PowerOfTwo returns the builder of a power of two choices policy. intn returns a random number below
-// n and must be safe for concurrent use.
+// PowerOfTwo returns the builder of a power of two choices policy. intn returns a random number
+// below n and must be safe for concurrent use.
 func PowerOfTwo(intn func(n int) int) Builder {
 	return func(members []*llmserver.Replica, _ Policy) Policy {
 		return &powerOfTwo{members, intn}
@@ -48,9 +48,9 @@ func (p *powerOfTwo) Rank(*Payload) iter.Seq[Tier] {
 	}
 }
 
-// sample returns a uniformly random available replica other than not, nil if there is none. It draws
-// from all members until one fits; after a few misses, when much of the fleet must be down, it draws
-// from the available ones.
+// sample returns a uniformly random available replica other than not, nil if there is none. It
+// draws from all members until one fits; after a few misses, when much of the fleet must be down,
+// it draws from the available ones.
 func (p *powerOfTwo) sample(not *llmserver.Replica) *llmserver.Replica {
 	if len(p.members) == 0 {
 		return nil

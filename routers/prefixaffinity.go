@@ -20,11 +20,11 @@ import (
 //	− the value of the blocks of this prompt that are cached there
 //
 // The second term keeps the fleet balanced while it is idle, and over time: a conversation stays on
-// the replica on which it starts, and grows. The term is bounded, so that a replica that was slow or
-// away is not flooded afterwards; a new replica starts at the largest value for the same reason.
+// the replica on which it starts, and grows. The term is bounded, so that a replica that was slow
+// or away is not flooded afterwards; a new replica starts at the largest value for the same reason.
 //
-// If no replica has room, the ranking decides whose slot the request waits for: that of the replicas
-// with the longest match, then the shorter ones.
+// If no replica has room, the ranking decides whose slot the request waits for: that of the
+// replicas with the longest match, then the shorter ones.
 //
 // Values and members are immutable; learned is shared by all policies of one router.
 type prefixAffinity struct {
@@ -47,9 +47,10 @@ type PrefixOptions struct {
 	IndexBytes int     // memory for the index, at least prefixindex.MinBytes
 }
 
-// DefaultPrefixOptions are the defaults of Ray Serve, with this package's sizes. A block of 128 bytes
-// is the longest with which short agent prompts, too, find nearly all that the engines have cached;
-// shorter blocks cost more to hash and to store. A checkpoint takes 16 to 70 bytes of the index.
+// DefaultPrefixOptions are the defaults of Ray Serve, with this package's sizes. A block of 128
+// bytes is the longest with which short agent prompts, too, find nearly all that the engines have
+// cached; shorter blocks cost more to hash and to store. A checkpoint takes 16 to 70 bytes of the
+// index.
 var DefaultPrefixOptions = PrefixOptions{
 	MatchRate: 0.1, Imbalance: math.Inf(1), BlockBytes: 128, IndexBytes: 64 << 20,
 }
@@ -60,8 +61,8 @@ const (
 	// the later turns of the conversation follow it.
 	recompute = 64
 	// inFlightPenalty is the cost of an in-flight request in mean prompts, besides its own blocks:
-	// its response takes a slot and the engine's time. Without it, replicas whose requests match well
-	// fill up long before the others, and their content is computed again elsewhere.
+	// its response takes a slot and the engine's time. Without it, replicas whose requests match
+	// well fill up long before the others, and their content is computed again elsewhere.
 	inFlightPenalty = 2
 	// maxSentLead bounds the difference between replicas in blocks sent, in mean prompts.
 	maxSentLead = 8
@@ -76,10 +77,10 @@ const (
 const sharedQuota = 2. / 3
 
 // blockValue returns how much extra queued work is accepted on a replica to reuse one of its cached
-// blocks. branches is the number of known prompts that continue from the block; up to the quota they
-// count in full, so that a document that few of all prompts are about stays in one place. Beyond that
-// the value falls with the square: a system prompt that most requests share is soon cached
-// everywhere, and keeping all of them on one replica would leave the others idle. It is a
+// blocks. branches is the number of known prompts that continue from the block; up to the quota
+// they count in full, so that a document that few of all prompts are about stays in one place.
+// Beyond that the value falls with the square: a system prompt that most requests share is soon
+// cached everywhere, and keeping all of them on one replica would leave the others idle. It is a
 // prefixindex.ValueFunc.
 func blockValue(branches, prompts uint32, holders int) int {
 	quota := sharedQuota * float64(prompts) / float64(max(1, holders))
@@ -98,8 +99,8 @@ type learned struct {
 	meanPrompt float64 // mean of their blocks that were not cached
 }
 
-// PrefixAffinity returns the builder of a prefix affinity policy. intn returns a random number below
-// n and must be safe for concurrent use.
+// PrefixAffinity returns the builder of a prefix affinity policy. intn returns a random number
+// below n and must be safe for concurrent use.
 func PrefixAffinity(o PrefixOptions, intn func(n int) int) Builder {
 	return func(members []*llmserver.Replica, prev Policy) Policy {
 		p := &prefixAffinity{
@@ -203,8 +204,9 @@ func (p *prefixAffinity) Rank(payload *Payload) iter.Seq[Tier] {
 	return v.bestFirst
 }
 
-// Reserved records that the prompt goes to r. The record is rolled back if there is no response, and
-// all of r's is dropped if no connection can be made: its process, and with it the cache, is gone.
+// Reserved records that the prompt goes to r. The record is rolled back if there is no response,
+// and all of r's is dropped if no connection can be made: its process, and with it the cache, is
+// gone.
 func (p *prefixAffinity) Reserved(payload *Payload, r *llmserver.Replica) (matched int, settled func(Outcome)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

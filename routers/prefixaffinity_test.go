@@ -11,7 +11,7 @@ import (
 	"berth/llmserver"
 )
 
-// affine makes a router by prefix affinity, in which the first of equals is the first.
+// newAffinityRouter returns a router by prefix affinity that prefers the first member among equals.
 func newAffinityRouter(f *fleet) *Router {
 	return New(f.replicas, affinity(DefaultPrefixOptions), roomy, Hooks{})
 }
@@ -20,7 +20,7 @@ func affinity(o PrefixOptions) Builder {
 	return PrefixAffinity(o, func(int) int { return 0 })
 }
 
-// prompt chooses for a chain what must be had.
+// choosePrompt chooses for a chain of blocks and fails the test on an error.
 func choosePrompt(t testing.TB, r *Router, c []uint64) *Selection {
 	t.Helper()
 	sel, err := r.Choose(t.Context(), &Payload{Blocks: c})
@@ -30,7 +30,7 @@ func choosePrompt(t testing.TB, r *Router, c []uint64) *Selection {
 	return sel
 }
 
-// depth is how much of a chain a router thinks that a replica holds.
+// depth returns the number of blocks of a chain that a replica has by the router's index.
 func depth(r *Router, replica *llmserver.Replica, c []uint64) int {
 	p := r.Policy().(*prefixAffinity)
 	p.mu.Lock()
@@ -58,7 +58,7 @@ func TestPrefixAffinityFollowsThePrefix(t *testing.T) {
 	for i := range 8 {
 		sel := choosePrompt(t, r, long(i, 60))
 		if sel.Replica() != homes[i] {
-			t.Errorf("prompt %d went to %s; its beginning is on %s", i, sel.Replica().ID(), homes[i].ID())
+			t.Errorf("prompt %d went to %s; its prefix is on %s", i, sel.Replica().ID(), homes[i].ID())
 		}
 		serve(t, sel)
 	}
@@ -70,13 +70,13 @@ func TestPrefixAffinityLeavesABusyReplica(t *testing.T) {
 	home := choosePrompt(t, r, long(1, 10)).Replica()
 	policy := r.Policy().(*prefixAffinity)
 	number := policy.holders[home].Number()
-	policy.work[number] = recompute*10 - maxSentLead*11 // what was sent before counts, too
+	policy.work[number] = recompute*10 - maxSentLead*11 // the blocks sent before count, too
 	if got := rankAll(policy, &Payload{Blocks: long(1, 10)})[0]; got != home {
-		t.Errorf("with %d blocks under way it went to %s", policy.work[number], got.ID())
+		t.Errorf("with %d blocks in flight it went to %s", policy.work[number], got.ID())
 	}
 	policy.work[number] = recompute*10 + 1
 	if got := rankAll(policy, &Payload{Blocks: long(1, 10)})[0]; got == home {
-		t.Errorf("with %d blocks under way it stayed", policy.work[number])
+		t.Errorf("with %d blocks in flight it stayed", policy.work[number])
 	}
 }
 
@@ -109,22 +109,22 @@ func TestPrefixAffinityRollsBackFailedRequests(t *testing.T) {
 	r := newAffinityRouter(f)
 	a := f.replicas[0]
 	sel := choosePrompt(t, r, long(1, 9))
-	sel.Release() // gone before it was sent
+	sel.Release() // released before it was sent
 	if got := depth(r, a, long(1, 9)); got != 0 {
-		t.Errorf("after the only one walked away %d blocks are known", got)
+		t.Errorf("after the only request was released unsent, %d blocks are known", got)
 	}
 	first, second := choosePrompt(t, r, long(1, 9)), choosePrompt(t, r, long(1, 5))
 	first.Release()
 	if got := depth(r, a, long(1, 9)); got != 5 {
-		t.Errorf("another one claims 5 blocks; %d are known", got)
+		t.Errorf("another request depends on 5 blocks; %d are known", got)
 	}
 	serve(t, second)
 	choosePrompt(t, r, long(1, 9)).Release()
 	if got := depth(r, a, long(1, 9)); got != 5 {
-		t.Errorf("5 blocks were answered; %d are known", got)
+		t.Errorf("5 blocks are confirmed; %d are known", got)
 	}
 	if p := r.Policy().(*prefixAffinity); p.work[0] != 0 {
-		t.Errorf("with nothing under way there are %d blocks of work", p.work[0])
+		t.Errorf("without requests in flight there are %d blocks of work", p.work[0])
 	}
 }
 
@@ -161,7 +161,7 @@ func TestPrefixAffinityForgetsReplicasThatLeave(t *testing.T) {
 	r := newAffinityRouter(f)
 	serve(t, choosePrompt(t, r, long(1, 9)))
 	serve(t, choosePrompt(t, r, long(2, 9)))
-	late := choosePrompt(t, r, long(1, 12)) // on a, settled when its number is another's
+	late := choosePrompt(t, r, long(1, 12)) // on a, settled after its number was assigned again
 	a, b := f.replicas[0], f.replicas[1]
 	if late.Replica() != a {
 		t.Fatalf("it went to %s", late.Replica().ID())
@@ -170,13 +170,13 @@ func TestPrefixAffinityForgetsReplicasThatLeave(t *testing.T) {
 	f.set(t, f.endpoints...)
 	r.Update(f.replicas, affinity(DefaultPrefixOptions), roomy)
 	if f.replicas[0] == a {
-		t.Fatal("a restarted replica is the same")
+		t.Fatal("a restarted replica is the same object")
 	}
 	if got := depth(r, f.replicas[0], long(1, 9)); got != 0 {
-		t.Errorf("of the new process %d blocks are known", got)
+		t.Errorf("%d blocks of the new process are known", got)
 	}
 	if got := depth(r, b, long(2, 9)); got != 9 {
-		t.Errorf("of the one that stayed %d blocks are known; want 9", got)
+		t.Errorf("%d blocks of the replica that stayed are known; want 9", got)
 	}
 	if n := len(r.Policy().(*prefixAffinity).work); n != 2 {
 		t.Errorf("%d numbers were assigned; want that of the old process used again", n)
@@ -184,7 +184,7 @@ func TestPrefixAffinityForgetsReplicasThatLeave(t *testing.T) {
 	held := choosePrompt(t, r, long(1, 9))
 	late.Release()
 	if p, want := r.Policy().(*prefixAffinity), 10+inFlightPenalty*(10+10+4+10)/4; p.work[p.holders[held.Replica()].Number()] != want {
-		t.Errorf("%d blocks of work are under way; want %d", p.work[p.holders[held.Replica()].Number()], want)
+		t.Errorf("%d blocks of work are in flight; want %d", p.work[p.holders[held.Replica()].Number()], want)
 	}
 	p := new(Payload)
 	p.Blocks = long(2, 9)
@@ -193,7 +193,7 @@ func TestPrefixAffinityForgetsReplicasThatLeave(t *testing.T) {
 		t.Errorf("with one draining %d are ranked", len(got))
 	}
 	if got := depth(r, b, long(2, 9)); got != 9 {
-		t.Errorf("of one that is not available %d blocks are known; want 9", got)
+		t.Errorf("%d blocks of an unavailable replica are known; want 9", got)
 	}
 }
 
@@ -223,10 +223,10 @@ func TestPrefixAffinityThresholdsOfMatchAndImbalance(t *testing.T) {
 	home := choosePrompt(t, r, long(1, 20)).Replica()
 	first := func(c []uint64) *llmserver.Replica { return rankAll(r.Policy(), &Payload{Blocks: c})[0] }
 	if first(append(long(1, 20), long(2, 20)...)) != home {
-		t.Error("half a prompt that matches does not count")
+		t.Error("a match of half a prompt does not count")
 	}
 	if first(append(long(1, 20), long(2, 21)...)) == home {
-		t.Error("less than half a prompt that matches counts")
+		t.Error("a match of less than half a prompt counts")
 	}
 	for range 10 {
 		if choosePrompt(t, r, long(1, 20)).Replica() != home {
@@ -263,9 +263,9 @@ func TestPrefixAffinityKeepsItsIndexWhileBlocksAreTheSame(t *testing.T) {
 	o := DefaultPrefixOptions
 	o.BlockBytes = 1024
 	if after := affinity(o)(f.replicas, before).(*prefixAffinity); after.learned == before.learned {
-		t.Error("blocks of another size are taken for the same")
+		t.Error("the index is kept though blocks have another size")
 	}
 	if after := affinity(DefaultPrefixOptions)(f.replicas, before).(*prefixAffinity); after.learned != before.learned {
-		t.Error("what was known is lost although nothing changed")
+		t.Error("the index is lost though nothing changed")
 	}
 }

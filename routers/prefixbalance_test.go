@@ -45,13 +45,13 @@ func TestPrefixAffinityDoesNotFloodANewReplica(t *testing.T) {
 func TestPrefixAffinityBoundsTheSentLead(t *testing.T) {
 	f := newFleet(t, 1, 999, 999)
 	r := newAffinityRouter(f)
-	choosePrompt(t, r, long(0, 20)) // holds the first replica's only slot
+	choosePrompt(t, r, long(0, 20)) // holds the only slot of the first replica
 	for i := range 300 {
 		serve(t, choosePrompt(t, r, long(1+i, 20)))
 	}
 	p := r.Policy().(*prefixAffinity)
 	if lag := slices.Max(p.sent) - p.sentBlocks(0); lag > maxSentLead*21 || lag < 21 {
-		t.Errorf("it lags %d blocks behind; want at most %d prompts of 21", lag, maxSentLead)
+		t.Errorf("the first replica lags %d blocks behind; want at most %d prompts of 21", lag, maxSentLead)
 	}
 }
 
@@ -60,9 +60,9 @@ func TestPrefixAffinityPenalizesInFlightRequests(t *testing.T) {
 	r := newAffinityRouter(f)
 	serve(t, choosePrompt(t, r, long(1, 20)))
 	serve(t, choosePrompt(t, r, long(2, 25)))
-	busy := choosePrompt(t, r, long(1, 20)) // to the first one, which computes one block of it
+	busy := choosePrompt(t, r, long(1, 20)) // on the first replica, which computes one block of it
 	if got := choosePrompt(t, r, long(3, 20)).Replica(); busy.Replica() != f.replicas[0] || got == busy.Replica() {
-		t.Error("a new prompt goes to the one that is busy, as it was sent a few blocks less")
+		t.Error("a new prompt goes to the busy replica, since fewer blocks were sent there")
 	}
 }
 
@@ -85,7 +85,7 @@ func TestPrefixAffinityKeepsDocumentsAndSpreadsSystemPrompts(t *testing.T) {
 			}
 		}
 		if stays := ask(0, 1000).Replica() == home.Replica(); stays != want {
-			t.Errorf("of %d documents, one stays where there is much to do: %v", documents, stays)
+			t.Errorf("one of %d documents stays on a busy replica: %v", documents, stays)
 		}
 	}
 }
@@ -128,7 +128,7 @@ func BenchmarkRankAndReserve(b *testing.B) {
 			for i := range prompts {
 				prompts[i] = long(i%64, 200+i%10)
 			}
-			runtime.LockOSThread() // whose time is the processor's, whatever else there is to do
+			runtime.LockOSThread() // so that threadTime measures this goroutine only
 			defer runtime.UnlockOSThread()
 			var times []time.Duration
 			for i := 0; b.Loop(); i++ {

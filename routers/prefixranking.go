@@ -52,7 +52,8 @@ func (v *prefixRanking) score(i int) scoredMember {
 
 // cheapest returns the first available member in the order of sort, -1 if there is none. In a large
 // fleet few members have any of the prompt, so one pass compares the costs without matches, and
-// another one the costs of the members with a match. The caller holds learned.mu and has called match.
+// another one the costs of the members with a match. The caller holds learned.mu and has called
+// match.
 func (v *prefixRanking) cheapest() (best int) {
 	best, least := -1, math.MaxInt
 	work, sent, floor := v.work, v.sent, v.sentFloor
@@ -81,8 +82,9 @@ func (v *prefixRanking) cheapest() (best int) {
 	return best
 }
 
-// sort returns all members by cost. It is seldom needed, since the first replica mostly has room, so
-// it runs on demand; the result is kept, so that a second range over the ranking yields the same.
+// sort returns all members by cost. It is seldom needed, since the first replica mostly has room,
+// so it runs on demand; the result is kept, so that a second range over the ranking yields the
+// same.
 func (v *prefixRanking) sort() []scoredMember {
 	if v.sorted == nil {
 		v.mu.Lock()
@@ -128,8 +130,8 @@ func (v *prefixRanking) tiesTogether(yield func(Tier) bool) {
 	}
 }
 
-// Preferred implements Introspector: the candidate with the longest match, the chosen one among equals,
-// nil if no match is long enough to count. It sets Matched of the candidates.
+// Preferred implements Introspector: the candidate with the longest match, the chosen one among
+// equals, nil if no match is long enough to count. It sets Matched of the candidates.
 func (p *prefixAffinity) Preferred(payload *Payload, candidates []Candidate) *llmserver.Replica {
 	p.mu.Lock()
 	defer p.mu.Unlock()

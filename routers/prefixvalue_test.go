@@ -25,7 +25,8 @@ func long(seed, n int) []uint64 {
 	return chainOf(blocks...)
 }
 
-// newValueIndex returns an index with n holders, by which blocks have their value, and the first of them.
+// newValueIndex returns an index with n holders, by which blocks have their value, and the first of
+// them.
 func newValueIndex(n int) (x *prefixindex.Index, first prefixindex.Holder) {
 	x = prefixindex.New(prefixindex.MinBytes, 0, blockValue)
 	first = x.Add()

@@ -10,17 +10,17 @@ import (
 )
 
 // waitQueue holds the requests for which every ranked replica is full, in order of arrival. It is
-// passive, without goroutine, timer or clock: timeouts and disconnects are the business of the waiting
-// request, so that virtual time can drive it, too.
+// passive, without goroutine, timer or clock: timeouts and disconnects are the business of the
+// waiting request, so that virtual time can drive it, too.
 //
 //	          finish
 //	waiting ─────────▶ finished   with a slot, or with the reason why there will be none
 //	    └────────────▶ withdrawn  by timeout or disconnect
 //	         withdraw
 //
-// Router.mu guards all of it. A waiter is in the list exactly while it is waiting, and the mutex makes
-// each edge one step, so the two exclude each other: a request whose withdraw fails has been given
-// something, which it receives from waiter.done and passes on.
+// Router.mu guards all of it. A waiter is in the list exactly while it is waiting, and the mutex
+// makes each edge one step, so the two exclude each other: a request whose withdraw fails has been
+// given something, which it receives from waiter.done and passes on.
 type waitQueue struct {
 	head, tail *waiter      // the oldest, the newest
 	length     atomic.Int64 // written under Router.mu, read without it
@@ -28,17 +28,17 @@ type waitQueue struct {
 	onEmpty    func()       // called, with Router.mu held, when the last waiter leaves; may be nil
 
 	handoffs uint64 // slots delivered to waiters
-	skips    uint64 // times that an older waiter was passed over for one
+	skips    uint64 // times that an older waiter was skipped for one
 }
 
 const (
-	// scanWindow is the number of the oldest waiters for a replica among which its slot goes to the one
-	// that ranks the replica best.
+	// scanWindow is the number of the oldest waiters for a replica among which its slot goes to the
+	// one that ranks the replica best.
 	scanWindow = 64
-	// maxSkips is the number of times that a waiter is passed over for a younger one.
+	// maxSkips is the number of times that a waiter is skipped for a younger one.
 	maxSkips = 64
-	// maxReranks bounds the outdated rankings that are redone for one slot once a taker is known. It
-	// is small, because ranking thousands of replicas is long for a mutex to be held.
+	// maxReranks bounds the outdated rankings that are redone for one slot once a taker is known.
+	// It is small, because ranking thousands of replicas is long for a mutex to be held.
 	maxReranks = 4
 	// sparseRanks is the number of ranked members up to which a ranking is erased one by one.
 	sparseRanks = 8
@@ -105,9 +105,9 @@ func (w *waiter) eraseRanking(n int) {
 	w.ranked = w.ranked[:0]
 }
 
-// bestWithRoom returns the index of the member with room that w ranks best, by load within a tier, -1
-// if none has room. Members whose agent counts the slots are left out: their room is not known here,
-// see startAgentWait.
+// bestWithRoom returns the index of the member with room that w ranks best, by load within a tier,
+// -1 if none has room. Members whose agent counts the slots are left out: their room is not known
+// here, see startAgentWait.
 func (w *waiter) bestWithRoom(g *generation) int {
 	best, tier, least := -1, uint16(0), 0.0
 	for i, m := range g.members {
@@ -122,8 +122,8 @@ func (w *waiter) bestWithRoom(g *generation) int {
 	return best
 }
 
-// push inserts w by its payload's arrival number: at the end if it is new, else at its old position,
-// so that a request whose slot was refused does not start over.
+// push inserts w by its payload's arrival number: at the end if it is new, else at its old
+// position, so that a request whose slot was refused does not start over.
 func (q *waitQueue) push(w *waiter) {
 	if w.payload.arrival == 0 {
 		q.arrivals++
@@ -166,8 +166,8 @@ func (q *waitQueue) unlink(w *waiter) {
 	}
 }
 
-// withdraw removes w and reports whether it was still waiting. If not, its end is in w.done, and the
-// caller must receive it.
+// withdraw removes w and reports whether it was still waiting. If not, its end is in w.done, and
+// the caller must receive it.
 func (q *waitQueue) withdraw(w *waiter) bool {
 	if w.finished {
 		return false
@@ -176,22 +176,23 @@ func (q *waitQueue) withdraw(w *waiter) bool {
 	return true
 }
 
-// finish ends the wait of w. The send does not block, and the waiting goroutine wakes up on its own: it
-// may run before the mutex is released, but does not read w until it has received the handover.
+// finish ends the wait of w. The send does not block, and the waiting goroutine wakes up on its
+// own: it may run before the mutex is released, but does not read w until it has received the
+// handover.
 func (q *waitQueue) finish(w *waiter, h handover) {
+	q.unlink(w)
 	w.finished = true
 	w.done <- h
-	q.unlink(w)
 }
 
-// nextFor returns the waiter that gets the next slot of g's replica at index i, nil if none could use
-// it: among the oldest scanWindow that rank the replica, the one that ranks it best, the older of
-// equals; but first of all the oldest that was passed over maxSkips times.
+// nextFor returns the waiter that gets the next slot of g's replica at index i, nil if none could
+// use it: among the oldest scanWindow that rank the replica, the one that ranks it best, the older
+// of equals; but first of all the oldest that was skipped maxSkips times.
 //
-// Rankings by an earlier generation are redone on the way: those of the oldest few, and as many as it
-// takes to find a taker. Other outdated waiters are passed over this time, which counts as a skip, so
-// none is passed over forever; each slot ranks the next few. To rank the whole queue in publish
-// instead would hold the mutex for its length times the number of members.
+// Rankings by an earlier generation are redone on the way: those of the oldest few, and as many as
+// it takes to find a taker. Other outdated waiters are skipped this time, which counts, so
+// none is skipped forever; each slot ranks the next few. To rank the whole queue in
+// publish instead would hold the mutex for its length times the number of members.
 func (q *waitQueue) nextFor(g *generation, i int) *waiter {
 	var best *waiter
 	scanned, reranked := 0, 0

@@ -10,20 +10,21 @@ import (
 	"berth/llmserver"
 )
 
-// modelWaiter is a waiter as the naive model of the line sees it.
+// modelWaiter is a waiter of the naive model.
 type modelWaiter struct {
 	*waiter
 	place, passed int
 }
 
-// modelQueue is the line as its laws say it: a slice in order of arrival.
+// modelQueue is a naive model of the queue: a slice in order of arrival.
 type modelQueue []*modelWaiter
 
 func (m modelQueue) index(w *waiter) int {
 	return slices.IndexFunc(m, func(x *modelWaiter) bool { return x.waiter == w })
 }
 
-// next is law 10, word by word.
+// next follows the definition: among the oldest 64 waiters that rank the replica, the one that
+// ranks it best, the older of equals; first of all one that was skipped 64 times.
 func (m modelQueue) next(i int) *modelWaiter {
 	var can modelQueue
 	for _, w := range m {
@@ -51,7 +52,7 @@ func TestRouterQueueAgreesWithANaiveModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var l waitQueue
 		var model modelQueue
-		var left []*modelWaiter // may line up again
+		var left []*modelWaiter // may queue again
 		arrivals := 0
 		insert := func(w *modelWaiter) {
 			l.push(w.waiter)
@@ -69,60 +70,60 @@ func TestRouterQueueAgreesWithANaiveModel(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"": func(t *rapid.T) {
 				if int(l.length.Load()) != len(model) {
-					t.Fatalf("the line's length is %d; want %d", l.length.Load(), len(model))
+					t.Fatalf("the queue's length is %d; want %d", l.length.Load(), len(model))
 				}
 				w, last := l.head, (*waiter)(nil)
 				for i, x := range model {
 					if w != x.waiter || w.prev != last {
-						t.Fatalf("the line differs at %d of %d", i, len(model))
+						t.Fatalf("the queue differs at %d of %d", i, len(model))
 					}
 					if w.skips != x.passed {
-						t.Fatalf("the waiter at %d was passed over %d times; want %d", i, w.skips, x.passed)
+						t.Fatalf("the waiter at %d was skipped %d times; want %d", i, w.skips, x.passed)
 					}
 					w, last = w.next, w
 				}
 				if w != nil || l.tail != last {
-					t.Fatal("the line is longer at its end")
+					t.Fatal("the queue is longer at its end")
 				}
 			},
-			"join": func(t *rapid.T) { join(tiers.Draw(t, "tiers")) },
-			"a crowd joins": func(t *rapid.T) {
+			"push": func(t *rapid.T) { join(tiers.Draw(t, "tiers")) },
+			"push many": func(t *rapid.T) {
 				alike := tiers.Draw(t, "tiers")
 				for range 40 {
 					join(slices.Clone(alike))
 				}
 			},
-			"line up again": func(t *rapid.T) {
+			"push again": func(t *rapid.T) {
 				if len(left) == 0 {
-					t.Skip("nobody has left")
+					t.Skip("no waiter was removed")
 				}
-				i := rapid.IntRange(0, len(left)-1).Draw(t, "who")
+				i := rapid.IntRange(0, len(left)-1).Draw(t, "waiter")
 				again := &waiter{payload: left[i].payload, tiers: tiers.Draw(t, "tiers"), done: make(chan handover, 1)}
 				insert(&modelWaiter{waiter: again, place: left[i].place})
 				left = slices.Delete(left, i, i+1)
 			},
-			"leave": func(t *rapid.T) {
+			"withdraw": func(t *rapid.T) {
 				if len(model) == 0 {
-					t.Skip("nobody waits")
+					t.Skip("no request waits")
 				}
-				i := rapid.IntRange(0, len(model)-1).Draw(t, "who")
+				i := rapid.IntRange(0, len(model)-1).Draw(t, "waiter")
 				if !l.withdraw(model[i].waiter) {
-					t.Fatal("a waiter could not leave")
+					t.Fatal("a waiter could not withdraw")
 				}
 				left, model = append(left, model[i]), slices.Delete(model, i, i+1)
 			},
-			"give": func(t *rapid.T) {
+			"deliver": func(t *rapid.T) {
 				i := rapid.IntRange(0, members-1).Draw(t, "replica")
 				for range rapid.IntRange(1, 70).Draw(t, "slots") {
 					got, want := l.nextFor(nil, i), model.next(i)
 					if want == nil {
 						if got != nil {
-							t.Fatal("a waiter who cannot use the slot would get it")
+							t.Fatal("a waiter that cannot use the slot would get it")
 						}
 						return
 					}
 					if got != want.waiter {
-						t.Fatalf("the slot goes to the %dth in line; want the %dth", model.index(got), model.index(want.waiter))
+						t.Fatalf("the slot goes to the waiter at %d; want %d", model.index(got), model.index(want.waiter))
 					}
 					l.deliver(nil, i, got, nil)
 					at := model.index(got)
@@ -133,7 +134,7 @@ func TestRouterQueueAgreesWithANaiveModel(t *testing.T) {
 					}
 					left, model = append(left, want), slices.Delete(model, at, at+1)
 					if l.withdraw(got) {
-						t.Fatal("a waiter left after it was handed a slot")
+						t.Fatal("a waiter withdrew after a slot was delivered to it")
 					}
 				}
 			},
@@ -141,7 +142,7 @@ func TestRouterQueueAgreesWithANaiveModel(t *testing.T) {
 	})
 }
 
-// lineOf makes a line of n waiters who rank one replica in the given tier.
+// queueOf returns a queue of n waiters that rank one replica in the given tier.
 func queueOf(n int, tier uint16) *waitQueue {
 	l := new(waitQueue)
 	for range n {
@@ -156,15 +157,15 @@ func TestRouterQueueComparesOnlyTheOldestWaiters(t *testing.T) {
 		eager := &waiter{payload: new(Payload), tiers: []uint16{1}, done: make(chan handover, 1)}
 		l.push(eager)
 		if got := l.nextFor(nil, 0); (got == eager) != wins || !wins && got != l.head {
-			t.Errorf("the %dth who ranks it best is next: %t; want %t", place, got == eager, wins)
+			t.Errorf("waiter %d, which ranks it best, is next: %t; want %t", place, got == eager, wins)
 		}
-		for range 100 { // who cannot use it does not count
+		for range 100 { // waiters that cannot use the slot do not count
 			w := &waiter{payload: new(Payload), tiers: []uint16{0}, done: make(chan handover, 1)}
 			w.payload.arrival = 1
 			l.push(w)
 		}
 		if got := l.nextFor(nil, 0); (got == eager) != wins {
-			t.Errorf("behind others who do not rank it the %dth is next: %t; want %t", place, got == eager, wins)
+			t.Errorf("behind others that do not rank it, waiter %d is next: %t; want %t", place, got == eager, wins)
 		}
 	}
 }
@@ -183,8 +184,8 @@ func TestRouterQueueSkipsAWaiter64TimesAtMost(t *testing.T) {
 	}
 }
 
-// outdatedLine returns a line of n waiters who rank replica a, and a last one who ranks replica b, all by an
-// earlier generation than the one returned, whose policy counts how often it is asked.
+// outdatedQueue returns a queue of n waiters that rank replica a, and a last one that ranks replica
+// b, all by an earlier generation than the one returned, whose policy counts its rankings.
 func outdatedQueue(t *testing.T, n int) (*waitQueue, *generation, *atomic.Int32) {
 	f, asked := newFleet(t, 1, 1), new(atomic.Int32)
 	g := &generation{members: f.replicas, index: map[*llmserver.Replica]int{f.replicas[0]: 0, f.replicas[1]: 1}}
@@ -208,19 +209,19 @@ func TestRouterQueueReranksFewWaitersPerSlot(t *testing.T) {
 		t.Error("the slot does not go to the oldest")
 	}
 	if n := asked.Load(); n != maxReranks {
-		t.Errorf("%d waiters were ranked anew; want %d", n, maxReranks)
+		t.Errorf("%d waiters were ranked again; want %d", n, maxReranks)
 	}
 	l.deliver(g, 0, l.head, nil)
 	l.nextFor(g, 0)
 	if n := asked.Load(); n != 2*maxReranks {
-		t.Errorf("%d waiters were ranked anew for two slots; want %d", n, 2*maxReranks)
+		t.Errorf("%d waiters were ranked again for two slots; want %d", n, 2*maxReranks)
 	}
 }
 
 func TestRouterQueueFindsATakerBehindOutdatedWaiters(t *testing.T) {
 	l, g, _ := outdatedQueue(t, 1000)
 	if w := l.nextFor(g, 1); w != l.tail {
-		t.Error("the only one who can use the slot does not get it")
+		t.Error("the only waiter that can use the slot does not get it")
 	}
 }
 
@@ -233,13 +234,14 @@ func TestRouterQueueReranksAnOverdueWaiter(t *testing.T) {
 	overdue.skips = maxSkips - 1
 	clear(overdue.tiers) // by the earlier generation, in which the replica was down
 	l.nextFor(g, 0)
-	l.deliver(g, 0, l.tail, nil) // passes over all who are older, ranked by g or not
+	l.deliver(g, 0, l.tail, nil) // skips all older ones, ranked by g or not
 	if w := l.nextFor(g, 0); w != overdue {
-		t.Error("the slot does not go to the one whose maxSkips is at its end")
+		t.Error("the slot does not go to the waiter that was skipped maxSkips times")
 	}
 }
 
-// A waiter that is ranked anew is ranked by nothing of the ranking before, however many replicas that had.
+// A waiter that is ranked again keeps no tier of the ranking before, however many replicas that
+// had.
 func TestRouterQueueWaiterForgetsItsPreviousRanking(t *testing.T) {
 	for n := range 2*sparseRanks + 2 {
 		f := newFleet(t, slices.Repeat([]int{1}, 3*sparseRanks)...)

@@ -12,7 +12,7 @@ import (
 	"berth/llmserver"
 )
 
-// A change that is told while Refresh is at work is looked at before Refresh returns.
+// A change reported while Refresh runs is taken into account before it returns.
 func TestRouterRefreshRepeatsForAConcurrentChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1, 1)
@@ -23,14 +23,14 @@ func TestRouterRefreshRepeatsForAConcurrentChange(t *testing.T) {
 			t.Fatal(err)
 		}
 		queued := queueUp(t, r, "a")
-		before = func(string) { // b is offered, and a was found full before
+		before = func(string) { // b is tried, and a was found full before
 			before = nil
 			held.Release()
 			r.Refresh()
 		}
 		r.Refresh()
 		if before != nil {
-			t.Fatal("nothing came in between")
+			t.Fatal("nothing happened in between")
 		}
 		if got := served(queued); len(got) != 1 {
 			t.Error("the request waits though a slot came free while Refresh was at work")
@@ -40,7 +40,7 @@ func TestRouterRefreshRepeatsForAConcurrentChange(t *testing.T) {
 	})
 }
 
-// waitUntilLocked returns when a goroutine waits for a mutex within the function.
+// waitUntilLocked returns when a goroutine blocks on a mutex within the function.
 func waitUntilLocked(t *testing.T, function string) {
 	t.Helper()
 	locked := regexp.MustCompile(`^goroutine \d+ \[sync\.Mutex\.Lock(.|\n)*` + regexp.QuoteMeta(function) + `\(`)
@@ -53,10 +53,10 @@ func waitUntilLocked(t *testing.T, function string) {
 			}
 		}
 	}
-	t.Fatalf("nobody waits for a mutex in %s", function)
+	t.Fatalf("no goroutine blocks on a mutex in %s", function)
 }
 
-// A refresh that waits for a reload goes by what the reload has brought.
+// A refresh that blocks during an update uses the updated membership.
 func TestRouterRefreshDoesNotUndoAnUpdate(t *testing.T) {
 	f := newFleet(t, 1, 1)
 	r := New(f.replicas[:1], newByText, roomy, Hooks{})
@@ -75,7 +75,8 @@ func TestRouterRefreshDoesNotUndoAnUpdate(t *testing.T) {
 	}
 }
 
-// The limit of a tier is checked in the same step that takes the slot: of two requests that come at one moment, one gets it.
+// The limit of a tier is checked in the step that reserves the slot: of two simultaneous requests,
+// one gets it.
 func TestRouterTierLimitHoldsForConcurrentRequests(t *testing.T) {
 	const rounds = 10_000
 	f := newFleet(t, 64)
@@ -84,7 +85,7 @@ func TestRouterTierLimitHoldsForConcurrentRequests(t *testing.T) {
 	meet := func(n int) {
 		arrived.Add(1)
 		for spins := 1; arrived.Load() < int32(n); spins++ {
-			if spins%100 == 0 { // else both go on at different times
+			if spins%100 == 0 { // else both continue at different times
 				runtime.Gosched()
 			}
 		}

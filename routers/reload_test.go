@@ -14,8 +14,8 @@ import (
 	"berth/llmserver"
 )
 
-// reloads is a set of replicas that two models share out anew at every reload, with requests that
-// wait and run meanwhile.
+// reloads is a set of replicas that two models divide between them at every reload, with requests
+// that wait and run meanwhile.
 type reloads struct {
 	*fleet
 	rand    *rand.Rand
@@ -33,8 +33,8 @@ func mustBuild(t testing.TB, i int) Builder {
 	return build
 }
 
-// reload gives each model some of the replicas, of which some are new, renamed or of another capacity, a
-// policy and the way in which it hears of them, as ingress does it. A model may have none.
+// reload gives each model some of the replicas, of which some are new, renamed or of another
+// capacity, a policy and its OnChange hook, as ingress does. A model may have none.
 func (l *reloads) reload(t *testing.T) {
 	shares := [2][]llmserver.Endpoint{}
 	for i := range 5 {
@@ -74,7 +74,7 @@ func (l *reloads) reload(t *testing.T) {
 	retire()
 }
 
-// request begins one of a few conversations at a model.
+// request starts a request of one of a few conversations at a model.
 func (l *reloads) request(t *testing.T) {
 	session := l.rand.IntN(4)
 	q := &request{done: make(chan struct{}), payload: Payload{SessionID: fmt.Sprint(session)}}
@@ -91,7 +91,7 @@ func (l *reloads) request(t *testing.T) {
 	l.all = append(l.all, q)
 }
 
-// step lets one request begin, be given up, be dispatched or end, or the configuration change.
+// step starts, cancels, serves or releases a request, or changes the configuration.
 func (l *reloads) step(t *testing.T) {
 	switch l.rand.IntN(8) {
 	case 0:
@@ -108,7 +108,7 @@ func (l *reloads) step(t *testing.T) {
 	synctest.Wait()
 }
 
-// end ends one of the requests that have a slot; some were dispatched.
+// end serves one of the requests that have a slot.
 func (l *reloads) end(t *testing.T) {
 	for i, q := range l.all {
 		if !q.returned() {
@@ -133,7 +133,7 @@ func serveGone(t *testing.T, sel *Selection) {
 	sel.Release()
 }
 
-// wantNoneForgotten fails where a request waits though a replica that it could use has room.
+// wantNoneForgotten fails if a request waits though a replica that it could use has room.
 func (l *reloads) wantNoneForgotten(t *testing.T) {
 	t.Helper()
 	for m, r := range l.routers {
@@ -151,8 +151,8 @@ func (l *reloads) wantNoneForgotten(t *testing.T) {
 	}
 }
 
-// Whatever a reload changes, in every combination, while requests wait and run: nothing panics, nobody is
-// forgotten, and every slot comes back.
+// Whatever a reload changes, in every combination, while requests wait and run: nothing panics, no
+// request is forgotten, and every slot comes back.
 func TestRouterUpdatesLoseNoRequest(t *testing.T) {
 	for seed := range uint64(400) {
 		synctest.Test(t, func(t *testing.T) {
@@ -206,7 +206,8 @@ func TestRouterUpdateFromEveryPolicyToEveryOther(t *testing.T) {
 	}
 }
 
-// A replica moves to another model while a request of the old one runs on it and others of the old model wait.
+// A replica moves to another model while a request of the old one runs on it and others of the old
+// model wait.
 func TestRouterNotifiesTheNewModelOfAReleasedSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1, 1)
@@ -227,11 +228,11 @@ func TestRouterNotifiesTheNewModelOfAReleasedSlot(t *testing.T) {
 	})
 }
 
-// A replica that is down gets nobody from the line, though it gives back a slot.
+// A replica that is down gets no request from the queue when one of its slots is released.
 func TestRouterQueueGetsNoSlotOfAReplicaThatIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1, 1)                          // never probed
-		r := New(f.replicas, newByText, roomy, Hooks{}) // which is not told
+		r := New(f.replicas, newByText, roomy, Hooks{}) // which is not refreshed
 		holder, other := mustChoose(t, r, "a"), mustChoose(t, r, "b")
 		all := queueUp(t, r, "ab")
 		holder.Fail(llmserver.ErrNoConnection)

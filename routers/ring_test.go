@@ -48,7 +48,7 @@ func TestRingPlacesAsRayDoes(t *testing.T) {
 	}
 }
 
-// owner is whom a key belongs to.
+// owner returns the owner of a key.
 func owner(r *ring, key string) int {
 	for i := range r.clockwise(ringHash([]byte(key))) {
 		return i
@@ -70,7 +70,7 @@ func TestRingAgreesWithANaiveModel(t *testing.T) {
 		for i, id := range ids {
 			distance[i] = math.MaxUint64
 			for v := range virtual {
-				// One less, so that a point at the hash itself is a whole turn away.
+				// One less, so that a point at the hash itself is a full turn away.
 				distance[i] = min(distance[i], ringHash(fmt.Appendf(nil, "%s:%d", id, v))-hash-1)
 			}
 		}
@@ -85,12 +85,12 @@ func TestRingAgreesWithANaiveModel(t *testing.T) {
 			return 1
 		})
 		if got := slices.Collect(r.clockwise(hash)); !slices.Equal(got, want) {
-			t.Fatalf("the walk from %x is %v; want %v", hash, got, want)
+			t.Fatalf("the order from %x is %v; want %v", hash, got, want)
 		}
 	})
 }
 
-// Whoever moves when a replica is added moves to the one that was added.
+// A session that moves when a replica is added moves to the added one.
 func TestRingThatGrowsMovesFewSessionsAndOnlyToTheNewReplica(t *testing.T) {
 	const sets, sessions = 100, 2000
 	random := rand.New(rand.NewPCG(1, 2))

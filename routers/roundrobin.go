@@ -24,8 +24,8 @@ func newRoundRobin(members []*llmserver.Replica, prev Policy) Policy {
 	return RoundRobin(rand.Uint64()>>32)(members, prev)
 }
 
-// RoundRobin returns the builder of a round robin policy whose first request goes to the member after
-// the index start.
+// RoundRobin returns the builder of a round robin policy whose first request goes to the member
+// after the index start.
 func RoundRobin(start uint64) Builder {
 	return func(members []*llmserver.Replica, prev Policy) Policy {
 		if prev, ok := prev.(*roundRobin); ok {

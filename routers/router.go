@@ -44,9 +44,9 @@ func New(members []*llmserver.Replica, build Builder, limits Limits, hooks Hooks
 }
 
 // Update replaces members, policy and limits. Requests in flight are not touched, and waiting ones
-// keep their order of arrival. At most one call at a time. The policy is built without a lock, since
-// that may take long; a concurrent Refresh cannot undo the Update, as both read and store the current
-// generation under mu.
+// keep their order of arrival. At most one call at a time. The policy is built without a lock,
+// since that may take long; a concurrent Refresh cannot undo the Update, as both read and store the
+// current generation under mu.
 func (r *Router) Update(members []*llmserver.Replica, build Builder, limits Limits) {
 	g := &generation{
 		members: slices.Clone(members),
@@ -62,13 +62,14 @@ func (r *Router) Update(members []*llmserver.Replica, build Builder, limits Limi
 	r.publish(g)
 }
 
-// Refresh hands out slots that became free, and fails waiting requests that cannot be served any more.
-// It must be called when a replica becomes available or ceases to be, or its limit changes; see
-// Replica.OnChange. Membership and policy stay.
+// Refresh hands out slots that became free, and fails waiting requests that cannot be served any
+// more. It must be called when a replica becomes available or ceases to be, or its limit changes;
+// see Replica.OnChange. Membership and policy stay.
 //
 // Concurrent calls coalesce: the first does the work, and the others return at once after counting
-// themselves in changes. No change is lost: the counter returns to zero only by a compare-and-swap from
-// the value read before the last pass, so a call that came during that pass causes another one.
+// themselves in changes. No change is lost: the counter returns to zero only by a compare-and-swap
+// from the value read before the last pass, so a call that came during that pass causes another
+// one.
 func (r *Router) Refresh() {
 	if r.changes.Add(1) > 1 {
 		return
@@ -94,10 +95,10 @@ func (r *Router) republish() {
 	r.publish(&next)
 }
 
-// Close fails all waiting and later requests with ErrClosed and waits until the waits at agents have
-// ended. Selections in use are not touched; their slots can be released as before. A second call does
-// nothing. The closed generation is stored before the queue is emptied, both under mu, so a request
-// that queues concurrently is in the queue before that, or finds the router closed.
+// Close fails all waiting and later requests with ErrClosed and waits until the waits at agents
+// have ended. Selections in use are not touched; their slots can be released as before. A second
+// call does nothing. The closed generation is stored before the queue is emptied, both under mu, so
+// a request that queues concurrently is in the queue before that, or finds the router closed.
 func (r *Router) Close() {
 	r.mu.Lock()
 	g := *r.current.Load()
@@ -136,9 +137,9 @@ func (r *Router) Members() []*llmserver.Replica { return r.current.Load().member
 func (r *Router) Policy() Policy { return r.current.Load().policy }
 
 // Choose returns a replica for p with a slot reserved on it, and waits in the queue if all ranked
-// replicas are full. Replicas in exclude are not chosen. The caller must release the selection; p must
-// not be used by another Choose at the same time. Errors: ErrQueueFull, ErrQueueTimeout, ErrClosed, an
-// *UnavailableError, llmserver.ErrExhausted, or the cause of the end of ctx.
+// replicas are full. Replicas in exclude are not chosen. The caller must release the selection; p
+// must not be used by another Choose at the same time. Errors: ErrQueueFull, ErrQueueTimeout,
+// ErrClosed, an *UnavailableError, llmserver.ErrExhausted, or the cause of the end of ctx.
 func (r *Router) Choose(ctx context.Context, p *Payload, exclude ...*llmserver.Replica) (*Selection, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -156,13 +157,13 @@ func (r *Router) Choose(ctx context.Context, p *Payload, exclude ...*llmserver.R
 	return sel, err
 }
 
-// publish makes g the current generation, fails the waiting requests that no member can serve any more,
-// and hands out free slots. The other waiters keep their old ranking until their turn is near, see
-// nextFor. mu is held.
+// publish makes g the current generation, fails the waiting requests that no member can serve any
+// more, and hands out free slots. The other waiters keep their old ranking until their turn is
+// near, see nextFor. mu is held.
 //
-// No free slot is forgotten: a slot that became free before the store is found by offerFreeSlot here,
-// since it tries all members; one that is freed afterwards is offered by whoever frees it, who sees the
-// queue's length.
+// No free slot is forgotten: a slot that became free before the store is found by offerFreeSlot
+// here, since it tries all members; a slot freed afterwards is offered by the goroutine that frees
+// it, which sees the queue's length.
 func (r *Router) publish(g *generation) {
 	g.applyPanicThreshold()
 	g.notDraining = slices.DeleteFunc(slices.Clone(g.members), (*llmserver.Replica).Draining)

@@ -14,8 +14,8 @@ import (
 //	    └────────────────────────────────────────▶ released
 //	             Release
 //
-// It belongs to the request's goroutine; only Dispatch may be called concurrently, and is decided by
-// the slot's compare-and-swap.
+// It belongs to the request's goroutine; only Dispatch may be called concurrently, and is decided
+// by the slot's compare-and-swap.
 type Selection struct {
 	router    *Router
 	payload   *Payload
@@ -41,9 +41,10 @@ func (s *Selection) Rank() int { return s.rank }
 func (s *Selection) Matched() int { return s.matched }
 
 // Dispatch sends the request into the slot and returns when the response header is received. The
-// response body is closed at the latest by Release. A second call, also a concurrent one, fails with
-// ErrDispatched before any I/O; llmserver.ErrGone means that the replica has left the set since it was
-// chosen. All other errors are those of llmserver.Backend.
+// response body is closed at the latest by Release. A second call, also a concurrent one, fails
+// with ErrDispatched before any I/O; llmserver.ErrGone means that the replica has left the set
+// since it was chosen. All other errors are those of llmserver.Backend. The request must not have a
+// GetBody, by which the transport could send it twice; its URL needs only a path.
 func (s *Selection) Dispatch(req *http.Request) (*http.Response, error) {
 	switch err := s.slot.Start(); {
 	case errors.Is(err, llmserver.ErrSpent):
@@ -68,8 +69,9 @@ func (s *Selection) Dispatch(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// Fail records the reason why the response could not be delivered, for the outcome. Errors that count
-// against a replica (llmserver.ErrBroken before its first byte, ErrGateway) are reported to it.
+// Fail records the reason why the response could not be delivered, for the outcome. Errors that
+// count against a replica (llmserver.ErrBroken before its first byte, ErrGateway) are reported to
+// it.
 func (s *Selection) Fail(err error) {
 	s.outcome.Err = err
 	s.slot.ReportFailure(err)
@@ -78,8 +80,8 @@ func (s *Selection) Fail(err error) {
 	}
 }
 
-// reportSilence reports a stream that ended early, which counts against the replica if it was silent
-// while other members responded.
+// reportSilence reports a stream that ended early, which counts against the replica if it was
+// silent while other members responded.
 func (s *Selection) reportSilence() {
 	if s.payload.Stream {
 		s.slot.Abandoned(s.router.Members())
@@ -87,8 +89,8 @@ func (s *Selection) reportSilence() {
 }
 
 // Release ends the selection: it closes the response body, frees the slot or hands it to a waiting
-// request, and reports the outcome, once each. It returns nothing, so that deferring it cannot mask an
-// error. A second call does nothing.
+// request, and reports the outcome, once each. It returns nothing, so that deferring it cannot mask
+// an error. A second call does nothing.
 func (s *Selection) Release() {
 	if s.released {
 		return

@@ -41,43 +41,43 @@ func TestSelectionIsDispatchedOnce(t *testing.T) {
 
 func TestSelectionIsNotDispatchedToAReplicaThatLeft(t *testing.T) {
 	f := newFleet(t, 1)
-	var heard []Outcome
+	var outcomes []Outcome
 	r := New(f.replicas, newByText, roomy, Hooks{Routed: func(*Payload, string) func(Outcome) {
 		t.Error("it was routed")
 		return nil
 	}})
 	sel := mustChoose(t, r, "")
-	sel.settled = func(o Outcome) { heard = append(heard, o) }
+	sel.settled = func(o Outcome) { outcomes = append(outcomes, o) }
 	f.set(t)
 	if _, err := sel.Dispatch(&http.Request{}); !errors.Is(err, llmserver.ErrGone) {
 		t.Errorf("Dispatch = %v; want ErrGone", err)
 	}
 	sel.Release()
-	if len(heard) != 1 || heard[0].Dispatched || !errors.Is(heard[0].Err, llmserver.ErrGone) {
-		t.Errorf("the policy heard %+v", heard)
+	if len(outcomes) != 1 || outcomes[0].Dispatched || !errors.Is(outcomes[0].Err, llmserver.ErrGone) {
+		t.Errorf("the policy was given %+v", outcomes)
 	}
 	if f.fakes[0].requests != 0 {
 		t.Error("it was sent")
 	}
 }
 
-// A request that its replica did not answer was dispatched all the same: nobody may take its slot for unused.
+// A request without a response was dispatched all the same: its slot must not be taken for unused.
 func TestSelectionOutcomeOfABrokenRequestIsDispatched(t *testing.T) {
 	f := newFleet(t, 1)
-	var heard []Outcome
-	r := New(f.replicas, newByText, roomy, Hooks{Released: func(_ *Payload, _ string, o Outcome) { heard = append(heard, o) }})
+	var outcomes []Outcome
+	r := New(f.replicas, newByText, roomy, Hooks{Released: func(_ *Payload, _ string, o Outcome) { outcomes = append(outcomes, o) }})
 	sel := mustChoose(t, r, "")
 	f.fakes[0].faults = func(string) error { return llmserver.ErrBroken }
 	if _, err := sel.Dispatch(&http.Request{}); !errors.Is(err, llmserver.ErrBroken) {
 		t.Errorf("Dispatch = %v; want ErrBroken", err)
 	}
 	sel.Release()
-	if len(heard) != 1 || !heard[0].Dispatched || heard[0].Answered || !errors.Is(heard[0].Err, llmserver.ErrBroken) {
-		t.Errorf("heard %+v", heard)
+	if len(outcomes) != 1 || !outcomes[0].Dispatched || outcomes[0].Answered || !errors.Is(outcomes[0].Err, llmserver.ErrBroken) {
+		t.Errorf("the outcomes are %+v", outcomes)
 	}
 }
 
-// journal hears everything that a router tells, in order.
+// journal records all callbacks of a router, in order.
 type journal struct {
 	*byText
 	lines []string
@@ -88,7 +88,7 @@ func (j *journal) write(what string, o Outcome) {
 	case o.Err != nil:
 		what += " failed"
 	case o.Answered:
-		what += " answered"
+		what += " responded"
 	case o.Dispatched:
 		what += " dispatched"
 	}
@@ -114,15 +114,15 @@ func TestSelectionReportsEachEndOnce(t *testing.T) {
 		live   func(sel *Selection)
 		want   []string
 	}{
-		"answered": {nil, func(sel *Selection) { sel.Dispatch(&http.Request{}) },
-			[]string{"reserved a", "routed a", "settled answered", "completed answered"}},
-		"walks away": {nil, func(*Selection) {}, []string{"reserved a", "settled"}},
+		"responded": {nil, func(sel *Selection) { sel.Dispatch(&http.Request{}) },
+			[]string{"reserved a", "routed a", "settled responded", "completed responded"}},
+		"released unsent": {nil, func(*Selection) {}, []string{"reserved a", "settled"}},
 		"not sent": {llmserver.ErrBroken, func(sel *Selection) { sel.Dispatch(&http.Request{}) },
 			[]string{"reserved a", "routed a", "settled failed", "completed failed"}},
 		"the stream broke": {nil, func(sel *Selection) { sel.Dispatch(&http.Request{}); sel.Fail(broken) },
 			[]string{"reserved a", "routed a", "settled failed", "completed failed"}},
 		"dispatched twice": {nil, func(sel *Selection) { sel.Dispatch(&http.Request{}); sel.Dispatch(nil) },
-			[]string{"reserved a", "routed a", "settled answered", "completed answered"}},
+			[]string{"reserved a", "routed a", "settled responded", "completed responded"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFleet(t, 1)
@@ -134,7 +134,7 @@ func TestSelectionReportsEachEndOnce(t *testing.T) {
 			sel.Release()
 			sel.Release()
 			if !slices.Equal(j.lines, c.want) {
-				t.Errorf("told %q; want %q", j.lines, c.want)
+				t.Errorf("recorded %q; want %q", j.lines, c.want)
 			}
 			f.wantIdle(t)
 		})
@@ -177,8 +177,8 @@ func TestSelectionIsLearnedByThePolicyOfTheMoment(t *testing.T) {
 		serve(t, holder)
 		<-q.done
 		serve(t, q.sel)
-		if want := []string{"reserved a", "settled answered"}; !slices.Equal(j.lines, want) {
-			t.Errorf("it was told %q; want %q", j.lines, want)
+		if want := []string{"reserved a", "settled responded"}; !slices.Equal(j.lines, want) {
+			t.Errorf("it was recorded %q; want %q", j.lines, want)
 		}
 	})
 }

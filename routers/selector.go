@@ -10,9 +10,9 @@ import (
 	"berth/llmserver"
 )
 
-// selector is one call of Choose or Try in progress. It belongs to the request's goroutine and takes no
-// lock except in enqueue. It holds at most one slot at any time: the next replica is tried only after
-// the slot on the one before was refused and is done.
+// selector is one call of Choose or Try in progress. It belongs to the request's goroutine and
+// takes no lock except in enqueue. It holds at most one slot at any time: the next replica is tried
+// only after the slot on the one before was refused and is done.
 type selector struct {
 	router  *Router
 	payload *Payload
@@ -38,9 +38,9 @@ type tryState struct {
 	exhausted error // this process could not connect, which is no replica's fault
 }
 
-// selectors that found a slot without waiting are reused: most requests find one, and then selecting
-// allocates only the Selection. One that has waited is not returned, since its waiter may still be
-// read under Router.mu.
+// selectors that found a slot without waiting are reused: most requests find one, and then
+// selecting allocates only the Selection. One that has waited is not returned, since its waiter may
+// still be read under Router.mu.
 var selectors = sync.Pool{New: func() any {
 	s := new(selector)
 	s.try, s.collect = s.tryTier, s.collectTier
@@ -69,13 +69,13 @@ func (s *selector) useGeneration(g *generation) {
 	}
 }
 
-// selectNow reserves the first slot in ranking order, without waiting for one. llmserver.ErrFull means
-// that there are replicas to wait for, or that other requests wait already: a free slot is theirs
-// first, and enqueue finds what they cannot use.
+// selectNow reserves the first slot in ranking order, without waiting for one. llmserver.ErrFull
+// means that there are replicas to wait for, or that other requests wait already: a free slot is
+// theirs first, and enqueue finds the slots that they cannot use.
 //
 // The length is read without the mutex, so a request that queues at this moment may be overtaken by
-// this one. It is not forgotten: it tries for a slot itself once it is in the queue, and the slot that
-// this request takes is handed over when it is released.
+// this one. It is not forgotten: it tries for a slot itself once it is in the queue, and the slot
+// that this request takes is handed over when it is released.
 func (s *selector) selectNow(ctx context.Context) (*Selection, error) {
 	if s.router.queue.length.Load() > 0 {
 		return nil, llmserver.ErrFull
@@ -99,10 +99,10 @@ func (s *selector) selectNow(ctx context.Context) (*Selection, error) {
 
 // tryTier tries the replicas of a tier, the least loaded first. False ends the pass.
 //
-// Checking for room and reserving are two steps, of which only the second, a compare-and-swap of the
-// gate, decides: between the two another request may take the slot. The loop then looks again. It ends,
-// since every further turn means that another request has taken a slot, which makes the replica full,
-// or that this replica is excluded or refused and is not looked at again.
+// Checking for room and reserving are two steps, of which only the second, a compare-and-swap of
+// the gate, decides: between the two another request may take the slot. The loop then looks again.
+// It ends, since every further turn means that another request has taken a slot, which makes the
+// replica full, or that this replica is excluded or refused and is not looked at again.
 func (s *selector) tryTier(tier Tier) bool {
 	s.tier++
 	for {
@@ -132,10 +132,10 @@ func (s *selector) tryTier(tier Tier) bool {
 	}
 }
 
-// leastLoaded returns the replica of the tier with the least load among those with room that were not
-// tried yet, and whether some have no room. Reserved slots count as load, so that simultaneous arrivals
-// see each other. Excluded replicas are neither chosen nor waited for; those that refused by the word
-// of their agents are only waited for.
+// leastLoaded returns the replica of the tier with the least load among those with room that were
+// not tried yet, and whether some have no room. Reserved slots count as load, so that simultaneous
+// arrivals see each other. Excluded replicas are neither chosen nor waited for; those that refused
+// by the word of their agents are only waited for.
 func (s *selector) leastLoaded(tier Tier) (best *llmserver.Replica, full bool) {
 	least := 0.0
 	for _, r := range tier.Replicas {
@@ -153,9 +153,9 @@ func (s *selector) leastLoaded(tier Tier) (best *llmserver.Replica, full bool) {
 	return best, full
 }
 
-// confirmSlot has the backend agree to a reserved slot. If it does not, the slot is free again and is
-// offered to the queue, and the replica is excluded for this request, unless it is merely full by the
-// word of its agent: then it can be waited for. It may block for a round trip to an agent.
+// confirmSlot has the backend agree to a reserved slot. If it does not, the slot is free again and
+// is offered to the queue, and the replica is excluded for this request, unless it is merely full
+// by the word of its agent: then it can be waited for. It may block for a round trip to an agent.
 func (s *selector) confirmSlot(ctx context.Context, sel *Selection) error {
 	replica := sel.Replica()
 	if err := sel.slot.Confirm(ctx, 0); err != nil {
@@ -174,8 +174,8 @@ func (s *selector) confirmSlot(ctx context.Context, sel *Selection) error {
 	return nil
 }
 
-// confirmOrReject is confirmSlot for callers that go on with another slot if the replica rejects this
-// one: then it returns nil and nil. An error is final for the request.
+// confirmOrReject is confirmSlot for callers that go on with another slot if the replica rejects
+// this one: then it returns nil and nil. An error is final for the request.
 func (s *selector) confirmOrReject(ctx context.Context, sel *Selection) (*Selection, error) {
 	switch err := s.confirmSlot(ctx, sel); {
 	case err == nil:
@@ -188,9 +188,9 @@ func (s *selector) confirmOrReject(ctx context.Context, sel *Selection) (*Select
 	return nil, nil
 }
 
-// notify calls the policy, if it learns, and the Decided hook, with no lock held. The slot is released
-// if one of them panics: the caller has no selection yet that it could release. Release then reports an
-// outcome without dispatch, and settles what the policy has learned.
+// notify calls the policy, if it learns, and the Decided hook, with no lock held. The slot is
+// released if one of them panics: the caller has no selection yet that it could release. Release
+// then reports an outcome without dispatch, and the policy settles its record.
 func (s *selector) notify(sel *Selection) {
 	learner, learns := s.router.Policy().(Learner) // perhaps newer than the policy that ranked
 	decided := s.router.hooks.Decided

@@ -20,18 +20,18 @@ import (
 	"berth/llmserver/agent"
 )
 
-// meanService is how long a request of these tests runs, give or take a half.
+// meanService is the mean duration of a request in these tests, which varies by half of it.
 const meanService = 100 * time.Millisecond
 
 func service() time.Duration { return meanService/2 + rand.N(meanService) }
 
-// load is what clients have seen of an ingress.
+// load is the result of clients of an ingress.
 type load struct {
 	served  atomic.Int64
 	longest atomic.Int64 // wait, in nanoseconds
 }
 
-// busy has clients use an ingress, one request after the other, until the time is over.
+// busy runs clients of an ingress, each with one request after the other, until the time is over.
 func (l *load) busy(t testing.TB, in *ingress, clients int, until time.Time, all *sync.WaitGroup) {
 	for range clients {
 		all.Go(func() {
@@ -56,7 +56,7 @@ func (l *load) busy(t testing.TB, in *ingress, clients int, until time.Time, all
 	}
 }
 
-// An ingress has one place in the agent's line, whatever the crowd behind it.
+// An ingress has one reservation in the agent's queue, however many requests wait behind it.
 func TestRouterAgentWaitSharesAnAgentEqually(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const slots = 8
@@ -73,7 +73,7 @@ func TestRouterAgentWaitSharesAnAgentEqually(t *testing.T) {
 		calm.close(t)
 		a, b := ofCrowded.served.Load(), ofCalm.served.Load()
 		if part := float64(a) / float64(a+b); part < 0.4 || part > 0.6 {
-			t.Errorf("%d and %d were served: %.0f %% by the crowded one", a, b, 100*part)
+			t.Errorf("%d and %d were served: %.0f %% by the busier one", a, b, 100*part)
 		}
 		if ideal := 10 * time.Second * slots / meanService; float64(a+b) < 0.9*float64(ideal) {
 			t.Errorf("%d were served in a time in which %d could have been", a+b, ideal)
@@ -104,7 +104,7 @@ func TestRouterAgentWaitBoundsTheWait(t *testing.T) {
 	})
 }
 
-// A slot that stays free while somebody waits would be found by the time it takes.
+// A slot that stays free while a request waits shows in the total time.
 func TestRouterAgentWaitForgetsNoRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const slots, clients, each = 3, 20, 30
@@ -137,7 +137,7 @@ func TestRouterAgentWaitForgetsNoRequest(t *testing.T) {
 	})
 }
 
-// visit is one request, of which some go away while they wait, and some without being sent.
+// agentRequest is one request; some disconnect while they wait, and some are not sent.
 func agentRequest(t *testing.T, in *ingress, busy *atomic.Int64) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -165,7 +165,7 @@ func agentRequest(t *testing.T, in *ingress, busy *atomic.Int64) {
 	time.Sleep(d)
 }
 
-// The same over sockets: two ingresses, one agent, clients that hang up in every phase.
+// The same over sockets: two ingresses, one agent, clients that disconnect in every phase.
 func TestRouterAgentOverSocketsIsNeverOverCapacity(t *testing.T) {
 	const slots = 4
 	var atEngine, most atomic.Int64
@@ -175,7 +175,7 @@ func TestRouterAgentOverSocketsIsNeverOverCapacity(t *testing.T) {
 		defer atEngine.Add(-1)
 		for old := most.Load(); now > old && !most.CompareAndSwap(old, now); old = most.Load() {
 		}
-		io.WriteString(w, "answer")
+		io.WriteString(w, "response")
 	}))
 	defer engine.Close()
 	backend, err := llmserver.DialHTTP(llmserver.Endpoint{URL: engine.URL, ConnectTimeout: time.Second})
@@ -212,11 +212,11 @@ func TestRouterAgentOverSocketsIsNeverOverCapacity(t *testing.T) {
 		t.Errorf("%+v, and the engine had up to %d", r, most.Load())
 	}
 	if served.Load() == 0 {
-		t.Error("nobody was served")
+		t.Error("no request was served")
 	}
 }
 
-// overSockets is an ingress on the agent at a URL.
+// overSockets returns an ingress on the agent at a URL.
 func overSockets(t *testing.T, url string) *ingress {
 	in := new(ingress)
 	in.pool.Dial = agent.Dial
@@ -232,7 +232,7 @@ func overSockets(t *testing.T, url string) *ingress {
 	return in
 }
 
-// call is one request over sockets; true if it was answered.
+// socketRequest sends one request over sockets and reports whether it got a response.
 func socketRequest(t *testing.T, in *ingress) bool {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -261,8 +261,8 @@ func socketRequest(t *testing.T, in *ingress) bool {
 		return false
 	}
 	text, err := io.ReadAll(resp.Body)
-	if string(text) != "answer" && err == nil {
-		t.Errorf("it was answered %q", text)
+	if string(text) != "response" && err == nil {
+		t.Errorf("the response is %q", text)
 	}
 	return err == nil
 }

@@ -10,7 +10,7 @@ import (
 	"berth/llmserver"
 )
 
-// hanging is a backend that takes requests and never responds.
+// hanging is a backend that accepts requests and never responds.
 type hanging struct{ *fakeBackend }
 
 func (h hanging) Do(req *http.Request, _ llmserver.Token) (*http.Response, llmserver.Report, error) {
@@ -18,7 +18,7 @@ func (h hanging) Do(req *http.Request, _ llmserver.Token) (*http.Response, llmse
 	return nil, llmserver.Report{}, context.Cause(req.Context())
 }
 
-// A replica that passes its health checks and responds to no request loses its clients' maxSkips, and then its place.
+// A replica that passes its health checks and responds to no request is ejected.
 func TestRouterEjectsAReplicaThatHangsWhileItsSiblingsRespond(t *testing.T) {
 	onEachPolicyClass(t, func(t *testing.T, build Builder) {
 		synctest.Test(t, func(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 	"berth/llmserver"
 )
 
-// After any weather every slot is back, the line is empty, each told
-// beginning had its end, and no replica saw a request without a slot.
+// After a storm of faults every slot is free, the queue is empty, each Routed
+// has its completion, and no replica saw a request without a slot.
 func TestRouterStormReturnsEverySlot(t *testing.T) {
 	onEachPolicyClass(t, func(t *testing.T, build Builder) {
 		f := newProbedFleet(t, time.Millisecond, 1, 2, 3, 1)
@@ -31,7 +31,7 @@ func TestRouterStormReturnsEverySlot(t *testing.T) {
 		for _, m := range f.replicas {
 			m.OnChange(r.Refresh)
 		}
-		clear := stormChanges(t, f, r, build)
+		stop := stormChanges(t, f, r, build)
 		var clients sync.WaitGroup
 		for range 32 {
 			clients.Go(func() {
@@ -41,10 +41,10 @@ func TestRouterStormReturnsEverySlot(t *testing.T) {
 			})
 		}
 		clients.Wait()
-		clear()
+		stop()
 		f.wantIdle(t)
-		if r.QueueLength() != 0 || r.queue.head != nil || r.QueueLength() != 0 {
-			t.Errorf("%d wait, %d are in line", r.QueueLength(), r.QueueLength())
+		if r.QueueLength() != 0 || r.queue.head != nil {
+			t.Errorf("%d requests wait", r.QueueLength())
 		}
 		if routed.Load() == 0 || routed.Load() != completed.Load() {
 			t.Errorf("%d routed, %d completed", routed.Load(), completed.Load())
@@ -57,7 +57,7 @@ func TestRouterStormReturnsEverySlot(t *testing.T) {
 	})
 }
 
-// onEachClass runs f for each policy of the conformance suite.
+// onEachPolicyClass runs f for each policy of the conformance suite.
 func onEachPolicyClass(t *testing.T, f func(t *testing.T, build Builder)) {
 	for _, c := range conforming {
 		t.Run(c.class, func(t *testing.T) {
@@ -70,7 +70,7 @@ func onEachPolicyClass(t *testing.T, f func(t *testing.T, build Builder)) {
 	}
 }
 
-// gusts are the faults of a replica's calls.
+// stormFaults returns the faults of a replica's calls.
 func stormFaults(op string) error {
 	switch n := rand.IntN(30); {
 	case n == 0 && op == "reserve":
@@ -85,15 +85,15 @@ func stormFaults(op string) error {
 	return nil
 }
 
-// weather changes limits and membership and takes replicas down until it clears.
-func stormChanges(t *testing.T, f *fleet, r *Router, build Builder) (clear func()) {
+// stormChanges changes limits and membership and takes replicas down until stop is called.
+func stormChanges(t *testing.T, f *fleet, r *Router, build Builder) (stop func()) {
 	limits := r.current.Load().limits
-	stop := make(chan struct{})
+	done := make(chan struct{})
 	var changes sync.WaitGroup
 	changes.Go(func() {
 		for {
 			select {
-			case <-stop:
+			case <-done:
 				return
 			case <-time.After(200 * time.Microsecond):
 			}
@@ -112,12 +112,12 @@ func stormChanges(t *testing.T, f *fleet, r *Router, build Builder) (clear func(
 		}
 	})
 	return func() {
-		close(stop)
+		close(done)
 		changes.Wait()
 	}
 }
 
-// walkThrough is one request, whatever may come.
+// stormRequest is one request, which may fail in every way.
 func stormRequest(t *testing.T, r *Router) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -143,8 +143,8 @@ func stormRequest(t *testing.T, r *Router) {
 	runtime.Gosched()
 }
 
-// In fair weather a replica never has to refuse: no more is asked of it than it
-// has, and who waits gets a slot.
+// Without faults a replica never has to refuse: it gets no more requests than its
+// capacity, and each waiting request gets a slot.
 func TestRouterNeverExceedsTheCapacityOfAReplica(t *testing.T) {
 	onEachPolicyClass(t, func(t *testing.T, build Builder) {
 		f := newFleet(t, 1, 2, 3)
@@ -178,8 +178,8 @@ func TestRouterNeverExceedsTheCapacityOfAReplica(t *testing.T) {
 	})
 }
 
-// A slot that is free while somebody who could use it waits is a wake-up that
-// was lost; the request would be found waiting until its time is up.
+// A slot that is free while a request waits that could use it is a lost wake-up:
+// the request would wait until its timeout.
 func TestRouterQueueForgetsNoRequest(t *testing.T) {
 	onEachPolicyClass(t, func(t *testing.T, build Builder) {
 		f := newFleet(t, 1, 2)

@@ -7,7 +7,7 @@ import (
 	"unsafe"
 )
 
-// threadTime is how long this thread has had a processor: what a thing takes, whatever else the machine has to do.
+// threadTime returns the processor time of this thread.
 func threadTime(b *testing.B) time.Duration {
 	const clockThreadCPU = 3 // CLOCK_THREAD_CPUTIME_ID
 	var t syscall.Timespec

@@ -9,5 +9,5 @@ import (
 
 var startup = time.Now()
 
-// threadTime is the time of the day, for want of a thread's own.
+// threadTime returns wall time, where that of a thread is not available.
 func threadTime(*testing.B) time.Duration { return time.Since(startup) }

@@ -8,8 +8,8 @@ import (
 )
 
 // Ticket is a position in the wait queue, held by a caller that must not block because it runs in
-// virtual time. It belongs to one goroutine. There is no way to give it back: the caller polls until
-// there is a result, or closes the router.
+// virtual time. It belongs to one goroutine. There is no way to give it back: the caller polls
+// until there is a result, or closes the router.
 type Ticket struct {
 	selector *selector
 	waiter   *waiter
@@ -33,13 +33,14 @@ func (r *Router) Try(ctx context.Context, p *Payload, exclude ...*llmserver.Repl
 	return nil, &Ticket{s, w}, nil
 }
 
-// Poll returns the result of the wait: a selection, an error, or neither while the request waits. It
-// does not block for a slot. A slot is handed over within the call that frees it (Release, Update,
-// Refresh, Try), so the result changes only in such calls. After a result the ticket is spent.
+// Poll returns the result of the wait: a selection, an error, or neither while the request waits.
+// It does not block for a slot. A slot is handed over within the call that frees it (Release,
+// Update, Refresh, Try), so the result changes only in such calls. After a result the ticket is
+// spent.
 //
 // The handover is received from a channel of capacity 1, into which the queue has put it under the
-// mutex, so a Poll after such a call sees it. A slot that its replica rejects makes the request queue
-// again, at its old position.
+// mutex, so a Poll after such a call sees it. A slot that its replica rejects makes the request
+// queue again, at its old position.
 func (t *Ticket) Poll(ctx context.Context) (*Selection, error) {
 	for {
 		select {

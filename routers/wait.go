@@ -6,9 +6,9 @@ import (
 )
 
 // waitForSlot queues until a slot was handed over and confirmed, or the wait has ended. It blocks
-// without the mutex. A slot that its replica rejects sends the request back to the queue, at its old
-// position and with the rest of its time: Payload.Waited adds up all waits of a request, those of
-// earlier attempts included.
+// without the mutex. A slot that its replica rejects sends the request back to the queue, at its
+// old position and with the rest of its time: Payload.Waited adds up all waits of a request, those
+// of earlier attempts included.
 func (s *selector) waitForSlot(ctx context.Context) (*Selection, error) {
 	began := time.Now()
 	// A context and not a timer: its end stays visible however often the request queues again.
@@ -31,14 +31,15 @@ func (s *selector) waitForSlot(ctx context.Context) (*Selection, error) {
 	}
 }
 
-// enqueue adds the request to the queue and tries once more for slots that became free before it was
-// in the queue. All of that is one step under the mutex:
+// enqueue adds the request to the queue and tries once more for slots that became free before it
+// was in the queue. All of that is one step under the mutex:
 //
 //   - The length is incremented before the last try, see handover.go.
-//   - A generation published after the request was ranked is noticed by its pointer, and the request is
-//     ranked again; one that is published later ranks it when its turn is near.
-//   - MaxQueued is checked after the last try, so a request that finds a slot is not refused because
-//     the queue is full. A request that queues again is not refused either: it had its position.
+//   - A generation published after the request was ranked is noticed by its pointer, and the
+//     request is ranked again; one that is published later ranks it when its turn is near.
+//   - MaxQueued is checked after the last try, so a request that finds a slot is not refused
+//     because the queue is full. A request that queues again is not refused either: it had its
+//     position.
 //
 // The first ranking is done before the lock, since it may take long with thousands of replicas.
 func (s *selector) enqueue() (*waiter, error) {
@@ -84,21 +85,21 @@ func (s *selector) enqueue() (*waiter, error) {
 }
 
 // awaitHandover blocks until w is finished, the timeout ends or the client disconnects. A slot that
-// arrives at the same moment as the timeout is used; after a disconnect it is passed on. In both cases
-// withdraw decides under the mutex which came first. If it fails, the handover is in w.done already,
-// since finish sends before it releases the mutex, so receiving it does not block, and no slot stays
-// there.
+// arrives at the same moment as the timeout is used; after a disconnect it is passed on. In both
+// cases withdraw decides under the mutex which came first. If it fails, the handover is in w.done
+// already, since finish sends before it releases the mutex, so receiving it does not block, and no
+// slot stays there.
 func (r *Router) awaitHandover(ctx context.Context, w *waiter, timeout <-chan struct{}) handover {
 	select {
 	case h := <-w.done:
 		return h
 	case <-timeout:
-		if r.withdraw(w) {
+		if r.withdrawWaiter(w) {
 			return handover{err: ErrQueueTimeout}
 		}
 		return <-w.done
 	case <-ctx.Done():
-		if !r.withdraw(w) {
+		if !r.withdrawWaiter(w) {
 			if h := <-w.done; h.slot != nil {
 				r.releaseSlot(h.slot)
 			}
@@ -107,8 +108,8 @@ func (r *Router) awaitHandover(ctx context.Context, w *waiter, timeout <-chan st
 	}
 }
 
-// withdraw is waitQueue.withdraw with the mutex taken.
-func (r *Router) withdraw(w *waiter) bool {
+// withdrawWaiter is waitQueue.withdraw with the mutex taken.
+func (r *Router) withdrawWaiter(w *waiter) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.queue.withdraw(w)

@@ -14,7 +14,7 @@ import (
 	"berth/llmserver"
 )
 
-// inLine has requests line up for the texts, one after the other.
+// queueUp starts Choose for each text, one after the other, and checks that they wait.
 func queueUp(t *testing.T, r *Router, texts ...string) (all []*request) {
 	t.Helper()
 	for _, text := range texts {
@@ -22,12 +22,12 @@ func queueUp(t *testing.T, r *Router, texts ...string) (all []*request) {
 		synctest.Wait()
 	}
 	if r.QueueLength() < len(all) {
-		t.Fatalf("%d are in line; want %d", r.QueueLength(), len(all))
+		t.Fatalf("%d requests are queued; want %d", r.QueueLength(), len(all))
 	}
 	return all
 }
 
-// served names, by index, the requests that hold a slot.
+// served returns the indices of the requests that have a slot.
 func served(all []*request) (got []int) {
 	synctest.Wait()
 	for i, q := range all {
@@ -38,7 +38,7 @@ func served(all []*request) (got []int) {
 	return got
 }
 
-// endAll releases whatever the requests have got, until nobody waits.
+// releaseAll serves the requests until none waits.
 func releaseAll(t *testing.T, all []*request) {
 	for range all {
 		synctest.Wait()
@@ -62,7 +62,7 @@ func TestRouterQueueServesTheOldestAtOnce(t *testing.T) {
 			serve(t, holder)
 			<-q.done
 			if want := time.Duration(i+1) * time.Second; q.err != nil || q.took != want || q.payload.Waited != want {
-				t.Fatalf("the request at %d in line got %v after %v, of which %v in line; want a slot after %v", i, q.err, q.took, q.payload.Waited, want)
+				t.Fatalf("waiter %d got %v after %v, of which %v in the queue; want a slot after %v", i, q.err, q.took, q.payload.Waited, want)
 			}
 			if got := served(all); len(got) != i+1 {
 				t.Fatalf("%v were served by %d slots", got, i+1)
@@ -72,7 +72,7 @@ func TestRouterQueueServesTheOldestAtOnce(t *testing.T) {
 		serve(t, holder)
 		f.wantIdle(t)
 		if slots, passedOver := r.Handoffs(); slots != 3 || passedOver != 0 {
-			t.Errorf("%d slots are counted as handed over, %d times past somebody; want 3, 0", slots, passedOver)
+			t.Errorf("%d handoffs and %d skips are counted; want 3, 0", slots, passedOver)
 		}
 		if n := f.fakes[0].cancels; n != 0 {
 			t.Errorf("%d cancels", n)
@@ -95,10 +95,10 @@ func TestRouterQueueTimeoutEndsAWait(t *testing.T) {
 	})
 }
 
-// A slot that comes just as the time is up may be refused by its replica;
-// the wait must be over then, too.
+// A slot that arrives just at the timeout may be refused by its replica;
+// the wait must end then, too.
 func TestRouterQueueTimeoutHoldsAcrossARefusal(t *testing.T) {
-	for range 40 { // which of the two comes first is a matter of chance
+	for range 40 { // which of the two comes first is random
 		synctest.Test(t, func(t *testing.T) {
 			f := newFleet(t, 1, 1)
 			r := New(f.replicas, newByText, Limits{MaxQueued: -1, QueueTimeout: time.Second}, Hooks{})
@@ -114,7 +114,7 @@ func TestRouterQueueTimeoutHoldsAcrossARefusal(t *testing.T) {
 			if !q.returned() || q.err != ErrQueueTimeout || q.took != time.Second {
 				q.cancel(nil)
 				<-q.done
-				t.Errorf("it ended with %v after %v; want ErrWaitOver after 1s", q.err, q.took)
+				t.Errorf("it ended with %v after %v; want ErrQueueTimeout after 1s", q.err, q.took)
 			}
 			serve(t, b)
 			f.wantIdle(t)
@@ -149,23 +149,23 @@ func TestRouterQueueDisconnectPassesASlotOn(t *testing.T) {
 	r := New(f.replicas, newByText, roomy, Hooks{})
 	for range 1000 {
 		holder := mustChoose(t, r, "")
-		hasty, patient := startChoose(t, r, ""), startChoose(t, r, "")
+		leaving, staying := startChoose(t, r, ""), startChoose(t, r, "")
 		for r.QueueLength() < 2 {
 			runtime.Gosched()
 		}
 		var race sync.WaitGroup
 		race.Go(func() { serve(t, holder) })
-		race.Go(func() { hasty.cancel(nil) })
+		race.Go(func() { leaving.cancel(nil) })
 		race.Wait()
-		<-hasty.done
-		if hasty.sel != nil {
-			serve(t, hasty.sel)
+		<-leaving.done
+		if leaving.sel != nil {
+			serve(t, leaving.sel)
 		}
-		<-patient.done
-		if patient.err != nil {
-			t.Fatalf("who stayed in line got %v", patient.err)
+		<-staying.done
+		if staying.err != nil {
+			t.Fatalf("the request that stayed got %v", staying.err)
 		}
-		serve(t, patient.sel)
+		serve(t, staying.sel)
 	}
 	f.wantIdle(t)
 }
@@ -211,7 +211,7 @@ func TestRouterQueueRefusedRequestHasNoArrivalNumber(t *testing.T) {
 		var p Payload
 		for range 2 {
 			if _, err := r.Choose(t.Context(), &p); err != ErrQueueFull {
-				t.Errorf("Choose = %v; want ErrLineFull", err)
+				t.Errorf("Choose = %v; want ErrQueueFull", err)
 			}
 		}
 		serve(t, holder)
@@ -230,20 +230,20 @@ func TestRouterQueueKeepsThePositionOfARequestThatQueuesAgain(t *testing.T) {
 			if op == "reserve" {
 				newcomer.Do(func() {
 					late <- startChoose(t, r, "b")
-					time.Sleep(time.Second) // until it is in line
+					time.Sleep(time.Second) // until it is queued
 				})
 				return llmserver.ErrFull
 			}
 			return nil
 		}
-		serve(t, a) // its slot goes to both in turn, is refused, and both line up again
+		serve(t, a) // its slot goes to both in turn, is refused, and both queue again
 		time.Sleep(10 * time.Second)
 		all = append(all, <-late)
 		if got := served(all); got != nil || r.QueueLength() != 3 {
 			t.Fatalf("%v were served, %d wait", got, r.QueueLength())
 		}
 		serve(t, b)
-		if got := served(all); !slices.Equal(got, []int{1}) { // the older of those who rank b best
+		if got := served(all); !slices.Equal(got, []int{1}) { // the older of those that rank b best
 			t.Errorf("%v were served", got)
 		}
 		releaseAll(t, all)

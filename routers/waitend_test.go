@@ -10,7 +10,7 @@ import (
 	"berth/llmserver"
 )
 
-// The queue timeout is for all waits of a request together, also when it is chosen for again.
+// The queue timeout bounds all waits of a request together, those of its retries included.
 func TestRouterQueueTimeoutIsSharedByRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1)
@@ -25,7 +25,7 @@ func TestRouterQueueTimeoutIsSharedByRetries(t *testing.T) {
 		holder = mustChoose(t, r, "")
 		began := time.Now()
 		if _, err := r.Choose(t.Context(), payload); err != ErrQueueTimeout || time.Since(began) != 4*time.Second {
-			t.Errorf("the second attempt got %v after %v; want ErrWaitOver after 4 s", err, time.Since(began))
+			t.Errorf("the second attempt got %v after %v; want ErrQueueTimeout after 4 s", err, time.Since(began))
 		}
 		if payload.Waited != 10*time.Second {
 			t.Errorf("the request waited %v in all; want 10 s", payload.Waited)
@@ -35,7 +35,7 @@ func TestRouterQueueTimeoutIsSharedByRetries(t *testing.T) {
 	})
 }
 
-// Time in the queue is counted once, also where a slot is refused and the request queues again.
+// Time in the queue is counted once, also if a slot is refused and the request queues again.
 func TestRouterQueueTimeIsCountedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1, 1)
@@ -55,7 +55,7 @@ func TestRouterQueueTimeIsCountedOnce(t *testing.T) {
 	})
 }
 
-// A request whose own process has no descriptor left asks nobody else, also when it has queued.
+// A request of a process without descriptors tries no other replica, also after it has queued.
 func TestRouterQueueOwnExhaustionEndsTheWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1, 1)
@@ -74,7 +74,7 @@ func TestRouterQueueOwnExhaustionEndsTheWait(t *testing.T) {
 	})
 }
 
-// A client that goes while its slot is being confirmed takes no other one.
+// A client that disconnects while its slot is being confirmed takes no other one.
 func TestRouterQueueDisconnectDuringConfirmationTakesNoOtherSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1, 1)
@@ -87,7 +87,7 @@ func TestRouterQueueDisconnectDuringConfirmationTakesNoOtherSlot(t *testing.T) {
 		}
 		a.Release()
 		synctest.Wait()
-		serve(t, b) // nobody is in the queue at this moment
+		serve(t, b) // the queue is empty at this moment
 		asked := false
 		f.fakes[1].faults = func(string) error {
 			asked = true
@@ -106,13 +106,13 @@ func TestRouterQueueDisconnectDuringConfirmationTakesNoOtherSlot(t *testing.T) {
 	})
 }
 
-// A slot that comes in the moment in which the queue timeout ends is used.
+// A slot that arrives at the moment of the timeout is used.
 func TestRouterQueueSlotAtTheTimeoutIsUsed(t *testing.T) {
 	f := newFleet(t, 1)
 	r := New(f.replicas, newByText, roomy, Hooks{})
 	over := make(chan struct{})
 	close(over)
-	for range 64 { // which of the two await sees first is a matter of chance
+	for range 64 { // which of the two awaitHandover sees first is random
 		holder := mustChoose(t, r, "")
 		w, err := r.newSelector(new(Payload), nil).enqueue()
 		if err != nil {
@@ -129,7 +129,7 @@ func TestRouterQueueSlotAtTheTimeoutIsUsed(t *testing.T) {
 	f.wantIdle(t)
 }
 
-// A slot that comes when the client has gone goes to the next in the queue.
+// A slot that arrives after the client has disconnected goes to the next waiter.
 func TestRouterQueueSlotOfADisconnectedClientIsPassedOn(t *testing.T) {
 	f := newFleet(t, 1)
 	r := New(f.replicas, newByText, roomy, Hooks{})
@@ -142,7 +142,7 @@ func TestRouterQueueSlotOfADisconnectedClientIsPassedOn(t *testing.T) {
 		}
 		return w
 	}
-	for passed := 0; passed < 10; { // which of the two await sees first is a matter of chance
+	for passed := 0; passed < 10; { // which of the two awaitHandover sees first is random
 		holder := mustChoose(t, r, "")
 		first, second := enqueue("first"), enqueue("second")
 		serve(t, holder)

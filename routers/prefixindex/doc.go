@@ -16,9 +16,9 @@
 //
 // The index is a radix tree over checkpoints. A checkpoint is the hash of one of a prompt's blocks;
 // every block has one up to block 64, then every 2nd up to 128, every 4th up to 256 and so on, so
-// that a prompt of n blocks costs O(log n) checkpoints and a match is exact to 1/32 of its length. A
-// node is a run of up to 12 checkpoints that are held together; it is split where a prompt leaves it
-// or ends in it.
+// that a prompt of n blocks costs O(log n) checkpoints and a match is exact to 1/32 of its length.
+// A node is a run of up to 12 checkpoints that are held together; it is split where a prompt leaves
+// it or ends in it.
 //
 //	                         ┌─▶ node 2 [h13 … h20]   holdings: 0
 //	node 1 [h1 … h12] ───────┤
@@ -32,6 +32,6 @@
 // nodes: a chained hash determines its parent.
 //
 // A radix tree with LRU eviction is the structure by which engines manage the cache itself
-// (RadixAttention: Zheng et al., "SGLang: Efficient Execution of Structured Language Model Programs",
-// 2024). This one holds hashes instead of tokens, and one LRU list per holder.
+// (RadixAttention: Zheng et al., "SGLang: Efficient Execution of Structured Language Model
+// Programs", 2024). This one holds hashes instead of tokens, and one LRU list per holder.
 package prefixindex

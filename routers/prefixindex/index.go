@@ -6,15 +6,15 @@ import (
 	"unsafe"
 )
 
-// Index records which holders have which prefixes, see the package comment. Whoever holds a node
+// Index records which holders have which prefixes, see the package comment. A holder of a node
 // holds all of its ancestors, because
 //
 //   - a prompt is inserted from its start;
 //   - the least recently used holding of a holder is evicted first, and of one prompt the deeper
 //     nodes count as used less recently;
-//   - a node is rolled back only if no other in-flight request depends on it. A request that depends
-//     on a node also depends on all of its unconfirmed ancestors; confirmed nodes are never rolled
-//     back.
+//   - a node is rolled back only if no other in-flight request depends on it. A request that
+//     depends on a node also depends on all of its unconfirmed ancestors; confirmed nodes are never
+//     rolled back.
 //
 // An Index is not safe for concurrent use: Match, too, writes to it.
 type Index struct {
@@ -97,15 +97,16 @@ type holder struct {
 const (
 	// nodeSize is the capacity of a node in checkpoints. A node fills two cache lines.
 	nodeSize = 12
-	// holdingBytes is the cost of a holding whose node has no other, its share of the tables included.
+	// holdingBytes is the cost of a holding whose node has no other, its share of the tables
+	// included.
 	holdingBytes = int(unsafe.Sizeof(holding{})+unsafe.Sizeof(node{})) + 4 + 4
 	// MinBytes is the smallest budget of an Index.
 	MinBytes = 2 * chunkLen * holdingBytes
 )
 
 // New returns an Index that takes at most the given number of bytes, at least MinBytes, besides a
-// few words per holder. perHolder > 0 bounds the blocks recorded for each holder, as the size of its
-// cache does.
+// few words per holder. perHolder > 0 bounds the blocks recorded for each holder, as the size of
+// its cache does.
 func New(bytes, perHolder int, value ValueFunc) *Index {
 	if perHolder <= 0 {
 		perHolder = math.MaxInt
@@ -160,8 +161,8 @@ func (x *Index) Forget(h Holder) {
 }
 
 // Insert records that a prompt is sent to h, and returns the number of its blocks that h had
-// before. The caller passes the Pending to Settle once. Where other requests depend on too much of a
-// full index, only a prefix of the prompt is recorded.
+// before. The caller passes the Pending to Settle once. Where other requests depend on too much of
+// a full index, only a prefix of the prompt is recorded.
 func (x *Index) Insert(h Holder, blocks []uint64) (known int, p Pending) {
 	x.turn++
 	p = Pending{holder: h, chain: blocks[:min(len(blocks), x.maxBlocks)], turn: x.turn}
@@ -187,9 +188,9 @@ func (x *Index) Insert(h Holder, blocks []uint64) (known int, p Pending) {
 	return blockCount(have), p
 }
 
-// touch walks down what the holder has of p's chain, which becomes most recently used, and adds p to
-// the requests that depend on it. It sets path to the holdings, and returns the last of their nodes
-// and the number of checkpoints up to its end.
+// touch walks down what the holder has of p's chain, which becomes most recently used, and adds p
+// to the requests that depend on it. It sets path to the holdings, and returns the last of their
+// nodes and the number of checkpoints up to its end.
 func (x *Index) touch(p *Pending) (last uint32, have int) {
 	x.path, p.from = x.path[:0], -1
 	for have < p.chain.checkpoints() {
@@ -223,9 +224,9 @@ func (x *Index) touch(p *Pending) (last uint32, have int) {
 	return last, have
 }
 
-// Settle ends a request. If it has succeeded, the nodes that it depends on are confirmed; else those
-// that no other request depends on are rolled back. Nodes that were evicted and inserted again since
-// are left alone, and after Remove of the holder it does nothing.
+// Settle ends a request. If it has succeeded, the nodes that it depends on are confirmed; else
+// those that no other request depends on are rolled back. Nodes that were evicted and inserted
+// again since are left alone, and after Remove of the holder it does nothing.
 func (x *Index) Settle(p Pending, succeeded bool) {
 	if !x.Has(p.holder) {
 		return

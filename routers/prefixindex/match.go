@@ -121,8 +121,8 @@ func (x *Index) descend(parent uint32, c chain, k int) (at uint32, common int) {
 	return at, common
 }
 
-// findOrSplit is descend for an insertion: a node that the chain leaves, or ends in, is split there.
-// It returns 0 if there is no such child, and false if the index has no room for the split.
+// findOrSplit is descend for an insertion: a node that the chain leaves, or ends in, is split
+// there. It returns 0 if there is no such child, and false if the index has no room for the split.
 func (x *Index) findOrSplit(parent uint32, c chain, k int) (at uint32, ok bool) {
 	at, common := x.descend(parent, c, k)
 	if at == 0 || common == int(x.nodes.at(at).size) {

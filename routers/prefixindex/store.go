@@ -3,8 +3,8 @@ package prefixindex
 func (n *node) nextFree() *uint32    { return &n.nextInBucket }
 func (h *holding) nextFree() *uint32 { return &h.nextInBucket }
 
-// addNode adds a child of parent, or a root if that is 0, with the chain's checkpoints from k on. The
-// caller adds its first holding.
+// addNode adds a child of parent, or a root if that is 0, with the chain's checkpoints from k on.
+// The caller adds its first holding.
 func (x *Index) addNode(parent uint32, c chain, k int) (at uint32) {
 	if x.nodeTable == nil {
 		x.nodeTable, x.holdingTable = make([]uint32, x.maxHoldings+1), make([]uint32, x.maxHoldings+1)
@@ -23,8 +23,9 @@ func (x *Index) addNode(parent uint32, c chain, k int) (at uint32) {
 	return at
 }
 
-// split moves the first size checkpoints of a node into a new parent node with the same holders. The
-// rest keeps its index, by which its children know it. split reports false if the index is full.
+// split moves the first size checkpoints of a node into a new parent node with the same holders.
+// The rest keeps its index, by which its children know it. split reports false if the index is
+// full.
 func (x *Index) split(at uint32, size int) (ok bool) {
 	n := x.nodes.at(at)
 	if x.numHoldings+int(n.holders) > x.maxHoldings {
@@ -51,9 +52,9 @@ func (x *Index) split(at uint32, size int) (ok bool) {
 	return true
 }
 
-// merge moves the checkpoints of a confirmed leaf into its parent, if they fit, the leaf is the only
-// child, and one holder has both and used both last together. Without it a conversation that grows
-// by a few blocks per turn would have a node per turn.
+// merge moves the checkpoints of a confirmed leaf into its parent, if they fit, the leaf is the
+// only child, and one holder has both and used both last together. Without it a conversation that
+// grows by a few blocks per turn would have a node per turn.
 func (x *Index) merge(i uint32) {
 	h := x.holdings.at(i)
 	own, n := &x.holders[h.number], x.nodes.at(h.node)
@@ -145,8 +146,8 @@ func (x *Index) hashRemove(at uint32) {
 }
 
 // countLeaf adjusts the leaf count of node i and its ancestors after a child was added (+1) or
-// removed (-1). The walk stops where a leaf became an inner node or the reverse, since the number of
-// leaves above is then unchanged.
+// removed (-1). The walk stops where a leaf became an inner node or the reverse, since the number
+// of leaves above is then unchanged.
 func (x *Index) countLeaf(i uint32, change int32) {
 	for i != 0 {
 		n := x.nodes.at(i)
