@@ -137,13 +137,13 @@ func roundTripOnce(b *testing.B, send sender, path, body string) {
 	}
 }
 
-func BenchmarkSmallRequests(b *testing.B) {
+func BenchmarkClientSmallRequests(b *testing.B) {
 	eachSender(b, func(b *testing.B, send sender) {
 		inParallel(b, b.N, "req", func() { roundTripOnce(b, send, "/1", strings.Repeat("x", 300)) })
 	})
 }
 
-func BenchmarkLargePrompts(b *testing.B) {
+func BenchmarkClientLargePrompts(b *testing.B) {
 	prompt := strings.Repeat("x", 256<<10)
 	eachSender(b, func(b *testing.B, send sender) {
 		inParallel(b, b.N, "req", func() { roundTripOnce(b, send, "/1", prompt) })
@@ -151,7 +151,7 @@ func BenchmarkLargePrompts(b *testing.B) {
 }
 
 // An operation is an event, of streams of 500 each.
-func BenchmarkEvents(b *testing.B) {
+func BenchmarkClientEvents(b *testing.B) {
 	eachSender(b, func(b *testing.B, send sender) {
 		const events = 500
 		inParallel(b, (b.N+events-1)/events, "event", func() { roundTripOnce(b, send, fmt.Sprintf("/%d", min(events, max(2, b.N))), "{}") })
@@ -159,7 +159,7 @@ func BenchmarkEvents(b *testing.B) {
 }
 
 // What a stream holds here while it is silent, without kernel memory and without the reader's own goroutine and buffer.
-func BenchmarkMemoryOfASilentStream(b *testing.B) {
+func BenchmarkClientSilentStreamMemory(b *testing.B) {
 	eachSender(b, func(b *testing.B, send sender) {
 		const streams = 500
 		inUse := func() uint64 {

@@ -9,7 +9,7 @@ import (
 )
 
 // A reader that asks for the body and no more must not leave what is behind it to the next request.
-func TestWhatComesBehindABodyThatIsReadExactlyEndsTheConnection(t *testing.T) {
+func TestClientSurplusAfterExactReadClosesConnection(t *testing.T) {
 	for surplus, again := range map[string]bool{"": true, "HTTP/1.1 200 OK": false} {
 		var p connPool
 		rt := newRoundTrip(newPost(t.Context(), "/"), newClientConn(&scriptConn{data: []byte(smallResponse + surplus)}), &p)
@@ -28,7 +28,7 @@ func TestWhatComesBehindABodyThatIsReadExactlyEndsTheConnection(t *testing.T) {
 }
 
 // Bytes may come with the error that ends the connection.
-func TestBytesThatComeWithAnErrorAreRead(t *testing.T) {
+func TestClientBodyReadsBytesBeforeError(t *testing.T) {
 	for _, c := range []struct {
 		framing string
 		want    error
@@ -57,7 +57,7 @@ func (w *eofConn) Read(p []byte) (int, error) {
 }
 
 // What a client may read of a response that broke off is the reason, without the address of the replica.
-func TestBodyThatBreaksOffTellsNoAddress(t *testing.T) {
+func TestClientBodyErrorHasNoAddress(t *testing.T) {
 	reset := &net.OpError{Op: "read", Net: "tcp", Addr: &net.TCPAddr{IP: net.IPv4(10, 9, 8, 7), Port: 8000}, Err: syscall.ECONNRESET}
 	rt, err := receiveScripted("POST", &scriptConn{data: []byte("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhe"), finalErr: reset})
 	if err != nil {

@@ -30,7 +30,7 @@ var wellFormedResponses = map[string]struct{ method, answer, body string }{
 	"a large head":   {"POST", "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 9000) + "\r\nContent-Length: 5\r\n\r\nhello", "hello"},
 }
 
-func TestAnAnswerIsTheSameWhereverReadsCutIt(t *testing.T) {
+func TestClientResponseAtEverySplit(t *testing.T) {
 	for name, c := range wellFormedResponses {
 		t.Run(name, func(t *testing.T) {
 			cuts := []int{1, 2, 3, 7, 0}
@@ -61,7 +61,7 @@ type limitedReader struct {
 
 func (r limitedReader) Read(p []byte) (int, error) { return r.Reader.Read(p[:min(len(p), r.size)]) }
 
-func TestABodyKeepsTheContractOfReaders(t *testing.T) {
+func TestClientBodyIsAnIOReader(t *testing.T) {
 	for name, c := range wellFormedResponses {
 		rt, err := receiveScripted(c.method, &scriptConn{data: []byte(c.answer), maxRead: 3})
 		if err != nil {
@@ -74,7 +74,7 @@ func TestABodyKeepsTheContractOfReaders(t *testing.T) {
 }
 
 // Wherever the connection ends, it is told; only a body that ends with it cannot be cut short unseen.
-func TestAnAnswerThatIsCutShortNeverLooksComplete(t *testing.T) {
+func TestClientTruncatedResponseNeverLooksComplete(t *testing.T) {
 	reset := errors.New("reset")
 	for name, c := range wellFormedResponses {
 		for cut := range len(c.answer) {
@@ -97,7 +97,7 @@ func TestAnAnswerThatIsCutShortNeverLooksComplete(t *testing.T) {
 	}
 }
 
-func TestTrailersAreAnnouncedAndThenTold(t *testing.T) {
+func TestClientTrailers(t *testing.T) {
 	rt, err := receiveScripted("POST", &scriptConn{data: []byte(wellFormedResponses["a trailer"].answer)})
 	if err != nil {
 		t.Fatal(err)
@@ -111,7 +111,7 @@ func TestTrailersAreAnnouncedAndThenTold(t *testing.T) {
 	}
 }
 
-func TestFramingThatCanBeUnderstoodInTwoWaysIsRefused(t *testing.T) {
+func TestClientRefusesAmbiguousFraming(t *testing.T) {
 	for _, fields := range []string{
 		"Content-Length: 1\r\nContent-Length: 2", "Content-Length: 1, 1", "Content-Length: +1", "Content-Length: -1",
 		"Content-Length:", "Content-Length: 1 1", "Content-Length: 0x1", "Content-Length: 9223372036854775808",
@@ -135,7 +135,7 @@ func TestFramingThatCanBeUnderstoodInTwoWaysIsRefused(t *testing.T) {
 	}
 }
 
-func TestChunksThatAreMalformedBreakTheBody(t *testing.T) {
+func TestClientMalformedChunksBreakBody(t *testing.T) {
 	extension := "1;" + strings.Repeat("x", 200) + "\r\nx\r\n"
 	for want, bodies := range map[error][]string{
 		errChunk: {
@@ -164,7 +164,7 @@ func TestChunksThatAreMalformedBreakTheBody(t *testing.T) {
 	}
 }
 
-func TestFieldsOfOneNameComeTogether(t *testing.T) {
+func TestClientHeaderCollectsRepeatedFields(t *testing.T) {
 	rt, err := receiveScripted("POST", &scriptConn{data: []byte("HTTP/1.1 204 X\r\na: 1\r\nB: \t2 2 \r\nA: 3\r\nc-d:\r\n\r\n")})
 	if err != nil {
 		t.Fatal(err)
@@ -175,7 +175,7 @@ func TestFieldsOfOneNameComeTogether(t *testing.T) {
 }
 
 // One byte at a time is a slow sender, not a hostile one.
-func TestManySmallChunksAreFine(t *testing.T) {
+func TestClientManySmallChunks(t *testing.T) {
 	const n = 20_000
 	rt, err := receiveScripted("POST", &scriptConn{data: []byte("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + strings.Repeat("1\r\nx\r\n", n) + "0\r\n\r\n")})
 	if err != nil {
@@ -187,7 +187,7 @@ func TestManySmallChunksAreFine(t *testing.T) {
 }
 
 // What has come must not wait for what has not.
-func TestAReadTakesWhatHasComeAndWaitsForNoMore(t *testing.T) {
+func TestClientBodyReadReturnsWhatHasArrived(t *testing.T) {
 	const head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 	for _, arrived := range []string{"5\r\nhello\r\n", "5\r\nhello\r", "5\r\nhello", "9\r\nhello", "3\r\nhel\r\n2\r\nlo\r\n5"} {
 		s := &scriptConn{data: []byte(head + arrived), finalErr: errors.New("it would wait")}
@@ -208,7 +208,7 @@ func TestAReadTakesWhatHasComeAndWaitsForNoMore(t *testing.T) {
 	}
 }
 
-func TestTheEndComesWithTheLastBytes(t *testing.T) {
+func TestClientBodyEOFComesWithLastBytes(t *testing.T) {
 	for _, name := range []string{"a length", "chunks", "a trailer"} {
 		c := wellFormedResponses[name]
 		rt, err := receiveScripted("POST", &scriptConn{data: []byte(c.answer)})
@@ -221,7 +221,7 @@ func TestTheEndComesWithTheLastBytes(t *testing.T) {
 	}
 }
 
-func TestAReadAllocatesNothingAndAStreamHoldsNoBuffer(t *testing.T) {
+func TestClientBodyReadAllocatesNothing(t *testing.T) {
 	const events = 1000
 	event := "data: " + strings.Repeat("x", 180) + "\n\n"
 	chunk := fmt.Sprintf("%x\r\n%s\r\n", len(event), event)
@@ -250,7 +250,7 @@ func TestAReadAllocatesNothingAndAStreamHoldsNoBuffer(t *testing.T) {
 	}
 }
 
-func TestReadingAfterTheEndOrTheCloseIsToldApart(t *testing.T) {
+func TestClientReadAfterEndOrClose(t *testing.T) {
 	for _, whole := range []bool{true, false} {
 		rt, err := receiveScripted("POST", &scriptConn{data: []byte(wellFormedResponses["a length"].answer)})
 		if err != nil {

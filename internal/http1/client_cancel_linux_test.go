@@ -37,7 +37,7 @@ func fullBacklog(t *testing.T) (base string) {
 	return "http://" + address
 }
 
-func TestTheEndOfTheContextEndsTheConnecting(t *testing.T) {
+func TestClientContextEndEndsConnect(t *testing.T) {
 	ctx, hangUp := context.WithCancelCause(t.Context())
 	time.AfterFunc(20*time.Millisecond, func() { hangUp(errHungUp) })
 	if _, err := newTestClient(t, fullBacklog(t)).Do(newPost(ctx, "/")); err != errHungUp {
@@ -45,7 +45,7 @@ func TestTheEndOfTheContextEndsTheConnecting(t *testing.T) {
 	}
 }
 
-func TestAReplicaThatDoesNotAcceptIsNoConnection(t *testing.T) {
+func TestClientFullBacklogIsNotConnected(t *testing.T) {
 	c := newTestClient(t, fullBacklog(t))
 	c.SetOptions(ClientOptions{ConnectTimeout: 20 * time.Millisecond})
 	_, err := c.Do(newPost(t.Context(), "/"))

@@ -13,7 +13,7 @@ import (
 
 var errHungUp = errors.New("the client hung up")
 
-func TestTheEndOfTheContextReachesTheReplica(t *testing.T) {
+func TestClientContextEndReachesServer(t *testing.T) {
 	const body = 64 << 20 // more than sockets hold
 	for phase, answer := range map[string]string{
 		"sending":           "",
@@ -47,7 +47,7 @@ func TestTheEndOfTheContextReachesTheReplica(t *testing.T) {
 	}
 }
 
-func TestTheEndOfTheContextEndsAnAnswer(t *testing.T) {
+func TestClientContextEndEndsBody(t *testing.T) {
 	for _, framing := range []string{"Content-Length: 9", "Transfer-Encoding: chunked", "Connection: close"} {
 		ctx, hangUp := context.WithCancelCause(t.Context())
 		gone := make(chan struct{})
@@ -78,7 +78,7 @@ func TestTheEndOfTheContextEndsAnAnswer(t *testing.T) {
 }
 
 // It is the way to stop a replica, and it must also wake who reads.
-func TestClosingTheBodyReachesTheReplicaAndTheReader(t *testing.T) {
+func TestClientBodyCloseReachesServerAndReader(t *testing.T) {
 	gone := make(chan struct{})
 	base := rawServer(t, func(_ int, c net.Conn) {
 		readRequest(bufio.NewReader(c))
@@ -109,7 +109,7 @@ func TestClosingTheBodyReachesTheReplicaAndTheReader(t *testing.T) {
 	}
 }
 
-func TestARequestThatIsGoneAlreadyIsNotSent(t *testing.T) {
+func TestClientCancelledRequestIsNotSent(t *testing.T) {
 	base, connections := cannedServer(t, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 	c := newTestClient(t, base)
 	mustRoundTrip(t, c)
@@ -124,7 +124,7 @@ func TestARequestThatIsGoneAlreadyIsNotSent(t *testing.T) {
 }
 
 // The connection belongs to the next request by then.
-func TestTheEndOfTheContextAfterTheAnswerTouchesNothing(t *testing.T) {
+func TestClientContextEndAfterResponseHasNoEffect(t *testing.T) {
 	base, connections := cannedServer(t, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
 	c := newTestClient(t, base)
 	ctx, hangUp := context.WithCancel(t.Context())
@@ -149,7 +149,7 @@ func TestTheEndOfTheContextAfterTheAnswerTouchesNothing(t *testing.T) {
 }
 
 // The end of the context is closing the connection by then, so nobody else may have it.
-func TestAnAnswerThatEndsWithTheContextLeavesNoConnection(t *testing.T) {
+func TestClientResponseEndingWithContextLeavesNoConnection(t *testing.T) {
 	ctx, hangUp := context.WithCancel(t.Context())
 	var p connPool
 	t.Cleanup(p.close)

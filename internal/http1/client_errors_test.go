@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-func TestARefusedConnectionIsNoConnection(t *testing.T) {
+func TestClientConnectionRefusedIsNotConnected(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	server.Close()
 	_, _, err := roundTripBody(newTestClient(t, server.URL), newPost(t.Context(), "/v1/x"))
@@ -21,14 +21,14 @@ func TestARefusedConnectionIsNoConnection(t *testing.T) {
 	wantNoAddress(t, err, server.URL)
 }
 
-func TestANameThatIsNotFoundIsNoConnection(t *testing.T) {
+func TestClientUnknownHostIsNotConnected(t *testing.T) {
 	const base = "http://no-such-engine.invalid:7"
 	_, _, err := roundTripBody(newTestClient(t, base), newPost(t.Context(), "/"))
 	wantFailure(t, err, failureNotConnected)
 	wantNoAddress(t, err, base)
 }
 
-func TestAConnectTimeoutIsNoConnection(t *testing.T) {
+func TestClientConnectTimeoutIsNotConnected(t *testing.T) {
 	const base = "http://127.0.0.1:9"
 	c := newTestClient(t, base)
 	c.SetOptions(ClientOptions{ConnectTimeout: 1})
@@ -40,7 +40,7 @@ func TestAConnectTimeoutIsNoConnection(t *testing.T) {
 	wantNoAddress(t, err, base)
 }
 
-func TestAConnectionThatBreaksBeforeTheAnswerIsBrokenAndNotTriedAgain(t *testing.T) {
+func TestClientBrokenConnectionIsNotRetried(t *testing.T) {
 	for name, leave := range map[string]func(net.Conn){
 		"closed": func(net.Conn) {},
 		"reset":  func(c net.Conn) { c.(*net.TCPConn).SetLinger(0) },
@@ -61,7 +61,7 @@ func TestAConnectionThatBreaksBeforeTheAnswerIsBrokenAndNotTriedAgain(t *testing
 	}
 }
 
-func TestAnIdleConnectionThatBreaksIsStaleAndNothingIsReplayed(t *testing.T) {
+func TestClientStaleConnectionIsNotRetried(t *testing.T) {
 	var connections, requests atomic.Int32
 	base := rawServer(t, func(_ int, c net.Conn) {
 		connections.Add(1)
@@ -84,7 +84,7 @@ func TestAnIdleConnectionThatBreaksIsStaleAndNothingIsReplayed(t *testing.T) {
 }
 
 // Where one idle connection was closed the others most likely are, too.
-func TestAStaleConnectionTakesTheOtherIdleOnesWithIt(t *testing.T) {
+func TestClientStaleConnectionClosesOtherIdleOnes(t *testing.T) {
 	base := rawServer(t, func(_ int, c net.Conn) {
 		r := bufio.NewReader(c)
 		readRequest(r)
@@ -103,7 +103,7 @@ func TestAStaleConnectionTakesTheOtherIdleOnesWithIt(t *testing.T) {
 	mustRoundTrip(t, c)
 }
 
-func TestAnAnswerThatIsNotHTTPIsSaidToBe(t *testing.T) {
+func TestClientInvalidResponse(t *testing.T) {
 	for name, answer := range map[string]string{
 		"garbage":             "220 smtp.example.com ready\r\n\r\n",
 		"garbage, and waits":  "220 smtp.example.com ready\r\n",
@@ -130,7 +130,7 @@ func TestAnAnswerThatIsNotHTTPIsSaidToBe(t *testing.T) {
 }
 
 // Part of an answer is an answer: the replica has done the work, so no other may be asked.
-func TestAnAnswerThatEndsInItsHeadIsNotTriedAgain(t *testing.T) {
+func TestClientTruncatedHeaderIsInvalidResponse(t *testing.T) {
 	for _, answer := range []string{"H", "HTTP/1.1 200 OK\r\nX: y\r\n", "HTTP/1.1 100 Continue\r\n\r\n"} {
 		base := rawServer(t, func(_ int, c net.Conn) {
 			if readRequest(bufio.NewReader(c)) {
@@ -146,7 +146,7 @@ func TestAnAnswerThatEndsInItsHeadIsNotTriedAgain(t *testing.T) {
 }
 
 // Interim responses are bounded in bytes, together with the final one.
-func TestInterimResponsesAreBoundedTogether(t *testing.T) {
+func TestClientInterimResponsesShareOneLimit(t *testing.T) {
 	interim := func(size int) string {
 		return "HTTP/1.1 102 Processing\r\nX: " + strings.Repeat("x", size) + "\r\n\r\n"
 	}
@@ -166,7 +166,7 @@ func TestInterimResponsesAreBoundedTogether(t *testing.T) {
 }
 
 // A replica may refuse a large request before it has read it, and then read no more.
-func TestAnAnswerThatComesBeforeTheRequestIsSentIsHeard(t *testing.T) {
+func TestClientReadsEarlyResponse(t *testing.T) {
 	for _, after := range []string{"waits", "hangs up"} {
 		t.Run(after, func(t *testing.T) {
 			answered := make(chan struct{})
@@ -193,7 +193,7 @@ func TestAnAnswerThatComesBeforeTheRequestIsSentIsHeard(t *testing.T) {
 	}
 }
 
-func TestNoMoreIsSentToAReplicaThatHasAnswered(t *testing.T) {
+func TestClientStopsUploadAtEarlyResponse(t *testing.T) {
 	const size = 64 << 20
 	got := make(chan int64, 1)
 	base := rawServer(t, func(_ int, c net.Conn) {
@@ -212,7 +212,7 @@ func TestNoMoreIsSentToAReplicaThatHasAnswered(t *testing.T) {
 	}
 }
 
-func TestAnAnswerIsHeardAlthoughTheRequestCouldNotBeSent(t *testing.T) {
+func TestClientReadsResponseAfterWriteError(t *testing.T) {
 	c := Client{}
 	s := &scriptConn{data: []byte("HTTP/1.1 503 X\r\nContent-Length: 0\r\n\r\n"), writeErr: io.ErrClosedPipe}
 	rt := newRoundTrip(newPost(t.Context(), "/"), newClientConn(s), &c.pool)
@@ -243,7 +243,7 @@ func (s *slowConn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestALongWriteGoesOnWhereItStopped(t *testing.T) {
+func TestClientLongWriteContinues(t *testing.T) {
 	p := []byte(strings.Repeat("0123456789", singleWriteMax/5))
 	for _, head := range []int{len(p), 100, 3} {
 		s := &slowConn{}

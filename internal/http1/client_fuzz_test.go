@@ -61,7 +61,7 @@ func sameHeader(a, b http.Header) bool {
 	return maps.EqualFunc(normalizeHeader(a), normalizeHeader(b), func(a, b []string) bool { return slices.Equal(a, b) })
 }
 
-func FuzzAnswersAreUnderstoodAsNetHTTPDoesOrRefused(f *testing.F) {
+func FuzzClientResponseMatchesNetHTTP(f *testing.F) {
 	for _, c := range wellFormedResponses {
 		f.Add([]byte(c.answer), c.method == "HEAD", uint8(3), uint8(5))
 	}
@@ -121,7 +121,7 @@ func isStrictBodyError(err error) bool {
 }
 
 // Chunked coding is the part that reads cut anywhere: its state must not depend on where.
-func FuzzChunksAreTheSameWhereverReadsCutThem(f *testing.F) {
+func FuzzChunkDecoderAtEverySplit(f *testing.F) {
 	f.Add([]byte("5\r\nhello\r\n0\r\n\r\n"), uint8(1))
 	f.Add([]byte("5;a=b\r\nhello\r\n1 \r\nx\r\n0\r\nA: b\r\n\r\nrest"), uint8(2))
 	f.Fuzz(func(t *testing.T, raw []byte, piece uint8) {

@@ -88,7 +88,7 @@ func abortLingering(t *testing.T, name string) (heard <-chan error, letGo chan<-
 }
 
 // An engine that has not closed its side may still be working on the request.
-func TestAnAbortedRequestHoldsItsSlotUntilTheReplicaHasLetGo(t *testing.T) {
+func TestClientAbortWaitsForServerClose(t *testing.T) {
 	for name := range abortCases {
 		t.Run(name, func(t *testing.T) {
 			heard, letGo, done := abortLingering(t, name)
@@ -106,7 +106,7 @@ func TestAnAbortedRequestHoldsItsSlotUntilTheReplicaHasLetGo(t *testing.T) {
 	}
 }
 
-func TestAReplicaThatDoesNotLetGoIsLeftAfterAWhile(t *testing.T) {
+func TestClientAbortReturnsAfterLingerTimeout(t *testing.T) {
 	for name := range abortCases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -119,7 +119,7 @@ func TestAReplicaThatDoesNotLetGoIsLeftAfterAWhile(t *testing.T) {
 }
 
 // Nothing is to be waited for there.
-func TestADeadReplicaIsNotLingeredFor(t *testing.T) {
+func TestClientDoesNotLingerForDeadServer(t *testing.T) {
 	base := rawServer(t, func(_ int, c net.Conn) {
 		readRequest(bufio.NewReader(c))
 		io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nab")
@@ -144,7 +144,7 @@ func TestADeadReplicaIsNotLingeredFor(t *testing.T) {
 
 // Some servers answer a disconnect, or end their response properly. Nobody may take that for the
 // response to the request.
-func TestWhatAReplicaSaysToADisconnectIsNoResponse(t *testing.T) {
+func TestClientIgnoresResponseToDisconnect(t *testing.T) {
 	const header = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 	for _, before := range []string{"", header} {
 		for range 200 {

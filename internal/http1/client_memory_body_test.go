@@ -43,7 +43,7 @@ func newMemoryPost(t *testing.T, length int, body ...string) *http.Request {
 	return req
 }
 
-func TestABodyInMemoryIsSentAsItIs(t *testing.T) {
+func TestClientSenderSendsBodyUnchanged(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		body, _ := io.ReadAll(req.Body) // to its end before it answers
 		w.Write(body)
@@ -62,7 +62,7 @@ func TestABodyInMemoryIsSentAsItIs(t *testing.T) {
 	}
 }
 
-func TestABodyInMemoryThatIsShorterThanItSaysEndsTheConnection(t *testing.T) {
+func TestClientSenderShortBodyBreaksConnection(t *testing.T) {
 	base, _ := cannedServer(t, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 	c := newTestClient(t, base)
 	_, err := c.Do(newMemoryPost(t, 200_001, strings.Repeat("x", 200_000)))
@@ -72,7 +72,7 @@ func TestABodyInMemoryThatIsShorterThanItSaysEndsTheConnection(t *testing.T) {
 	}
 }
 
-func TestABodyInMemoryIsNotSentToItsEndWhereTheReplicaHasAnswered(t *testing.T) {
+func TestClientSenderStopsAtEarlyResponse(t *testing.T) {
 	const size = 64 << 20
 	got := make(chan int64, 1)
 	base := rawServer(t, func(_ int, c net.Conn) {

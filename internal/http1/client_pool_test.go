@@ -33,7 +33,7 @@ func idleConns(c *Client) int {
 	return len(c.pool.idle)
 }
 
-func TestTheConnectionUsedLastIsUsedNext(t *testing.T) {
+func TestConnPoolReusesMostRecentConnection(t *testing.T) {
 	base, connections := cannedServer(t, smallResponse)
 	c := newTestClient(t, base)
 	bodies := holdResponses(t, c, 3)
@@ -47,7 +47,7 @@ func TestTheConnectionUsedLastIsUsedNext(t *testing.T) {
 	}
 }
 
-func TestWhatEndsOddlyIsNotUsedAgain(t *testing.T) {
+func TestClientReusesConnectionOnlyAfterCleanEnd(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer string
 		again  bool
@@ -76,7 +76,7 @@ func TestWhatEndsOddlyIsNotUsedAgain(t *testing.T) {
 	}
 }
 
-func TestWhatComesBehindALengthIsSeenInTheSameRead(t *testing.T) {
+func TestClientSurplusInSameReadClosesConnection(t *testing.T) {
 	for surplus, again := range map[string]bool{"": true, "x": false} {
 		head := "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n"
 		rt, err := receiveScripted(http.MethodPost, &scriptConn{data: []byte(head + "abcd" + surplus), maxRead: len(head)})
@@ -90,7 +90,7 @@ func TestWhatComesBehindALengthIsSeenInTheSameRead(t *testing.T) {
 }
 
 // The replica closes an idle connection, or says something on it that nobody asked for.
-func TestAnIdleConnectionThatIsNotSilentIsNotUsed(t *testing.T) {
+func TestConnPoolSkipsConnectionsWithPendingData(t *testing.T) {
 	for _, what := range []string{"closes", "speaks"} {
 		t.Run(what, func(t *testing.T) {
 			idle, done := make(chan struct{}), make(chan struct{})
@@ -120,7 +120,7 @@ func TestAnIdleConnectionThatIsNotSilentIsNotUsed(t *testing.T) {
 	}
 }
 
-func TestAnIdleConnectionIsClosedInTime(t *testing.T) {
+func TestConnPoolClosesExpiredConnections(t *testing.T) {
 	gone := make(chan int, 3)
 	base := rawServer(t, func(n int, c net.Conn) {
 		for r := bufio.NewReader(c); readRequest(r); {
@@ -161,7 +161,7 @@ func TestAnIdleConnectionIsClosedInTime(t *testing.T) {
 }
 
 // A timer may be late. What is too old is not used.
-func TestAnOldConnectionIsNotUsed(t *testing.T) {
+func TestConnPoolSkipsExpiredConnections(t *testing.T) {
 	base, connections := cannedServer(t, smallResponse)
 	c := newTestClient(t, base)
 	mustRoundTrip(t, c)
@@ -172,7 +172,7 @@ func TestAnOldConnectionIsNotUsed(t *testing.T) {
 	}
 }
 
-func TestABurstLeavesNoMoreThanTheBound(t *testing.T) {
+func TestConnPoolKeepsAtMostMaxIdle(t *testing.T) {
 	p := connPool{}
 	t.Cleanup(p.close)
 	s := &closeCounter{}
@@ -192,7 +192,7 @@ type closeCounter struct {
 
 func (c *closeCounter) Close() error { c.closes++; return nil }
 
-func TestAfterCloseNothingIsKeptAndRequestsAreStillServed(t *testing.T) {
+func TestClientServesRequestsAfterClose(t *testing.T) {
 	base, connections := cannedServer(t, smallResponse)
 	c := newTestClient(t, base)
 	under := holdResponses(t, c, 1)[0]

@@ -24,7 +24,7 @@ func newClientWithSendTimeout(t *testing.T, base string, sendTimeout time.Durati
 	return c
 }
 
-func TestAReplicaThatStopsReadingARequestIsGivenUp(t *testing.T) {
+func TestClientSendTimeoutEndsUpload(t *testing.T) {
 	gone := make(chan struct{})
 	base := rawServer(t, func(_ int, c net.Conn) {
 		c.Read(make([]byte, 1000))
@@ -38,7 +38,7 @@ func TestAReplicaThatStopsReadingARequestIsGivenUp(t *testing.T) {
 }
 
 // Its pauses together are longer than the timeout, each of them is shorter.
-func TestAReplicaThatReadsSlowlyIsNotGivenUp(t *testing.T) {
+func TestClientSendTimeoutSparesSlowReader(t *testing.T) {
 	const timeout = 2 * time.Second
 	base := rawServer(t, func(_ int, c net.Conn) {
 		r := bufio.NewReader(c)
@@ -59,7 +59,7 @@ func TestAReplicaThatReadsSlowlyIsNotGivenUp(t *testing.T) {
 }
 
 // What has been sent may wait in the kernel for a replica that pauses, until it responds.
-func TestTheKernelWaitsForAReplicaUntilItResponds(t *testing.T) {
+func TestClientUserTimeoutIsRaisedDuringUpload(t *testing.T) {
 	base, _ := cannedServer(t, smallResponse)
 	c := newClientWithSendTimeout(t, base, 2*time.Minute)
 	for _, body := range []string{"{}", largeUpload[:1<<20], "{}", largeUpload[:1<<20]} {

@@ -14,7 +14,7 @@ import (
 )
 
 // Clients come, read all, leave early, or are cut off, all at once. What is read whole is right, and nothing stays behind.
-func TestAStormLeavesNothingBehind(t *testing.T) {
+func TestClientStormLeavesNothingBehind(t *testing.T) {
 	events := strings.Repeat("data: {\"n\":1}\n\n", 20)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		body, _ := io.ReadAll(req.Body)

@@ -12,7 +12,7 @@ import (
 
 // A replica sends bytes that nobody asked for behind a complete response. Whatever they are, and
 // however quickly connections are used again, no request gets them for its response.
-func TestStrayBytesAreNobodysResponse(t *testing.T) {
+func TestClientStrayBytesAreNoResponse(t *testing.T) {
 	const stray = "HTTP/1.1 200 OK\r\nX-Request: stray\r\nContent-Length: 5\r\n\r\nstray"
 	for name, c := range map[string]struct{ response, late string }{
 		"a 204 with a late body":               {"HTTP/1.1 204 No Content\r\nX-Request: %s\r\n\r\n", stray},

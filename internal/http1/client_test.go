@@ -12,7 +12,7 @@ import (
 	"testing/iotest"
 )
 
-func TestAURLThatCannotBeDialledIsRefused(t *testing.T) {
+func TestNewClientRejectsInvalidURLs(t *testing.T) {
 	for _, bad := range []string{"", "host:8000", "ftp://host", "https://", "http://", "/v1", "http://[::1", "http://a\x7f", "http://xn--\u00ff"} {
 		if _, err := NewClient(bad, ClientOptions{}); err == nil {
 			t.Errorf("NewClient(%q) succeeded", bad)
@@ -20,7 +20,7 @@ func TestAURLThatCannotBeDialledIsRefused(t *testing.T) {
 	}
 }
 
-func TestTheHostIsToldAsOthersKnowIt(t *testing.T) {
+func TestClientHostField(t *testing.T) {
 	for base, want := range map[string][2]string{
 		"http://engine":               {"engine:80", "engine"},
 		"http://engine:8000/base":     {"engine:8000", "engine:8000"},
@@ -36,7 +36,7 @@ func TestTheHostIsToldAsOthersKnowIt(t *testing.T) {
 	}
 }
 
-func TestARequestArrivesAsItWasGiven(t *testing.T) {
+func TestClientRequestArrivesUnchanged(t *testing.T) {
 	var got *http.Request
 	var body string
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
@@ -66,7 +66,7 @@ func TestARequestArrivesAsItWasGiven(t *testing.T) {
 	}
 }
 
-func TestTheBasePathStandsBeforeTheRequestsOwn(t *testing.T) {
+func TestClientBasePathIsPrepended(t *testing.T) {
 	for _, c := range []struct{ base, path, want string }{
 		{"", "/v1/chat/completions", "/v1/chat/completions"},
 		{"", "", "/"},
@@ -86,7 +86,7 @@ func TestTheBasePathStandsBeforeTheRequestsOwn(t *testing.T) {
 }
 
 // A header that holds the end of its line would be a request of its own.
-func TestNothingCanBeSmuggledIntoAHead(t *testing.T) {
+func TestClientHeaderCannotSmuggleRequest(t *testing.T) {
 	base, connections := cannedServer(t, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 	for name, spoil := range map[string]func(*http.Request){
 		"a value": func(r *http.Request) { r.Header.Set("X", "a\r\nY: b") },
@@ -116,7 +116,7 @@ func TestNothingCanBeSmuggledIntoAHead(t *testing.T) {
 	}
 }
 
-func TestAReplicasOwnKeyGoesToThatReplicaAlone(t *testing.T) {
+func TestClientAPIKeyReplacesClientKey(t *testing.T) {
 	var got []string
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
 		got = append(got, strings.Join(req.Header.Values("Authorization"), ",")+req.Header.Get("X-Api-Key"))
@@ -141,7 +141,7 @@ func TestAReplicasOwnKeyGoesToThatReplicaAlone(t *testing.T) {
 	}
 }
 
-func TestBytesAreNeitherAskedForNorUnpackedInAnotherEncoding(t *testing.T) {
+func TestClientLeavesContentEncodingAlone(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		w.Header().Set("Content-Encoding", "gzip")
 		fmt.Fprintf(w, "asked for %q", req.Header.Values("Accept-Encoding"))
@@ -153,7 +153,7 @@ func TestBytesAreNeitherAskedForNorUnpackedInAnotherEncoding(t *testing.T) {
 	}
 }
 
-func TestABodyThatIsShorterThanItSaysEndsTheConnection(t *testing.T) {
+func TestClientShortRequestBodyBreaksConnection(t *testing.T) {
 	base, connections := cannedServer(t, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 	c := newTestClient(t, base)
 	mustRoundTrip(t, c)
@@ -168,7 +168,7 @@ func TestABodyThatIsShorterThanItSaysEndsTheConnection(t *testing.T) {
 	}
 }
 
-func TestNoMoreOfABodyIsSentThanItSays(t *testing.T) {
+func TestClientSendsNoMoreThanContentLength(t *testing.T) {
 	base, connections := cannedServer(t, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 	c := newTestClient(t, base)
 	req := newPost(t.Context(), "/")
@@ -189,7 +189,7 @@ type closeRecorder struct {
 
 func (c *closeRecorder) Close() error { c.closed = true; return nil }
 
-func TestTheRequestsBodyIsClosedWhateverComesOfIt(t *testing.T) {
+func TestClientClosesRequestBody(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	c := newTestClient(t, server.URL)
 	for _, what := range []string{"an answer", "no connection"} {
@@ -204,7 +204,7 @@ func TestTheRequestsBodyIsClosedWhateverComesOfIt(t *testing.T) {
 	}
 }
 
-func TestARequestOfUnknownLengthIsABug(t *testing.T) {
+func TestClientPanicsOnUnknownLength(t *testing.T) {
 	defer func() {
 		if recover() == nil {
 			t.Error("it was sent")

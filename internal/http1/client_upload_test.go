@@ -62,7 +62,7 @@ func tcpPair(t *testing.T) (client, replica *net.TCPConn) {
 
 // The replica stops reading within the last piece of the body, and refuses. What it has not read is still on its way, so
 // the connection is of no more use.
-func TestUploadThatHangsIsGivenUpWhenTheReplicaResponds(t *testing.T) {
+func TestClientBlockedUploadEndsWithResponse(t *testing.T) {
 	const size = 3 * singleWriteMax
 	body := strings.Repeat("x", size)
 	for name, c := range map[string]struct {
@@ -96,7 +96,7 @@ func TestUploadThatHangsIsGivenUpWhenTheReplicaResponds(t *testing.T) {
 }
 
 // A reader may return its end with its last bytes.
-func TestBodyWhoseEndComesWithItsLastBytesIsSent(t *testing.T) {
+func TestClientRequestBodyMayReturnEOFWithData(t *testing.T) {
 	base, connections := cannedServer(t, smallResponse)
 	c := newTestClient(t, base)
 	for range 2 {
@@ -112,7 +112,7 @@ func TestBodyWhoseEndComesWithItsLastBytesIsSent(t *testing.T) {
 }
 
 // Its client has gone, so its body cannot be read: nothing is wrong with the replica.
-func TestBodyThatBreaksOffWithItsContextIsNoBrokenConnection(t *testing.T) {
+func TestClientRequestBodyErrorAfterCancelIsTheCause(t *testing.T) {
 	base, _ := cannedServer(t, smallResponse)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	req := newPost(ctx, "/")
@@ -129,7 +129,7 @@ type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-func TestRequestThatCannotBeWrittenCostsNoConnection(t *testing.T) {
+func TestClientInvalidRequestKeepsConnection(t *testing.T) {
 	base, connections := cannedServer(t, smallResponse)
 	c := newTestClient(t, base)
 	mustRoundTrip(t, c)
@@ -163,7 +163,7 @@ func (h *halfCloseConn) Read([]byte) (int, error) {
 
 // A hang-up at the same moment sets the read deadline to the past, which is neither the end of the wait nor of the
 // replica's work.
-func TestLingerWaitsOnWhereAHangUpEndsItsReadAndThenCloses(t *testing.T) {
+func TestClientLingerSurvivesConcurrentHalfClose(t *testing.T) {
 	h := &halfCloseConn{reads: []error{os.ErrDeadlineExceeded, nil, os.ErrDeadlineExceeded}}
 	newClientConn(h).lingeringClose()
 	if len(h.reads) != 0 {
@@ -174,7 +174,7 @@ func TestLingerWaitsOnWhereAHangUpEndsItsReadAndThenCloses(t *testing.T) {
 	}
 }
 
-func TestConnectionIsIdleFromItsLastUse(t *testing.T) {
+func TestConnPoolCountsIdleTimeFromLastUse(t *testing.T) {
 	base, connections := cannedServer(t, smallResponse)
 	c := newTestClient(t, base)
 	mustRoundTrip(t, c)

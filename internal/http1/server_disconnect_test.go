@@ -56,7 +56,7 @@ var disconnectPhases = map[string]struct {
 	}},
 }
 
-func TestAClientThatGoesIsNoticedInEveryPhase(t *testing.T) {
+func TestServerDisconnectCancelsContextInEveryPhase(t *testing.T) {
 	for name, phase := range disconnectPhases {
 		for how, go_ := range disconnects {
 			t.Run(name+" "+how, func(t *testing.T) {
@@ -74,7 +74,7 @@ func TestAClientThatGoesIsNoticedInEveryPhase(t *testing.T) {
 	}
 }
 
-func TestAClientThatGoesEndsAWriteThatHangs(t *testing.T) {
+func TestServerDisconnectEndsBlockedWrite(t *testing.T) {
 	for how, go_ := range disconnects {
 		if how == "half-closed" {
 			continue // it may yet read
@@ -107,7 +107,7 @@ func writeOn(w http.ResponseWriter, r *http.Request, progress chan<- struct{}) e
 	}
 }
 
-func TestARequestOfAClientThatHasGoneBeforeBeginsCancelled(t *testing.T) {
+func TestServerRequestOfDisconnectedClientIsCancelled(t *testing.T) {
 	served := make(chan struct{}, 3)
 	s := serve(t, func(_ *testServer, w http.ResponseWriter, r *http.Request) {
 		<-r.Context().Done()
@@ -121,7 +121,7 @@ func TestARequestOfAClientThatHasGoneBeforeBeginsCancelled(t *testing.T) {
 	}
 }
 
-func TestADeadlineIsArmedForWhatWaitsAndTakenBackBeforeTheNext(t *testing.T) {
+func TestIODeadlineIsArmedOnlyWhileWaiting(t *testing.T) {
 	var armed []time.Time
 	d := ioDeadline{setDeadline: func(at time.Time) error { armed = append(armed, at); return nil }}
 	one, two := time.Unix(1, 0), time.Unix(2, 0)
@@ -155,7 +155,7 @@ func TestADeadlineIsArmedForWhatWaitsAndTakenBackBeforeTheNext(t *testing.T) {
 	expect("nothing is set")
 }
 
-func TestTheContextLastsAsLongAsItsRequest(t *testing.T) {
+func TestServerContextLastsAsLongAsRequest(t *testing.T) {
 	contexts := make(chan context.Context, 1)
 	s := serve(t, func(_ *testServer, w http.ResponseWriter, r *http.Request) {
 		if err := r.Context().Err(); err != nil {
@@ -173,7 +173,7 @@ func TestTheContextLastsAsLongAsItsRequest(t *testing.T) {
 	}
 }
 
-func TestAWriteDeadlineEndsWhatWaits(t *testing.T) {
+func TestServerWriteDeadlineEndsBlockedWrite(t *testing.T) {
 	for name, deadline := range map[string]time.Time{"now": time.Unix(1, 0), "soon": time.Now().Add(200 * time.Millisecond)} {
 		t.Run(name, func(t *testing.T) {
 			ended, progress := make(chan error, 1), make(chan struct{})
@@ -210,7 +210,7 @@ func readResponses(c net.Conn) []response {
 	return parseResponses(raw)
 }
 
-func TestAReadDeadlineEndsWhatWaitsAndIsForgottenWithTheRequest(t *testing.T) {
+func TestServerReadDeadlineEndsBlockedReadAndIsReset(t *testing.T) {
 	ended := make(chan error, 1)
 	s := serve(t, func(_ *testServer, w http.ResponseWriter, r *http.Request) {
 		rc := http.NewResponseController(w)
@@ -251,7 +251,7 @@ func TestAReadDeadlineEndsWhatWaitsAndIsForgottenWithTheRequest(t *testing.T) {
 }
 
 // Law 12: whatever a handler had written when it panicked, it does not look complete.
-func TestAPanicAfterTheFirstByteNeverLooksComplete(t *testing.T) {
+func TestServerPanicNeverLeavesCompleteResponse(t *testing.T) {
 	for name, header := range map[string]string{"chunked": "X-A", "known": "Content-Length"} {
 		for _, cause := range []any{http.ErrAbortHandler, "oh"} {
 			for _, size := range []int{5, 3000, 5000, 100_000} {

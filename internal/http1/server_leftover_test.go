@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-func TestAWriteDeadlineIsForgottenWhenTheConnectionIsNetHTTPs(t *testing.T) {
+func TestServerHandoffResetsWriteDeadline(t *testing.T) {
 	var until time.Time
 	s := serve(t, func(_ *testServer, w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet {
@@ -48,7 +48,7 @@ func TestAWriteDeadlineIsForgottenWhenTheConnectionIsNetHTTPs(t *testing.T) {
 }
 
 // The race detector tells if two read the connection at once.
-func TestAGoroutineThatTheHandlerLeftBehindReadsNoMore(t *testing.T) {
+func TestServerRequestBodyIsNotReadByLeftoverGoroutine(t *testing.T) {
 	reading, ended := make(chan bool), make(chan error)
 	s := serve(t, func(_ *testServer, _ http.ResponseWriter, r *http.Request) {
 		go func() {
@@ -78,7 +78,7 @@ func TestAGoroutineThatTheHandlerLeftBehindReadsNoMore(t *testing.T) {
 }
 
 // The kernel resets a connection that is closed with something unread, and what the client has yet to read may be lost.
-func TestTheAnswerToABodyThatIsNotReadComesWithoutAReset(t *testing.T) {
+func TestServerUnreadBodyDoesNotResetResponse(t *testing.T) {
 	came := make(chan struct{})
 	s := serve(t, func(_ *testServer, w http.ResponseWriter, _ *http.Request) {
 		<-came
@@ -100,7 +100,7 @@ func TestTheAnswerToABodyThatIsNotReadComesWithoutAReset(t *testing.T) {
 }
 
 // A goroutine that waits for a body holds it, and nothing comes that could end the wait.
-func TestAPanicEndsAConnectionWhoseBodyIsWaitedFor(t *testing.T) {
+func TestServerPanicClosesConnectionWithBlockedBodyRead(t *testing.T) {
 	ended := make(chan error, 1)
 	s := serve(t, func(_ *testServer, _ http.ResponseWriter, r *http.Request) {
 		go func() {
@@ -122,7 +122,7 @@ func TestAPanicEndsAConnectionWhoseBodyIsWaitedFor(t *testing.T) {
 	}
 }
 
-func TestWhatAHandlerLeftBehindTouchesNoLaterAnswer(t *testing.T) {
+func TestServerLeftoverWriterFails(t *testing.T) {
 	var first http.ResponseWriter
 	s := serve(t, func(_ *testServer, w http.ResponseWriter, r *http.Request) {
 		if first == nil {
@@ -148,7 +148,7 @@ func TestWhatAHandlerLeftBehindTouchesNoLaterAnswer(t *testing.T) {
 	}
 }
 
-func TestABodyEndsWithItsHandlerHoweverThatEnds(t *testing.T) {
+func TestServerRequestBodyIsClosedAfterHandler(t *testing.T) {
 	for _, path := range []string{"/return", "/duplex", "/panic"} {
 		bodies := make(chan io.Reader, 1)
 		s := serve(t, func(_ *testServer, w http.ResponseWriter, r *http.Request) {
@@ -173,7 +173,7 @@ func TestABodyEndsWithItsHandlerHoweverThatEnds(t *testing.T) {
 }
 
 // The answer waits for a body that its handler has left; what the handler has left at work need not.
-func TestTheContextEndsWithTheHandlerAndNotWithTheAnswer(t *testing.T) {
+func TestServerContextEndsWithHandler(t *testing.T) {
 	contexts := make(chan context.Context, 1)
 	s := serve(t, func(_ *testServer, w http.ResponseWriter, r *http.Request) {
 		contexts <- r.Context()
@@ -189,7 +189,7 @@ func TestTheContextEndsWithTheHandlerAndNotWithTheAnswer(t *testing.T) {
 }
 
 // HTTP/2 begins at the beginning of a connection; later its preface is neither that nor a request.
-func TestHTTP2DoesNotBeginAmidAConnection(t *testing.T) {
+func TestServerRejectsLateHTTP2Preface(t *testing.T) {
 	const preface, settings = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 	for name, before := range map[string]string{
 		"behind a GET":  "GET / HTTP/1.1\r\nHost: h\r\n\r\n",
@@ -206,7 +206,7 @@ func TestHTTP2DoesNotBeginAmidAConnection(t *testing.T) {
 }
 
 // What comes before a hand-over lies in a page, whose end it may come to, and is net/http's to the last byte.
-func TestNoByteIsLostWhenAConnectionIsHandedOver(t *testing.T) {
+func TestServerHandoffLosesNoByte(t *testing.T) {
 	s := serve(t, echoHandler)
 	const plain, chunked = "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc", "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
 	for _, size := range []int{1, 2000, len(page{}) - len(plain) - len(chunked) - 4, len(page{}), 20_000} {
@@ -221,7 +221,7 @@ func TestNoByteIsLostWhenAConnectionIsHandedOver(t *testing.T) {
 	}
 }
 
-func TestFilesOfAFormAreGoneWithTheirRequest(t *testing.T) {
+func TestServerRemovesMultipartFiles(t *testing.T) {
 	names := make(chan string, 1)
 	s := serve(t, func(_ *testServer, _ http.ResponseWriter, r *http.Request) {
 		if err := r.ParseMultipartForm(1); err != nil {

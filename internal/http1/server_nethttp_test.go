@@ -46,7 +46,7 @@ func checksum(s string) (h uint32) {
 	return h
 }
 
-func TestAnswersAreNetHTTPsInEveryShape(t *testing.T) {
+func TestServerResponsesMatchNetHTTP(t *testing.T) {
 	ours, oracle := serve(t, shapeHandler), serveNetHTTP(t, shapeHandler)
 	for name := range responseShapes {
 		t.Run(name, func(t *testing.T) {
@@ -169,7 +169,7 @@ var rawRequests = map[string]string{
 	"an empty line":       "\r\n",
 }
 
-func TestRequestsAreUnderstoodAsByNetHTTP(t *testing.T) {
+func TestServerParsesRequestsAsNetHTTP(t *testing.T) {
 	ours, oracle := serve(t, shapeHandler), serveNetHTTP(t, shapeHandler)
 	const before, after = "GET /before HTTP/1.1\r\nHost: h\r\n\r\n", "GET /after HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
 	for name, request := range rawRequests {
@@ -183,7 +183,7 @@ func TestRequestsAreUnderstoodAsByNetHTTP(t *testing.T) {
 }
 
 // A large body that nobody reads is not waited for beyond net/http's bound, and its end is not taken for a request.
-func TestBodiesLeftUnreadAreDrainedAsByNetHTTP(t *testing.T) {
+func TestServerDrainsUnreadBodiesAsNetHTTP(t *testing.T) {
 	ours, oracle := serve(t, shapeHandler), serveNetHTTP(t, shapeHandler)
 	for _, path := range []string{"/unread", "/half%20read", "/closed", "/closing", "/duplex"} {
 		for _, size := range []int{1, 4000, 100_000, maxDrain - 1, maxDrain, maxDrain + 1, 300_000, 1_000_000} {
@@ -198,7 +198,7 @@ func TestBodiesLeftUnreadAreDrainedAsByNetHTTP(t *testing.T) {
 	}
 }
 
-func FuzzAsNetHTTP(f *testing.F) {
+func FuzzServerMatchesNetHTTP(f *testing.F) {
 	for _, request := range rawRequests {
 		f.Add(request, uint16(20))
 		f.Add("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc"+request, uint16(60))

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-func TestShutdownEndsIdleConnectionsAndWaitsForRequests(t *testing.T) {
+func TestServerShutdownClosesIdleAndWaitsForActive(t *testing.T) {
 	arrived, proceed := make(chan struct{}), make(chan struct{})
 	s := serve(t, func(_ *testServer, w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/begun" {
@@ -65,7 +65,7 @@ func TestShutdownEndsIdleConnectionsAndWaitsForRequests(t *testing.T) {
 	}
 }
 
-func TestShutdownWaitsNoLongerThanItMay(t *testing.T) {
+func TestServerShutdownEndsWithContext(t *testing.T) {
 	arrived := make(chan struct{})
 	s := serve(t, func(_ *testServer, w http.ResponseWriter, r *http.Request) {
 		close(arrived)
@@ -95,7 +95,7 @@ func TestShutdownWaitsNoLongerThanItMay(t *testing.T) {
 	}
 }
 
-func TestShutdownWaitsForRequestsThatAreNetHTTPs(t *testing.T) {
+func TestServerShutdownWaitsForFallback(t *testing.T) {
 	arrived, proceed := make(chan struct{}), make(chan struct{})
 	s := serve(t, func(_ *testServer, w http.ResponseWriter, _ *http.Request) {
 		close(arrived)
@@ -119,7 +119,7 @@ func TestShutdownWaitsForRequestsThatAreNetHTTPs(t *testing.T) {
 	}
 }
 
-func TestAConnectionThatNobodyTakesOverIsClosed(t *testing.T) {
+func TestFallbackListenerClosesConnectionsOnceClosed(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -138,7 +138,7 @@ func TestAConnectionThatNobodyTakesOverIsClosed(t *testing.T) {
 	}
 }
 
-func TestServeTellsThatTheServerWasStopped(t *testing.T) {
+func TestServerServeReturnsErrServerClosed(t *testing.T) {
 	for name, stop := range map[string]func(*Server) error{
 		"Shutdown": func(s *Server) error { return s.Shutdown(t.Context()) },
 		"Close":    (*Server).Close,
@@ -185,7 +185,7 @@ func (l *lateListener) Accept() (c net.Conn, err error) {
 	return c, nil
 }
 
-func TestAConnectionThatIsAcceptedWhileStoppingIsClosed(t *testing.T) {
+func TestServerShutdownClosesConnectionAcceptedMeanwhile(t *testing.T) {
 	for name, request := range map[string]string{"silent": "", "with a request": "GET / HTTP/1.1\r\nHost: h\r\n\r\n"} {
 		t.Run(name, func(t *testing.T) {
 			inner, err := net.Listen("tcp", "127.0.0.1:0")

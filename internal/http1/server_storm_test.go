@@ -17,7 +17,7 @@ func itoa(n int) string { return strconv.Itoa(n) }
 
 // Clients of every kind come, some leave at any time, and while they do the server is shut down. No answer is altered or
 // another's, and nothing is left.
-func TestInAStormEveryAnswerIsItsRequests(t *testing.T) {
+func TestServerStormResponsesMatchRequests(t *testing.T) {
 	for _, calm := range []bool{true, false} {
 		s := serve(t, func(_ *testServer, w http.ResponseWriter, r *http.Request) {
 			switch body, err := io.ReadAll(r.Body); {

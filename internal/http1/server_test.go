@@ -26,7 +26,7 @@ func echoHandler(_ *testServer, w http.ResponseWriter, r *http.Request) {
 
 func (s *testServer) http1Server() *Server { return s.server.(*Server) }
 
-func TestConnectionsThatWaitTooLongAreClosed(t *testing.T) {
+func TestServerTimeoutsCloseWaitingConnections(t *testing.T) {
 	hs := netHTTPServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { writeStrings(w, "ok") }))
 	hs.ReadHeaderTimeout, hs.IdleTimeout = 2*time.Second, 2*time.Second // a busy machine must not take that long over a head
 	s := &testServer{server: NewServer(hs)}
@@ -61,7 +61,7 @@ func (l *failingListener) Accept() (net.Conn, error) {
 	return l.Listener.Accept()
 }
 
-func TestAcceptingGoesOnAfterAnErrorThatPasses(t *testing.T) {
+func TestServerAcceptRetriesAfterTemporaryError(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -85,7 +85,7 @@ func TestAcceptingGoesOnAfterAnErrorThatPasses(t *testing.T) {
 }
 
 // What is not plain is served by net/http with all bytes that came.
-func TestRealClientsOfEveryKindAreServed(t *testing.T) {
+func TestServerServesRealClients(t *testing.T) {
 	s := serve(t, echoHandler)
 	for name, set := range map[string]func(*http.Protocols){
 		"HTTP/1.1": func(p *http.Protocols) { p.SetHTTP1(true) },
@@ -119,7 +119,7 @@ func TestRealClientsOfEveryKindAreServed(t *testing.T) {
 }
 
 // A handler passes on what others have sent: no value of a field may begin a line of its own.
-func TestNoFieldSplitsAnAnswer(t *testing.T) {
+func TestServerHeaderCannotSplitResponse(t *testing.T) {
 	const value = "a\r\nX-Evil: 1\r\n\r\nHTTP/1.1 200 OK\r\n\nX-Evil: 2\rX-Evil: 3"
 	for _, status := range []int{200, 204, 304, 500} {
 		for _, name := range []string{"X-A", "Connection", "Content-Type", "Content-Encoding", "Content-Length", "Transfer-Encoding", "Date", "Trailer", "X-T",
@@ -147,7 +147,7 @@ func TestNoFieldSplitsAnAnswer(t *testing.T) {
 }
 
 // Law 13, from the client's side: wherever reads and writes are cut, the bytes are the same.
-func TestBytesPassUnchangedWhereverTheyAreCut(t *testing.T) {
+func TestServerBytesUnchangedAtEverySplit(t *testing.T) {
 	s := serve(t, func(_ *testServer, w http.ResponseWriter, r *http.Request) {
 		http.NewResponseController(w).EnableFullDuplex()
 		p := make([]byte, 1+rand.IntN(9000))
@@ -195,7 +195,7 @@ func TestBytesPassUnchangedWhereverTheyAreCut(t *testing.T) {
 }
 
 // The kernel has room for a part of a write only.
-func TestBytesPassUnchangedToAClientThatReadsLate(t *testing.T) {
+func TestServerWritesUnchangedToSlowReader(t *testing.T) {
 	for _, size := range []int{3000, 5000} { // in a page, and not
 		const pieces = 3000
 		progress := make(chan struct{}, pieces)
@@ -233,7 +233,7 @@ func TestBytesPassUnchangedToAClientThatReadsLate(t *testing.T) {
 }
 
 // A response without length or chunks ends with its connection: one that is aborted ends with a reset.
-func TestAnAbortedResponseThatEndsWithItsConnectionIsReset(t *testing.T) {
+func TestServerAbortResetsCloseDelimitedResponse(t *testing.T) {
 	for coding, want := range map[string]error{"identity": syscall.ECONNRESET, "chunked": nil} {
 		s := serve(t, func(_ *testServer, w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Transfer-Encoding", coding)
