@@ -31,7 +31,7 @@ func TestClientHostField(t *testing.T) {
 	} {
 		c := newTestClient(t, base)
 		if got := [2]string{c.address, c.host}; got != want {
-			t.Errorf("%s is dialled and named %q; want %q", base, got, want)
+			t.Errorf("%s has address and Host %q; want %q", base, got, want)
 		}
 	}
 }
@@ -80,12 +80,12 @@ func TestClientBasePathIsPrepended(t *testing.T) {
 	} {
 		req := newPost(t.Context(), c.path)
 		if got := string(newTestClient(t, "http://engine"+c.base).appendTarget(nil, req.URL)); got != c.want {
-			t.Errorf("%q under %q is asked for as %q; want %q", c.path, c.base, got, c.want)
+			t.Errorf("%q under %q is requested as %q; want %q", c.path, c.base, got, c.want)
 		}
 	}
 }
 
-// A header that holds the end of its line would be a request of its own.
+// A value with a line break could begin a request of its own.
 func TestClientHeaderCannotSmuggleRequest(t *testing.T) {
 	base, connections := cannedServer(t, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 	for name, spoil := range map[string]func(*http.Request){
@@ -107,7 +107,7 @@ func TestClientHeaderCannotSmuggleRequest(t *testing.T) {
 		t.Errorf("a key: Do = %v", err)
 	}
 	if n := len(connections()); n > 0 {
-		t.Errorf("the replica saw %d requests", n)
+		t.Errorf("the server saw %d requests", n)
 	}
 	req := newPost(t.Context(), "/")
 	req.URL.RawQuery = "a b\r\n\r\nGET / HTTP/1.1\x7f"
@@ -137,7 +137,7 @@ func TestClientAPIKeyReplacesClientKey(t *testing.T) {
 	keyed.SetOptions(ClientOptions{APIKey: "new"})
 	send(keyed)
 	if want := []string{"Bearer own", "Bearer client" + "client's", "Bearer new"}; !slices.Equal(got, want) {
-		t.Errorf("the replicas saw %q; want %q", got, want)
+		t.Errorf("the servers saw %q; want %q", got, want)
 	}
 }
 
@@ -164,7 +164,7 @@ func TestClientShortRequestBodyBreaksConnection(t *testing.T) {
 		wantFailure(t, err, failureBroken)
 	}
 	if n := len(connections()); n != 1 {
-		t.Errorf("the replica saw %d requests", n)
+		t.Errorf("the server saw %d requests", n)
 	}
 }
 
@@ -178,7 +178,7 @@ func TestClientSendsNoMoreThanContentLength(t *testing.T) {
 	}
 	mustRoundTrip(t, c)
 	if n := len(connections()); n != 2 {
-		t.Errorf("the replica saw %d requests", n)
+		t.Errorf("the server saw %d requests", n)
 	}
 }
 
@@ -192,13 +192,13 @@ func (c *closeRecorder) Close() error { c.closed = true; return nil }
 func TestClientClosesRequestBody(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	c := newTestClient(t, server.URL)
-	for _, what := range []string{"an answer", "no connection"} {
+	for _, outcome := range []string{"an response", "no connection"} {
 		req := newPost(t.Context(), "/")
 		body := &closeRecorder{Reader: req.Body}
 		req.Body = body
 		roundTripBody(c, req)
 		if !body.closed {
-			t.Errorf("%s: it was left open", what)
+			t.Errorf("%s: the body was left open", outcome)
 		}
 		server.Close()
 	}
@@ -207,7 +207,7 @@ func TestClientClosesRequestBody(t *testing.T) {
 func TestClientPanicsOnUnknownLength(t *testing.T) {
 	defer func() {
 		if recover() == nil {
-			t.Error("it was sent")
+			t.Error("Do did not panic")
 		}
 	}()
 	req := newPost(t.Context(), "/")
