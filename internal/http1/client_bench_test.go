@@ -17,12 +17,13 @@ import (
 	"time"
 )
 
-// The benchmarks' replica is a process of its own, so that the CPU time of this one is the client's alone.
-const replicaEnv = "HTTP1_TEST_REPLICA"
+// The benchmarks' server is a process of its own, so that the CPU time of this one is the client's.
+// benchmarkEnv marks that process.
+const benchmarkEnv = "HTTP1_BENCHMARK_SERVER"
 
-// serveReplica answers POST /N with N events in chunks of their own, 2 ms apart, a single one with its
-// length, and /-1 with one event and then silence.
-func serveReplica() {
+// serveBenchmark responds to POST /N with N events in chunks of their own, 2 ms apart, to /1 with a
+// Content-Length, and to /-1 with one event and then nothing.
+func serveBenchmark() {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		panic(err)
@@ -68,10 +69,10 @@ func serveEvents(c net.Conn) {
 	}
 }
 
-func startReplica(b *testing.B) (base string) {
+func startBenchmarkServer(b *testing.B) (base string) {
 	b.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), replicaEnv+"=1")
+	cmd.Env = append(os.Environ(), benchmarkEnv+"=1")
 	in, _ := cmd.StdinPipe()
 	out, _ := cmd.StdoutPipe()
 	if err := cmd.Start(); err != nil {
@@ -93,7 +94,7 @@ type sender func(*http.Request) (*http.Response, error)
 
 // eachSender runs a benchmark over net/http's transport and over a Client.
 func eachSender(b *testing.B, run func(b *testing.B, send sender)) {
-	base := startReplica(b)
+	base := startBenchmarkServer(b)
 	transport := &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: maxIdle, IdleConnTimeout: idleTimeout, WriteBufferSize: 32 << 10}
 	defer transport.CloseIdleConnections()
 	viaTransport := func(req *http.Request) (*http.Response, error) {
@@ -104,7 +105,7 @@ func eachSender(b *testing.B, run func(b *testing.B, send sender)) {
 	b.Run("http1", func(b *testing.B) { run(b, newTestClient(b, base).Do) })
 }
 
-// inParallel does n units of work in 64 goroutines, and reports the CPU time of each.
+// inParallel calls work n times in 64 goroutines and reports the CPU time of each call.
 func inParallel(b *testing.B, n int, unit string, work func()) {
 	b.ReportAllocs()
 	before := cpuTime()
@@ -137,13 +138,13 @@ func roundTripOnce(b *testing.B, send sender, path, body string) {
 	}
 }
 
-func BenchmarkSmallRequests(b *testing.B) {
+func BenchmarkClientSmallRequests(b *testing.B) {
 	eachSender(b, func(b *testing.B, send sender) {
 		inParallel(b, b.N, "req", func() { roundTripOnce(b, send, "/1", strings.Repeat("x", 300)) })
 	})
 }
 
-func BenchmarkLargePrompts(b *testing.B) {
+func BenchmarkClientLargePrompts(b *testing.B) {
 	prompt := strings.Repeat("x", 256<<10)
 	eachSender(b, func(b *testing.B, send sender) {
 		inParallel(b, b.N, "req", func() { roundTripOnce(b, send, "/1", prompt) })
@@ -151,15 +152,16 @@ func BenchmarkLargePrompts(b *testing.B) {
 }
 
 // An operation is an event, of streams of 500 each.
-func BenchmarkEvents(b *testing.B) {
+func BenchmarkClientEvents(b *testing.B) {
 	eachSender(b, func(b *testing.B, send sender) {
 		const events = 500
 		inParallel(b, (b.N+events-1)/events, "event", func() { roundTripOnce(b, send, fmt.Sprintf("/%d", min(events, max(2, b.N))), "{}") })
 	})
 }
 
-// What a stream holds here while it is silent, without kernel memory and without the reader's own goroutine and buffer.
-func BenchmarkMemoryOfASilentStream(b *testing.B) {
+// BenchmarkClientSilentStreamMemory measures the memory of a stream between two events, without the
+// kernel's and without the reader's goroutine and buffer.
+func BenchmarkClientSilentStreamMemory(b *testing.B) {
 	eachSender(b, func(b *testing.B, send sender) {
 		const streams = 500
 		inUse := func() uint64 {

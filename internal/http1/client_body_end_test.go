@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A reader that asks for the body and no more must not leave what is behind it to the next request.
-func TestWhatComesBehindABodyThatIsReadExactlyEndsTheConnection(t *testing.T) {
+// A reader that asks for exactly the body must not leave surplus bytes to the next request.
+func TestClientSurplusAfterExactReadClosesConnection(t *testing.T) {
 	for surplus, again := range map[string]bool{"": true, "HTTP/1.1 200 OK": false} {
 		var p connPool
 		rt := newRoundTrip(newPost(t.Context(), "/"), newClientConn(&scriptConn{data: []byte(smallResponse + surplus)}), &p)
@@ -21,20 +21,20 @@ func TestWhatComesBehindABodyThatIsReadExactlyEndsTheConnection(t *testing.T) {
 			t.Fatal(n, err)
 		}
 		if (p.popConn() != nil) != again {
-			t.Errorf("behind %q: the connection is used again: %t", surplus, !again)
+			t.Errorf("with surplus %q: the connection is reused: %t", surplus, !again)
 		}
 		p.close()
 	}
 }
 
-// Bytes may come with the error that ends the connection.
-func TestBytesThatComeWithAnErrorAreRead(t *testing.T) {
+// A read may return bytes together with the error that ends the connection.
+func TestClientBodyReadsBytesBeforeError(t *testing.T) {
 	for _, c := range []struct {
 		framing string
 		want    error
 	}{{"Content-Length: 5", io.EOF}, {"Connection: close", io.EOF}, {"Content-Length: 6", io.ErrUnexpectedEOF}} {
-		head := "HTTP/1.1 200 OK\r\n" + c.framing + "\r\n\r\n"
-		s := &scriptConn{data: []byte(head), finalErr: io.EOF}
+		header := "HTTP/1.1 200 OK\r\n" + c.framing + "\r\n\r\n"
+		s := &scriptConn{data: []byte(header), finalErr: io.EOF}
 		rt, err := receiveScripted("POST", s)
 		if err != nil {
 			t.Fatal(err)
@@ -47,7 +47,7 @@ func TestBytesThatComeWithAnErrorAreRead(t *testing.T) {
 	}
 }
 
-// withEnd returns its end with its last bytes.
+// An eofConn returns io.EOF with its last bytes.
 type eofConn struct{ scriptConn }
 
 func (w *eofConn) Read(p []byte) (int, error) {
@@ -56,8 +56,8 @@ func (w *eofConn) Read(p []byte) (int, error) {
 	return n, io.EOF
 }
 
-// What a client may read of a response that broke off is the reason, without the address of the replica.
-func TestBodyThatBreaksOffTellsNoAddress(t *testing.T) {
+// A client may read the reason for a truncated response, but not the address of the server.
+func TestClientBodyErrorHasNoAddress(t *testing.T) {
 	reset := &net.OpError{Op: "read", Net: "tcp", Addr: &net.TCPAddr{IP: net.IPv4(10, 9, 8, 7), Port: 8000}, Err: syscall.ECONNRESET}
 	rt, err := receiveScripted("POST", &scriptConn{data: []byte("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhe"), finalErr: reset})
 	if err != nil {

@@ -11,14 +11,14 @@ import (
 	"testing/iotest"
 )
 
-// Answers that are well-formed, by their framing.
-var wellFormedResponses = map[string]struct{ method, answer, body string }{
+// wellFormedResponses are valid responses by their framing.
+var wellFormedResponses = map[string]struct{ method, response, body string }{
 	"a length":       {"POST", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", "hello"},
 	"a length twice": {"POST", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\ncontent-length: 5\r\n\r\nhello", "hello"},
 	"chunks":         {"POST", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0000c \t\r\n, and world\n\r\n0\r\n\r\n", "hello, and world\n"},
 	"an extension":   {"POST", "HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n5;a=\"b\"\r\nhello\r\n0;last\r\n\r\n", "hello"},
 	"a trailer":      {"POST", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: A, b\r\n\r\n5\r\nhello\r\n0\r\nA: 1\r\nc: 2\r\n\r\n", "hello"},
-	"to the close":   {"POST", "HTTP/1.1 200 OK\r\n\r\nhello", "hello"},
+	"until close":    {"POST", "HTTP/1.1 200 OK\r\n\r\nhello", "hello"},
 	"interim":        {"POST", "HTTP/1.1 100 Continue\r\nX: y\r\n\r\nHTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", "hello"},
 	"both":           {"POST", "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n", "hello"},
 	"HEAD":           {"HEAD", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", ""},
@@ -27,25 +27,25 @@ var wellFormedResponses = map[string]struct{ method, answer, body string }{
 	"304":            {"POST", "HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n", ""},
 	"no reason":      {"POST", "HTTP/1.1 200\r\nContent-Length: 0\r\n\r\n", ""},
 	"bare newlines":  {"POST", "HTTP/1.1 200 OK\nContent-Length: 5\n\nhello", "hello"},
-	"a large head":   {"POST", "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 9000) + "\r\nContent-Length: 5\r\n\r\nhello", "hello"},
+	"a large header": {"POST", "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 9000) + "\r\nContent-Length: 5\r\n\r\nhello", "hello"},
 }
 
-func TestAnAnswerIsTheSameWhereverReadsCutIt(t *testing.T) {
+func TestClientResponseAtEverySplit(t *testing.T) {
 	for name, c := range wellFormedResponses {
 		t.Run(name, func(t *testing.T) {
 			cuts := []int{1, 2, 3, 7, 0}
-			for cut := range min(len(c.answer), 300) {
+			for cut := range min(len(c.response), 300) {
 				cuts = append(cuts, cut+1)
 			}
 			for _, size := range []int{1, 2, 3, 1000} {
 				for _, cut := range cuts {
-					rt, err := receiveScripted(c.method, &scriptConn{data: []byte(c.answer), maxRead: cut})
+					rt, err := receiveScripted(c.method, &scriptConn{data: []byte(c.response), maxRead: cut})
 					if err != nil {
 						t.Fatal(err)
 					}
 					body, err := io.ReadAll(limitedReader{rt.response.Body, size})
 					if string(body) != c.body || err != nil {
-						t.Fatalf("in pieces of %d, read by %d, the body is %q, %v; want %q", cut, size, body, err, c.body)
+						t.Fatalf("split at %d, read by %d, the body is %q, %v; want %q", cut, size, body, err, c.body)
 					}
 				}
 			}
@@ -53,7 +53,7 @@ func TestAnAnswerIsTheSameWhereverReadsCutIt(t *testing.T) {
 	}
 }
 
-// onlyReader reads up to size bytes at once.
+// A limitedReader reads at most size bytes at once.
 type limitedReader struct {
 	io.Reader
 	size int
@@ -61,9 +61,9 @@ type limitedReader struct {
 
 func (r limitedReader) Read(p []byte) (int, error) { return r.Reader.Read(p[:min(len(p), r.size)]) }
 
-func TestABodyKeepsTheContractOfReaders(t *testing.T) {
+func TestClientBodyIsAnIOReader(t *testing.T) {
 	for name, c := range wellFormedResponses {
-		rt, err := receiveScripted(c.method, &scriptConn{data: []byte(c.answer), maxRead: 3})
+		rt, err := receiveScripted(c.method, &scriptConn{data: []byte(c.response), maxRead: 3})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -73,19 +73,19 @@ func TestABodyKeepsTheContractOfReaders(t *testing.T) {
 	}
 }
 
-// Wherever the connection ends, it is told; only a body that ends with it cannot be cut short unseen.
-func TestAnAnswerThatIsCutShortNeverLooksComplete(t *testing.T) {
+// Wherever the connection ends, the reader gets an error, except for a close-delimited body.
+func TestClientTruncatedResponseNeverLooksComplete(t *testing.T) {
 	reset := errors.New("reset")
 	for name, c := range wellFormedResponses {
-		for cut := range len(c.answer) {
+		for cut := range len(c.response) {
 			for _, end := range []error{io.EOF, reset} {
-				rt, err := receiveScripted(c.method, &scriptConn{data: []byte(c.answer[:cut]), finalErr: end})
+				rt, err := receiveScripted(c.method, &scriptConn{data: []byte(c.response[:cut]), finalErr: end})
 				if err != nil {
 					continue
 				}
 				body, err := io.ReadAll(rt.response.Body)
 				switch {
-				case end == io.EOF && name == "to the close":
+				case end == io.EOF && name == "until close":
 				case end == io.EOF && err != io.ErrUnexpectedEOF, end == reset && err == nil:
 					t.Errorf("%s, cut after %d bytes: %q, %v", name, cut, body, err)
 				}
@@ -97,8 +97,8 @@ func TestAnAnswerThatIsCutShortNeverLooksComplete(t *testing.T) {
 	}
 }
 
-func TestTrailersAreAnnouncedAndThenTold(t *testing.T) {
-	rt, err := receiveScripted("POST", &scriptConn{data: []byte(wellFormedResponses["a trailer"].answer)})
+func TestClientTrailers(t *testing.T) {
+	rt, err := receiveScripted("POST", &scriptConn{data: []byte(wellFormedResponses["a trailer"].response)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func TestTrailersAreAnnouncedAndThenTold(t *testing.T) {
 	}
 }
 
-func TestFramingThatCanBeUnderstoodInTwoWaysIsRefused(t *testing.T) {
+func TestClientRefusesAmbiguousFraming(t *testing.T) {
 	for _, fields := range []string{
 		"Content-Length: 1\r\nContent-Length: 2", "Content-Length: 1, 1", "Content-Length: +1", "Content-Length: -1",
 		"Content-Length:", "Content-Length: 1 1", "Content-Length: 0x1", "Content-Length: 9223372036854775808",
@@ -122,20 +122,20 @@ func TestFramingThatCanBeUnderstoodInTwoWaysIsRefused(t *testing.T) {
 		"Transfer-Encoding: chunked\r\nTrailer: content-length", "X: a\x00b", "X: a\rb", ": x", "X y: z",
 	} {
 		if rt, err := receiveScripted("POST", &scriptConn{data: []byte("HTTP/1.1 200 OK\r\n" + fields + "\r\n\r\n1\r\nx\r\n0\r\n\r\n")}); err == nil {
-			t.Errorf("%q was understood: %+v", fields, rt.response)
+			t.Errorf("%q was accepted: %+v", fields, rt.response)
 		}
 	}
 	if _, err := receiveScripted("POST", &scriptConn{data: []byte("HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")}); err == nil {
-		t.Error("chunks in HTTP/1.0 were understood")
+		t.Error("chunks in HTTP/1.0 were accepted")
 	}
 	for _, line := range []string{"HTTP/1.1 99 X", "HTTP/1.1 099 X", "HTTP/1.1 +20 X", "HTTP/1.1 2000 X", "HTTP/1.1  ", "HTTP/1.1", "HTTP/1.x 200 OK", "HTTP/1.10 200 OK", ""} {
 		if _, err := receiveScripted("POST", &scriptConn{data: []byte(line + "\r\n\r\n")}); err == nil {
-			t.Errorf("%q was understood", line)
+			t.Errorf("%q was accepted", line)
 		}
 	}
 }
 
-func TestChunksThatAreMalformedBreakTheBody(t *testing.T) {
+func TestClientMalformedChunksBreakBody(t *testing.T) {
 	extension := "1;" + strings.Repeat("x", 200) + "\r\nx\r\n"
 	for want, bodies := range map[error][]string{
 		errChunk: {
@@ -149,22 +149,22 @@ func TestChunksThatAreMalformedBreakTheBody(t *testing.T) {
 		io.ErrUnexpectedEOF: {"7fffffffffffffff\r\n", "0000000000000001\r\n"},
 	} {
 		for _, chunks := range bodies {
-			answer := "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks
+			response := "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks
 			if want != io.ErrUnexpectedEOF {
-				answer += "0\r\n\r\n"
+				response += "0\r\n\r\n"
 			}
-			rt, err := receiveScripted("POST", &scriptConn{data: []byte(answer)})
+			rt, err := receiveScripted("POST", &scriptConn{data: []byte(response)})
 			if err != nil {
 				t.Fatal(err)
 			}
 			if body, err := io.ReadAll(rt.response.Body); err != want {
-				t.Errorf("%.40q was understood as %.20q, %v; want %v", chunks, body, err, want)
+				t.Errorf("%.40q was decoded as %.20q, %v; want %v", chunks, body, err, want)
 			}
 		}
 	}
 }
 
-func TestFieldsOfOneNameComeTogether(t *testing.T) {
+func TestClientHeaderCollectsRepeatedFields(t *testing.T) {
 	rt, err := receiveScripted("POST", &scriptConn{data: []byte("HTTP/1.1 204 X\r\na: 1\r\nB: \t2 2 \r\nA: 3\r\nc-d:\r\n\r\n")})
 	if err != nil {
 		t.Fatal(err)
@@ -174,8 +174,8 @@ func TestFieldsOfOneNameComeTogether(t *testing.T) {
 	}
 }
 
-// One byte at a time is a slow sender, not a hostile one.
-func TestManySmallChunksAreFine(t *testing.T) {
+// One byte per chunk is a slow sender, not a hostile one.
+func TestClientManySmallChunks(t *testing.T) {
 	const n = 20_000
 	rt, err := receiveScripted("POST", &scriptConn{data: []byte("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + strings.Repeat("1\r\nx\r\n", n) + "0\r\n\r\n")})
 	if err != nil {
@@ -186,32 +186,32 @@ func TestManySmallChunksAreFine(t *testing.T) {
 	}
 }
 
-// What has come must not wait for what has not.
-func TestAReadTakesWhatHasComeAndWaitsForNoMore(t *testing.T) {
-	const head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+// Bytes that have arrived must not wait for those that have not.
+func TestClientBodyReadReturnsWhatHasArrived(t *testing.T) {
+	const header = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 	for _, arrived := range []string{"5\r\nhello\r\n", "5\r\nhello\r", "5\r\nhello", "9\r\nhello", "3\r\nhel\r\n2\r\nlo\r\n5"} {
-		s := &scriptConn{data: []byte(head + arrived), finalErr: errors.New("it would wait")}
+		s := &scriptConn{data: []byte(header + arrived), finalErr: errors.New("it would block")}
 		rt, err := receiveScripted("POST", s)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if n, err := rt.response.Body.Read(make([]byte, 100)); n != 5 || err != nil {
-			t.Errorf("%q with the head: %d, %v", arrived, n, err)
+			t.Errorf("%q with the header: %d, %v", arrived, n, err)
 		}
-		s = &scriptConn{data: []byte(head + arrived), maxRead: len(head), finalErr: errors.New("it would wait")}
+		s = &scriptConn{data: []byte(header + arrived), maxRead: len(header), finalErr: errors.New("it would block")}
 		if rt, err = receiveScripted("POST", s); err != nil {
 			t.Fatal(err)
 		}
 		if n, err := rt.response.Body.Read(make([]byte, 100)); n != 5 || err != nil {
-			t.Errorf("%q after the head: %d, %v", arrived, n, err)
+			t.Errorf("%q after the header: %d, %v", arrived, n, err)
 		}
 	}
 }
 
-func TestTheEndComesWithTheLastBytes(t *testing.T) {
+func TestClientBodyEOFComesWithLastBytes(t *testing.T) {
 	for _, name := range []string{"a length", "chunks", "a trailer"} {
 		c := wellFormedResponses[name]
-		rt, err := receiveScripted("POST", &scriptConn{data: []byte(c.answer)})
+		rt, err := receiveScripted("POST", &scriptConn{data: []byte(c.response)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -221,24 +221,24 @@ func TestTheEndComesWithTheLastBytes(t *testing.T) {
 	}
 }
 
-func TestAReadAllocatesNothingAndAStreamHoldsNoBuffer(t *testing.T) {
+func TestClientBodyReadAllocatesNothing(t *testing.T) {
 	const events = 1000
 	event := "data: " + strings.Repeat("x", 180) + "\n\n"
 	chunk := fmt.Sprintf("%x\r\n%s\r\n", len(event), event)
-	head := "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-	s := &scriptConn{data: []byte(head + strings.Repeat(chunk, events)), maxRead: len(chunk)}
+	header := "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+	s := &scriptConn{data: []byte(header + strings.Repeat(chunk, events)), maxRead: len(chunk)}
 	rt, err := receiveScripted("POST", s)
 	if err != nil {
 		t.Fatal(err)
 	}
 	buf := make([]byte, 4096)
 	rt.response.Body.Read(buf)
-	waiting, err := receiveScripted("POST", &scriptConn{data: []byte(head + chunk), maxRead: len(head)})
+	waiting, err := receiveScripted("POST", &scriptConn{data: []byte(header + chunk), maxRead: len(header)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if waiting.page != nil || rt.page != nil || rt.unread != nil {
-		t.Error("the page of the head is still held")
+		t.Error("the page of the header is still held")
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	if n := testing.AllocsPerRun(events-200, func() {
@@ -250,9 +250,9 @@ func TestAReadAllocatesNothingAndAStreamHoldsNoBuffer(t *testing.T) {
 	}
 }
 
-func TestReadingAfterTheEndOrTheCloseIsToldApart(t *testing.T) {
+func TestClientReadAfterEndOrClose(t *testing.T) {
 	for _, whole := range []bool{true, false} {
-		rt, err := receiveScripted("POST", &scriptConn{data: []byte(wellFormedResponses["a length"].answer)})
+		rt, err := receiveScripted("POST", &scriptConn{data: []byte(wellFormedResponses["a length"].response)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// busy is the address of a listener that takes no more connections and refuses none.
+// fullBacklog returns the URL of a listener whose backlog is full: connecting to it neither succeeds nor
+// fails.
 func fullBacklog(t *testing.T) (base string) {
 	t.Helper()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
@@ -29,7 +30,7 @@ func fullBacklog(t *testing.T) (base string) {
 		t.Fatal(err)
 	}
 	address := fmt.Sprintf("127.0.0.1:%d", name.(*syscall.SockaddrInet4).Port)
-	filler, err := net.Dial("tcp", address) // which fills the queue
+	filler, err := net.Dial("tcp", address) // fills the backlog
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,15 +38,15 @@ func fullBacklog(t *testing.T) (base string) {
 	return "http://" + address
 }
 
-func TestTheEndOfTheContextEndsTheConnecting(t *testing.T) {
-	ctx, hangUp := context.WithCancelCause(t.Context())
-	time.AfterFunc(20*time.Millisecond, func() { hangUp(errHungUp) })
-	if _, err := newTestClient(t, fullBacklog(t)).Do(newPost(ctx, "/")); err != errHungUp {
+func TestClientContextEndEndsConnect(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	time.AfterFunc(20*time.Millisecond, func() { cancel(errDisconnected) })
+	if _, err := newTestClient(t, fullBacklog(t)).Do(newPost(ctx, "/")); err != errDisconnected {
 		t.Errorf("it ended with %v", err)
 	}
 }
 
-func TestAReplicaThatDoesNotAcceptIsNoConnection(t *testing.T) {
+func TestClientFullBacklogIsNotConnected(t *testing.T) {
 	c := newTestClient(t, fullBacklog(t))
 	c.SetOptions(ClientOptions{ConnectTimeout: 20 * time.Millisecond})
 	_, err := c.Do(newPost(t.Context(), "/"))

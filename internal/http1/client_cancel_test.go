@@ -11,18 +11,18 @@ import (
 	"testing"
 )
 
-var errHungUp = errors.New("the client hung up")
+var errDisconnected = errors.New("the client hung up")
 
-func TestTheEndOfTheContextReachesTheReplica(t *testing.T) {
-	const body = 64 << 20 // more than sockets hold
-	for phase, answer := range map[string]string{
-		"sending":           "",
-		"before the answer": "",
-		"interim":           "HTTP/1.1 100 Continue\r\n\r\n",
-		"in the head":       "HTTP/1.1 200 OK\r\n",
+func TestClientContextEndReachesServer(t *testing.T) {
+	const body = 64 << 20 // more than the socket buffers hold
+	for phase, response := range map[string]string{
+		"sending":             "",
+		"before the response": "",
+		"interim":             "HTTP/1.1 100 Continue\r\n\r\n",
+		"in the header":       "HTTP/1.1 200 OK\r\n",
 	} {
 		t.Run(phase, func(t *testing.T) {
-			ctx, hangUp := context.WithCancelCause(t.Context())
+			ctx, cancel := context.WithCancelCause(t.Context())
 			gone := make(chan struct{})
 			base := rawServer(t, func(_ int, c net.Conn) {
 				r := bufio.NewReader(c)
@@ -30,8 +30,8 @@ func TestTheEndOfTheContextReachesTheReplica(t *testing.T) {
 				if phase != "sending" {
 					r.Discard(2)
 				}
-				io.WriteString(c, answer)
-				hangUp(errHungUp)
+				io.WriteString(c, response)
+				cancel(errDisconnected)
 				discardUntilClosed(c)
 				close(gone)
 			})
@@ -39,7 +39,7 @@ func TestTheEndOfTheContextReachesTheReplica(t *testing.T) {
 			if phase == "sending" {
 				req = newRequest(ctx, http.MethodPost, "/", strings.Repeat("x", body))
 			}
-			if _, err := newTestClient(t, base).Do(req); err != errHungUp {
+			if _, err := newTestClient(t, base).Do(req); err != errDisconnected {
 				t.Errorf("it ended with %v", err)
 			}
 			<-gone
@@ -47,12 +47,12 @@ func TestTheEndOfTheContextReachesTheReplica(t *testing.T) {
 	}
 }
 
-func TestTheEndOfTheContextEndsAnAnswer(t *testing.T) {
+func TestClientContextEndEndsBody(t *testing.T) {
 	for _, framing := range []string{"Content-Length: 9", "Transfer-Encoding: chunked", "Connection: close"} {
-		ctx, hangUp := context.WithCancelCause(t.Context())
+		ctx, cancel := context.WithCancelCause(t.Context())
 		gone := make(chan struct{})
 		base := rawServer(t, func(_ int, c net.Conn) {
-			readRequest(bufio.NewReader(c))
+			readWholeRequest(bufio.NewReader(c))
 			io.WriteString(c, "HTTP/1.1 200 OK\r\n"+framing+"\r\n\r\n2\r\nab\r\n")
 			discardUntilClosed(c)
 			close(gone)
@@ -65,11 +65,11 @@ func TestTheEndOfTheContextEndsAnAnswer(t *testing.T) {
 		if _, err := resp.Body.Read(buf); err != nil {
 			t.Fatal(err)
 		}
-		hangUp(errHungUp)
+		cancel(errDisconnected)
 		for err == nil {
 			_, err = resp.Body.Read(buf)
 		}
-		if err != errHungUp {
+		if err != errDisconnected {
 			t.Errorf("%s: it ended with %v", framing, err)
 		}
 		<-gone
@@ -77,11 +77,11 @@ func TestTheEndOfTheContextEndsAnAnswer(t *testing.T) {
 	}
 }
 
-// It is the way to stop a replica, and it must also wake who reads.
-func TestClosingTheBodyReachesTheReplicaAndTheReader(t *testing.T) {
+// Closing the body stops the server, and must also wake a concurrent Read.
+func TestClientBodyCloseReachesServerAndReader(t *testing.T) {
 	gone := make(chan struct{})
 	base := rawServer(t, func(_ int, c net.Conn) {
-		readRequest(bufio.NewReader(c))
+		readWholeRequest(bufio.NewReader(c))
 		io.WriteString(c, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
 		discardUntilClosed(c)
 		close(gone)
@@ -98,10 +98,10 @@ func TestClosingTheBodyReachesTheReplicaAndTheReader(t *testing.T) {
 	}()
 	resp.Body.Close()
 	if err := <-read; err != http.ErrBodyReadAfterClose {
-		t.Errorf("the reader was told %v", err)
+		t.Errorf("the reader got %v", err)
 	}
 	if _, err := resp.Body.Read(make([]byte, 1)); err != http.ErrBodyReadAfterClose {
-		t.Errorf("the next reader was told %v", err)
+		t.Errorf("the next reader got %v", err)
 	}
 	<-gone
 	if c.pool.popConn() != nil {
@@ -109,25 +109,25 @@ func TestClosingTheBodyReachesTheReplicaAndTheReader(t *testing.T) {
 	}
 }
 
-func TestARequestThatIsGoneAlreadyIsNotSent(t *testing.T) {
+func TestClientCancelledRequestIsNotSent(t *testing.T) {
 	base, connections := cannedServer(t, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 	c := newTestClient(t, base)
 	mustRoundTrip(t, c)
-	ctx, hangUp := context.WithCancelCause(t.Context())
-	hangUp(errHungUp)
-	if _, err := c.Do(newPost(ctx, "/")); err != errHungUp {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errDisconnected)
+	if _, err := c.Do(newPost(ctx, "/")); err != errDisconnected {
 		t.Errorf("it ended with %v", err)
 	}
 	if n := len(connections()); n != 1 || idleConns(c) != 1 {
-		t.Errorf("the replica saw %d requests, %d connections are idle", n, idleConns(c))
+		t.Errorf("the server saw %d requests, %d connections are idle", n, idleConns(c))
 	}
 }
 
-// The connection belongs to the next request by then.
-func TestTheEndOfTheContextAfterTheAnswerTouchesNothing(t *testing.T) {
+// By then the connection belongs to the next request.
+func TestClientContextEndAfterResponseHasNoEffect(t *testing.T) {
 	base, connections := cannedServer(t, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
 	c := newTestClient(t, base)
-	ctx, hangUp := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(t.Context())
 	resp, err := c.Do(newPost(ctx, "/"))
 	if err != nil {
 		t.Fatal(err)
@@ -137,10 +137,10 @@ func TestTheEndOfTheContextAfterTheAnswerTouchesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hangUp()
+	cancel()
 	resp.Body.Close()
 	if body, err := io.ReadAll(next.Body); string(body) != "{}" || err != nil {
-		t.Errorf("the next answer is %q, %v", body, err)
+		t.Errorf("the next response is %q, %v", body, err)
 	}
 	mustRoundTrip(t, c)
 	if seen := connections(); seen[2] != seen[0] {
@@ -148,9 +148,9 @@ func TestTheEndOfTheContextAfterTheAnswerTouchesNothing(t *testing.T) {
 	}
 }
 
-// The end of the context is closing the connection by then, so nobody else may have it.
-func TestAnAnswerThatEndsWithTheContextLeavesNoConnection(t *testing.T) {
-	ctx, hangUp := context.WithCancel(t.Context())
+// The end of the context is half-closing the connection then, so it must not be reused.
+func TestClientResponseEndingWithContextLeavesNoConnection(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
 	var p connPool
 	t.Cleanup(p.close)
 	rt := newRoundTrip(newPost(ctx, "/"), newClientConn(&scriptConn{data: []byte(smallResponse)}), &p)
@@ -158,9 +158,9 @@ func TestAnAnswerThatEndsWithTheContextLeavesNoConnection(t *testing.T) {
 	if err := rt.receive(); err != nil {
 		t.Fatal(err)
 	}
-	hangUp()
+	cancel()
 	if body, err := io.ReadAll(rt); string(body) != "{}" || err != nil {
-		t.Errorf("the answer is %q, %v", body, err)
+		t.Errorf("the response is %q, %v", body, err)
 	}
 	if p.popConn() != nil {
 		t.Error("the connection is kept")

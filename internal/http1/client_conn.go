@@ -52,7 +52,7 @@ func (c *clientConn) halfClose() {
 }
 
 // lingeringClose half-closes the connection and closes it when the server has closed its side, or
-// after clientLingerTimeout. It discards what the server still sends. A broken connection is closed
+// after clientLingerTimeout. It discards all that the server still sends. A broken connection is closed
 // at once.
 func (c *clientConn) lingeringClose() {
 	defer c.Close()
@@ -87,8 +87,8 @@ func (c *clientConn) writeRequest(p, rest []byte) (early bool, err error) {
 	return c.writeUpload(net.Buffers{p, rest})
 }
 
-// writeUpload is writeRequest for what may fill the socket's buffer. While a write hangs it checks
-// every uploadPoll whether the server has responded, because no goroutine reads meanwhile.
+// writeUpload is writeRequest for data that may exceed the socket's buffer. While a write hangs, it
+// checks every uploadPoll whether the server has responded, because no goroutine reads meanwhile.
 func (c *clientConn) writeUpload(p net.Buffers) (early bool, err error) {
 	c.startUpload()
 	defer c.SetWriteDeadline(time.Time{})
@@ -97,7 +97,7 @@ func (c *clientConn) writeUpload(p net.Buffers) (early bool, err error) {
 		if err := c.SetWriteDeadline(now.Add(uploadPoll)); err != nil {
 			return false, err
 		}
-		n, err := p.WriteTo(c.Conn) // removes from p what was written
+		n, err := p.WriteTo(c.Conn) // removes the written part from p
 		switch {
 		case errors.Is(err, syscall.ETIMEDOUT):
 			return false, tcp.ErrSendTimeout

@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-func TestARefusedConnectionIsNoConnection(t *testing.T) {
+func TestClientConnectionRefusedIsNotConnected(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	server.Close()
 	_, _, err := roundTripBody(newTestClient(t, server.URL), newPost(t.Context(), "/v1/x"))
@@ -21,14 +21,14 @@ func TestARefusedConnectionIsNoConnection(t *testing.T) {
 	wantNoAddress(t, err, server.URL)
 }
 
-func TestANameThatIsNotFoundIsNoConnection(t *testing.T) {
+func TestClientUnknownHostIsNotConnected(t *testing.T) {
 	const base = "http://no-such-engine.invalid:7"
 	_, _, err := roundTripBody(newTestClient(t, base), newPost(t.Context(), "/"))
 	wantFailure(t, err, failureNotConnected)
 	wantNoAddress(t, err, base)
 }
 
-func TestAConnectTimeoutIsNoConnection(t *testing.T) {
+func TestClientConnectTimeoutIsNotConnected(t *testing.T) {
 	const base = "http://127.0.0.1:9"
 	c := newTestClient(t, base)
 	c.SetOptions(ClientOptions{ConnectTimeout: 1})
@@ -40,14 +40,14 @@ func TestAConnectTimeoutIsNoConnection(t *testing.T) {
 	wantNoAddress(t, err, base)
 }
 
-func TestAConnectionThatBreaksBeforeTheAnswerIsBrokenAndNotTriedAgain(t *testing.T) {
+func TestClientBrokenConnectionIsNotRetried(t *testing.T) {
 	for name, leave := range map[string]func(net.Conn){
 		"closed": func(net.Conn) {},
 		"reset":  func(c net.Conn) { c.(*net.TCPConn).SetLinger(0) },
 	} {
 		var requests atomic.Int32
 		base := rawServer(t, func(_ int, c net.Conn) {
-			if readRequest(bufio.NewReader(c)) {
+			if readWholeRequest(bufio.NewReader(c)) {
 				requests.Add(1)
 			}
 			leave(c)
@@ -56,17 +56,17 @@ func TestAConnectionThatBreaksBeforeTheAnswerIsBrokenAndNotTriedAgain(t *testing
 		wantFailure(t, err, failureBroken)
 		wantNoAddress(t, err, base)
 		if requests.Load() != 1 {
-			t.Errorf("%s: the replica saw %d requests", name, requests.Load())
+			t.Errorf("%s: the server saw %d requests", name, requests.Load())
 		}
 	}
 }
 
-func TestAnIdleConnectionThatBreaksIsStaleAndNothingIsReplayed(t *testing.T) {
+func TestClientStaleConnectionIsNotRetried(t *testing.T) {
 	var connections, requests atomic.Int32
 	base := rawServer(t, func(_ int, c net.Conn) {
 		connections.Add(1)
 		r := bufio.NewReader(c)
-		for n := 0; n < 2 && readRequest(r); n++ {
+		for n := 0; n < 2 && readWholeRequest(r); n++ {
 			requests.Add(1)
 			if n == 0 {
 				io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
@@ -83,13 +83,13 @@ func TestAnIdleConnectionThatBreaksIsStaleAndNothingIsReplayed(t *testing.T) {
 	}
 }
 
-// Where one idle connection was closed the others most likely are, too.
-func TestAStaleConnectionTakesTheOtherIdleOnesWithIt(t *testing.T) {
+// If one idle connection was closed, the others most likely were as well.
+func TestClientStaleConnectionClosesOtherIdleOnes(t *testing.T) {
 	base := rawServer(t, func(_ int, c net.Conn) {
 		r := bufio.NewReader(c)
-		readRequest(r)
+		readWholeRequest(r)
 		io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
-		readRequest(r)
+		readWholeRequest(r)
 	})
 	c := newTestClient(t, base)
 	first, err := c.Do(newPost(t.Context(), "/"))
@@ -103,22 +103,22 @@ func TestAStaleConnectionTakesTheOtherIdleOnesWithIt(t *testing.T) {
 	mustRoundTrip(t, c)
 }
 
-func TestAnAnswerThatIsNotHTTPIsSaidToBe(t *testing.T) {
-	for name, answer := range map[string]string{
+func TestClientInvalidResponse(t *testing.T) {
+	for name, response := range map[string]string{
 		"garbage":             "220 smtp.example.com ready\r\n\r\n",
 		"garbage, and waits":  "220 smtp.example.com ready\r\n",
 		"one wrong byte":      "X",
 		"h2":                  "HTTP/2.0 200 OK\r\n\r\n",
 		"a broken header":     "HTTP/1.1 200 OK\r\nno colon here\r\n\r\n",
-		"too large a head":    "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 300<<10) + "\r\n\r\n",
+		"too large a header":  "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 300<<10) + "\r\n\r\n",
 		"endless fields":      "HTTP/1.1 200 OK\r\n" + strings.Repeat("X: y\r\n", 60<<10),
 		"endless preliminary": strings.Repeat("HTTP/1.1 102 Processing\r\n\r\n", maxResponseHeader/20),
 		"another protocol":    "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			base := rawServer(t, func(_ int, c net.Conn) {
-				if readRequest(bufio.NewReader(c)) {
-					io.WriteString(c, answer)
+				if readWholeRequest(bufio.NewReader(c)) {
+					io.WriteString(c, response)
 					discardUntilClosed(c)
 				}
 			})
@@ -129,24 +129,24 @@ func TestAnAnswerThatIsNotHTTPIsSaidToBe(t *testing.T) {
 	}
 }
 
-// Part of an answer is an answer: the replica has done the work, so no other may be asked.
-func TestAnAnswerThatEndsInItsHeadIsNotTriedAgain(t *testing.T) {
-	for _, answer := range []string{"H", "HTTP/1.1 200 OK\r\nX: y\r\n", "HTTP/1.1 100 Continue\r\n\r\n"} {
+// Once a response has begun the server has done the work, so the request must not be retried.
+func TestClientTruncatedHeaderIsInvalidResponse(t *testing.T) {
+	for _, response := range []string{"H", "HTTP/1.1 200 OK\r\nX: y\r\n", "HTTP/1.1 100 Continue\r\n\r\n"} {
 		base := rawServer(t, func(_ int, c net.Conn) {
-			if readRequest(bufio.NewReader(c)) {
-				io.WriteString(c, answer)
+			if readWholeRequest(bufio.NewReader(c)) {
+				io.WriteString(c, response)
 			}
 		})
 		_, _, err := roundTripBody(newTestClient(t, base), newPost(t.Context(), "/"))
 		wantFailure(t, err, failureInvalidResponse)
 		if err != nil && !strings.Contains(err.Error(), errTruncatedHeader.Error()) {
-			t.Errorf("the error says %q", err)
+			t.Errorf("the error is %q", err)
 		}
 	}
 }
 
 // Interim responses are bounded in bytes, together with the final one.
-func TestInterimResponsesAreBoundedTogether(t *testing.T) {
+func TestClientInterimResponsesShareOneLimit(t *testing.T) {
 	interim := func(size int) string {
 		return "HTTP/1.1 102 Processing\r\nX: " + strings.Repeat("x", size) + "\r\n\r\n"
 	}
@@ -165,35 +165,35 @@ func TestInterimResponsesAreBoundedTogether(t *testing.T) {
 	}
 }
 
-// A replica may refuse a large request before it has read it, and then read no more.
-func TestAnAnswerThatComesBeforeTheRequestIsSentIsHeard(t *testing.T) {
+// A server may refuse a large request before it has read it, and then read no more.
+func TestClientReadsEarlyResponse(t *testing.T) {
 	for _, after := range []string{"waits", "hangs up"} {
 		t.Run(after, func(t *testing.T) {
-			answered := make(chan struct{})
+			responded := make(chan struct{})
 			base := rawServer(t, func(n int, c net.Conn) {
 				if n == 0 {
 					http.ReadRequest(bufio.NewReaderSize(c, 16))
-				} else if !readRequest(bufio.NewReader(c)) {
+				} else if !readWholeRequest(bufio.NewReader(c)) {
 					return
 				}
 				io.WriteString(c, "HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nno\n")
 				if n > 0 || after == "hangs up" {
 					return
 				}
-				<-answered
+				<-responded
 			})
 			c := newTestClient(t, base)
 			resp, body, err := roundTripBody(c, newRequest(t.Context(), http.MethodPost, "/", strings.Repeat("x", 64<<20)))
-			close(answered)
+			close(responded)
 			if err != nil || resp.StatusCode != http.StatusRequestEntityTooLarge || body != "no\n" {
 				t.Fatalf("Do = %v, %q, %v", resp, body, err)
 			}
-			mustRoundTrip(t, c) // the first connection is of no more use
+			mustRoundTrip(t, c) // the first connection must not be reused
 		})
 	}
 }
 
-func TestNoMoreIsSentToAReplicaThatHasAnswered(t *testing.T) {
+func TestClientStopsUploadAtEarlyResponse(t *testing.T) {
 	const size = 64 << 20
 	got := make(chan int64, 1)
 	base := rawServer(t, func(_ int, c net.Conn) {
@@ -208,11 +208,11 @@ func TestNoMoreIsSentToAReplicaThatHasAnswered(t *testing.T) {
 		t.Fatal(resp, err)
 	}
 	if n := <-got; n == size {
-		t.Error("it was sent all")
+		t.Error("the whole body was sent")
 	}
 }
 
-func TestAnAnswerIsHeardAlthoughTheRequestCouldNotBeSent(t *testing.T) {
+func TestClientReadsResponseAfterWriteError(t *testing.T) {
 	c := Client{}
 	s := &scriptConn{data: []byte("HTTP/1.1 503 X\r\nContent-Length: 0\r\n\r\n"), writeErr: io.ErrClosedPipe}
 	rt := newRoundTrip(newPost(t.Context(), "/"), newClientConn(s), &c.pool)
@@ -220,14 +220,14 @@ func TestAnAnswerIsHeardAlthoughTheRequestCouldNotBeSent(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := rt.receive(); err != nil || rt.response.StatusCode != http.StatusServiceUnavailable {
-		t.Errorf("the answer is %v, %v", rt.response, err)
+		t.Errorf("the response is %v, %v", rt.response, err)
 	}
 	if idleConns(&c) != 0 {
 		t.Error("the connection is kept")
 	}
 }
 
-// slow takes a little, and then all of a write.
+// A slowConn takes a little of its first write, and then everything.
 type slowConn struct {
 	scriptConn
 	got []byte
@@ -243,16 +243,16 @@ func (s *slowConn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestALongWriteGoesOnWhereItStopped(t *testing.T) {
+func TestClientLongWriteContinues(t *testing.T) {
 	p := []byte(strings.Repeat("0123456789", singleWriteMax/5))
-	for _, head := range []int{len(p), 100, 3} {
+	for _, header := range []int{len(p), 100, 3} {
 		s := &slowConn{}
-		early, err := newClientConn(s).writeRequest(p[:head], p[head:])
+		early, err := newClientConn(s).writeRequest(p[:header], p[header:])
 		if early || err != nil || !bytes.Equal(s.got, p) {
 			t.Errorf("early %t, %v, %d of %d bytes", early, err, len(s.got), len(p))
 		}
 		if !s.deadline.IsZero() {
-			t.Error("its bound is left behind")
+			t.Error("the write deadline was not removed")
 		}
 	}
 }

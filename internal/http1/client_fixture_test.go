@@ -16,7 +16,7 @@ import (
 	"berth/internal/tcp"
 )
 
-// dial is a client whose idle connections end with the test.
+// newTestClient returns a client whose idle connections are closed when the test ends.
 func newTestClient(t testing.TB, base string) *Client {
 	t.Helper()
 	c, err := NewClient(base, ClientOptions{ConnectTimeout: 5 * time.Second})
@@ -27,7 +27,7 @@ func newTestClient(t testing.TB, base string) *Client {
 	return c
 }
 
-// request makes the request that the ingress would: a body that cannot be had twice.
+// newRequest returns a request with a body that can be read once.
 func newRequest(ctx context.Context, method, path, body string) *http.Request {
 	req, err := http.NewRequestWithContext(ctx, method, path, io.NopCloser(strings.NewReader(body)))
 	if err != nil {
@@ -41,7 +41,7 @@ func newPost(ctx context.Context, path string) *http.Request {
 	return newRequest(ctx, http.MethodPost, path, `{}`)
 }
 
-// do sends a request and reads the answer whole.
+// roundTripBody sends a request and reads the complete response.
 func roundTripBody(c *Client, req *http.Request) (*http.Response, string, error) {
 	resp, err := c.Do(req)
 	if err != nil {
@@ -52,7 +52,7 @@ func roundTripBody(c *Client, req *http.Request) (*http.Response, string, error)
 	return resp, string(body), err
 }
 
-// mustDo is do where nothing may go wrong.
+// mustRoundTrip sends a request and fails the test if that fails.
 func mustRoundTrip(t *testing.T, c *Client) (*http.Response, string) {
 	t.Helper()
 	resp, body, err := roundTripBody(c, newPost(t.Context(), "/"))
@@ -62,7 +62,7 @@ func mustRoundTrip(t *testing.T, c *Client) (*http.Response, string) {
 	return resp, body
 }
 
-// rawServer speaks for itself: serve gets each connection and how many came before.
+// rawServer accepts connections for serve, which gets each of them with its number, from 0.
 func rawServer(t testing.TB, serve func(n int, c net.Conn)) (base string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -89,16 +89,17 @@ func rawServer(t testing.TB, serve func(n int, c net.Conn)) (base string) {
 	return "http://" + l.Addr().String()
 }
 
-// answers serves every request on a connection with the same bytes, and tells which connection it came on.
-func cannedServer(t testing.TB, answer string) (base string, connections func() []int) {
+// cannedServer sends the same response to every request. connections returns, for each request so far,
+// the number of its connection.
+func cannedServer(t testing.TB, response string) (base string, connections func() []int) {
 	var mu sync.Mutex
 	var seen []int
 	base = rawServer(t, func(n int, c net.Conn) {
-		for r := bufio.NewReader(c); readRequest(r); {
+		for r := bufio.NewReader(c); readWholeRequest(r); {
 			mu.Lock()
 			seen = append(seen, n)
 			mu.Unlock()
-			io.WriteString(c, answer)
+			io.WriteString(c, response)
 		}
 	})
 	return base, func() []int {
@@ -108,8 +109,8 @@ func cannedServer(t testing.TB, answer string) (base string, connections func() 
 	}
 }
 
-// readRequest reads one whole request.
-func readRequest(r *bufio.Reader) bool {
+// readWholeRequest reads one complete request. It reports whether it could.
+func readWholeRequest(r *bufio.Reader) bool {
 	req, err := http.ReadRequest(r)
 	if err != nil {
 		return false
@@ -118,21 +119,21 @@ func readRequest(r *bufio.Reader) bool {
 	return err == nil
 }
 
-// untilGone returns when the other side has closed the connection.
+// discardUntilClosed returns when the client has closed the connection.
 func discardUntilClosed(c net.Conn) { io.Copy(io.Discard, c) }
 
-// wantNoAddress fails if an error's text would tell a client where a replica is.
+// wantNoAddress fails the test if an error's text contains the address of the server.
 func wantNoAddress(t *testing.T, err error, base string) {
 	t.Helper()
 	u, _ := url.Parse(base)
 	for _, secret := range []string{u.Hostname(), u.Port()} {
 		if strings.Contains(err.Error(), secret) {
-			t.Errorf("the error %q tells the address %s", err, u.Host)
+			t.Errorf("the error %q contains the address %s", err, u.Host)
 		}
 	}
 }
 
-// A failure is what an error says about a request.
+// A failure classifies the error of a request.
 type failure string
 
 const (
@@ -162,7 +163,7 @@ func failureOf(err error) failure {
 	}
 }
 
-// wantFailure fails the test unless err is an *Error that says want.
+// wantFailure fails the test unless err is an *Error of class want.
 func wantFailure(t *testing.T, err error, want failure) {
 	t.Helper()
 	if got := failureOf(err); got != want {
@@ -170,11 +171,11 @@ func wantFailure(t *testing.T, err error, want failure) {
 	}
 }
 
-// A script is a connection that reads as it is told.
+// A scriptConn is a connection from which the test's bytes are read.
 type scriptConn struct {
 	net.Conn
 	data     []byte
-	maxRead  int // at most this many in one read; 0 for no bound
+	maxRead  int // bytes per read; 0 means no limit
 	finalErr error
 
 	writeErr error
@@ -201,14 +202,14 @@ func (s *scriptConn) SetWriteDeadline(at time.Time) error { s.deadline = at; ret
 func (s *scriptConn) SetReadDeadline(time.Time) error     { return nil }
 func (s *scriptConn) Close() error                        { return nil }
 
-// begun is an exchange whose answer is a script.
+// newScriptedRoundTrip returns a round trip whose response is read from s.
 func newScriptedRoundTrip(method string, s *scriptConn) *roundTrip {
 	rt := newRoundTrip(newRequest(context.Background(), method, "/", ""), newClientConn(s), &connPool{closed: true})
 	rt.reusable = true
 	return rt
 }
 
-// scripted is the answer that a script makes, once its head was read. The error is that of the head.
+// receiveScripted returns a round trip whose response header was read from s, and the error of that.
 func receiveScripted(method string, s *scriptConn) (*roundTrip, error) {
 	rt := newScriptedRoundTrip(method, s)
 	return rt, rt.receive()

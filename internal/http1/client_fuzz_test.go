@@ -13,9 +13,10 @@ import (
 	"testing"
 )
 
-// oracle is how net/http understands an answer: the first that is not interim, or that another version makes.
-func netHTTPResponse(method string, answer []byte) (*http.Response, error) {
-	r := bufio.NewReader(bytes.NewReader(answer))
+// netHTTPResponse returns the response that net/http parses: the first one that is not interim, or that
+// has another version.
+func netHTTPResponse(method string, response []byte) (*http.Response, error) {
+	r := bufio.NewReader(bytes.NewReader(response))
 	for {
 		resp, err := http.ReadResponse(r, &http.Request{Method: method})
 		if err != nil || resp.StatusCode/100 != 1 || resp.StatusCode == http.StatusSwitchingProtocols || resp.ProtoMajor != 1 {
@@ -30,7 +31,8 @@ var (
 	oldCoded = regexp.MustCompile(`(?s)HTTP/1\.0 .*\n(?i:transfer-encoding):`)
 )
 
-// deliberate tells whether it is on purpose that err refuses what net/http takes for an answer. doc.go lists these.
+// isDeliberate reports whether err is one of the refusals that doc.go lists, of responses that net/http
+// accepts.
 func isDeliberate(err error, raw []byte, theirs *http.Response) bool {
 	switch {
 	case errors.Is(err, errVersion):
@@ -47,7 +49,7 @@ func isDeliberate(err error, raw []byte, theirs *http.Response) bool {
 	return false
 }
 
-// normal takes out of a header what net/http adds and removes on its own account.
+// normalizeHeader removes what net/http adds or removes by itself.
 func normalizeHeader(h http.Header) http.Header {
 	h = maps.Clone(h)
 	delete(h, "Connection")
@@ -61,36 +63,36 @@ func sameHeader(a, b http.Header) bool {
 	return maps.EqualFunc(normalizeHeader(a), normalizeHeader(b), func(a, b []string) bool { return slices.Equal(a, b) })
 }
 
-func FuzzAnswersAreUnderstoodAsNetHTTPDoesOrRefused(f *testing.F) {
+func FuzzClientResponseMatchesNetHTTP(f *testing.F) {
 	for _, c := range wellFormedResponses {
-		f.Add([]byte(c.answer), c.method == "HEAD", uint8(3), uint8(5))
+		f.Add([]byte(c.response), c.method == "HEAD", uint8(3), uint8(5))
 	}
 	f.Add([]byte("HTTP/1.0 200 OK\r\nPragma: no-cache\r\nConnection: keep-alive, close\r\n\r\nx"), false, uint8(0), uint8(0))
 	f.Add([]byte("HTTP/1.1 101 X\r\nA : b\r\n c\r\n\r\n"), false, uint8(0), uint8(0))
 	f.Add([]byte("HTTP/1.1 200 OK\r\ntransfer-encoding:chunked\r\ntrailer:x\r\n\r\n1 \r\nx\r\n2;\r\nab\r\n0\r\nx:y\r\n\r\n"), false, uint8(1), uint8(1))
-	f.Fuzz(func(t *testing.T, answer []byte, head bool, piece, size uint8) {
+	f.Fuzz(func(t *testing.T, response []byte, isHEAD bool, piece, size uint8) {
 		method := "POST"
-		if head {
+		if isHEAD {
 			method = "HEAD"
 		}
-		theirs, theirErr := netHTTPResponse(method, answer)
-		rt := newScriptedRoundTrip(method, &scriptConn{data: answer, maxRead: int(piece)})
+		theirs, theirErr := netHTTPResponse(method, response)
+		rt := newScriptedRoundTrip(method, &scriptConn{data: response, maxRead: int(piece)})
 		err := rt.readResponse()
 		switch {
-		case err != nil && theirErr == nil && !isDeliberate(err, answer, theirs):
-			t.Fatalf("it was refused (%v); net/http takes it: %+v", err, theirs)
+		case err != nil && theirErr == nil && !isDeliberate(err, response, theirs):
+			t.Fatalf("it was refused (%v); net/http accepts it: %+v", err, theirs)
 		case err == nil && theirErr != nil:
-			t.Fatalf("it was taken: %+v; net/http refuses it (%v)", rt.response, theirErr)
+			t.Fatalf("it was accepted: %+v; net/http refuses it (%v)", rt.response, theirErr)
 		case err != nil:
 			return
 		}
 		ours := &rt.response
 		if ours.StatusCode != theirs.StatusCode || ours.Status != theirs.Status || ours.Proto != theirs.Proto ||
 			ours.ContentLength != theirs.ContentLength || ours.Close != theirs.Close || len(ours.TransferEncoding) != len(theirs.TransferEncoding) {
-			t.Fatalf("it is %+v; net/http says %+v", ours, theirs)
+			t.Fatalf("it is %+v; net/http has %+v", ours, theirs)
 		}
 		if !sameHeader(ours.Header, theirs.Header) || !sameHeader(ours.Trailer, theirs.Trailer) {
-			t.Fatalf("the header is %v, %v; net/http says %v, %v", ours.Header, ours.Trailer, theirs.Header, theirs.Trailer)
+			t.Fatalf("the header is %v, %v; net/http has %v, %v", ours.Header, ours.Trailer, theirs.Header, theirs.Trailer)
 		}
 		var body io.Reader = rt
 		if rt.framing == framingNone {
@@ -107,21 +109,22 @@ func compareBodies(t *testing.T, r io.Reader, ours, theirs *http.Response) {
 	case err == nil && theirErr != nil:
 		t.Fatalf("the body is %q; net/http refuses it: %v", got, theirErr)
 	case err != nil && theirErr == nil && !isStrictBodyError(err):
-		t.Fatalf("the body breaks off (%v); net/http reads %q", err, want)
+		t.Fatalf("the body is truncated (%v); net/http reads %q", err, want)
 	case err == nil && !bytes.Equal(got, want), !bytes.HasPrefix(want, got) && !bytes.HasPrefix(got, want):
 		t.Fatalf("the body is %q; net/http reads %q", got, want)
 	case err == nil && !sameHeader(ours.Trailer, theirs.Trailer):
-		t.Fatalf("the trailer is %v; net/http says %v", ours.Trailer, theirs.Trailer)
+		t.Fatalf("the trailer is %v; net/http has %v", ours.Trailer, theirs.Trailer)
 	}
 }
 
-// strictBody tells which errors of a body are those of doc.go. Trailer fields are parsed as the head's are.
+// isStrictBodyError reports whether an error of a body is one of the refusals that doc.go lists. Trailer
+// fields are parsed as those of the header are.
 func isStrictBodyError(err error) bool {
 	return errors.Is(err, errChunkOverhead) || errors.Is(err, errMalformedHeader) || errors.Is(err, errTrailerTooLong)
 }
 
-// Chunked coding is the part that reads cut anywhere: its state must not depend on where.
-func FuzzChunksAreTheSameWhereverReadsCutThem(f *testing.F) {
+// Reads may split chunked coding anywhere, and the result must not depend on where.
+func FuzzChunkDecoderAtEverySplit(f *testing.F) {
 	f.Add([]byte("5\r\nhello\r\n0\r\n\r\n"), uint8(1))
 	f.Add([]byte("5;a=b\r\nhello\r\n1 \r\nx\r\n0\r\nA: b\r\n\r\nrest"), uint8(2))
 	f.Fuzz(func(t *testing.T, raw []byte, piece uint8) {

@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// aborts are the ways to abort a request. Each begins one, calls ready when the replica has it, waits
-// for abort to be closed, aborts the request and returns when its slot may be given back.
+// abortCases are the ways to abort a request. Each sends one, waits for abort to be closed, aborts the
+// request and returns when the caller may release its slot.
 var abortCases = map[string]struct {
-	answer string // what the replica sends before the abort
-	run    func(t *testing.T, c *Client, abort <-chan struct{})
+	response string // what the server sends before the abort
+	run      func(t *testing.T, c *Client, abort <-chan struct{})
 }{
 	"uploading":           {"", abortDo(strings.Repeat("x", 16<<20))},
 	"before the response": {"", abortDo("{}")},
@@ -31,9 +31,9 @@ func abortDo(body string) func(*testing.T, *Client, <-chan struct{}) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		go func() {
 			<-abort
-			cancel(errHungUp)
+			cancel(errDisconnected)
 		}()
-		if _, err := c.Do(newRequest(ctx, http.MethodPost, "/", body)); err != errHungUp {
+		if _, err := c.Do(newRequest(ctx, http.MethodPost, "/", body)); err != errDisconnected {
 			t.Errorf("Do = %v", err)
 		}
 	}
@@ -51,8 +51,8 @@ func abortBody(byContext bool) func(*testing.T, *Client, <-chan struct{}) {
 		resp.Body.Read(make([]byte, 64))
 		<-abort
 		if byContext {
-			cancel(errHungUp)
-			if _, err := io.ReadAll(resp.Body); err != errHungUp {
+			cancel(errDisconnected)
+			if _, err := io.ReadAll(resp.Body); err != errDisconnected {
 				t.Errorf("the body ended with %v", err)
 			}
 		}
@@ -60,8 +60,9 @@ func abortBody(byContext bool) func(*testing.T, *Client, <-chan struct{}) {
 	}
 }
 
-// lingering has a request aborted. The replica hears of it, sends still more and closes its side when
-// letGo is closed. done is closed when the caller may give the slot back.
+// abortLingering aborts a request. heard gets the error with which the server's read then ended. The
+// server sends more and closes its side when letGo is closed. done is closed when the caller may release
+// its slot.
 func abortLingering(t *testing.T, name string) (heard <-chan error, letGo chan<- struct{}, done <-chan struct{}) {
 	heardOf, letGoOf, doneOf, abort := make(chan error, 1), make(chan struct{}), make(chan struct{}), make(chan struct{})
 	how := abortCases[name]
@@ -73,11 +74,11 @@ func abortLingering(t *testing.T, name string) (heard <-chan error, letGo chan<-
 		if name != "uploading" {
 			r.Discard(2)
 		}
-		io.WriteString(c, how.answer)
+		io.WriteString(c, how.response)
 		close(abort)
 		_, err := io.Copy(io.Discard, r)
 		heardOf <- err
-		io.WriteString(c, strings.Repeat("y", 100_000)) // of what was under way when the disconnect came
+		io.WriteString(c, strings.Repeat("y", 100_000)) // still on its way at the disconnect
 		<-letGoOf
 	})
 	go func() {
@@ -87,17 +88,17 @@ func abortLingering(t *testing.T, name string) (heard <-chan error, letGo chan<-
 	return heardOf, letGoOf, doneOf
 }
 
-// An engine that has not closed its side may still be working on the request.
-func TestAnAbortedRequestHoldsItsSlotUntilTheReplicaHasLetGo(t *testing.T) {
+// A server that has not closed its side may still be working on the request.
+func TestClientAbortWaitsForServerClose(t *testing.T) {
 	for name := range abortCases {
 		t.Run(name, func(t *testing.T) {
 			heard, letGo, done := abortLingering(t, name)
-			if err := <-heard; err != nil { // the sending half alone is closed, so it is no reset
-				t.Errorf("the replica read %v in place of the end", err)
+			if err := <-heard; err != nil { // only the sending half is closed, so there is no reset
+				t.Errorf("the server read %v instead of the end", err)
 			}
 			select {
 			case <-done:
-				t.Error("the slot was given back before the replica had closed its side")
+				t.Error("the slot was released before the server had closed its side")
 			case <-time.After(20 * time.Millisecond):
 			}
 			close(letGo)
@@ -106,7 +107,7 @@ func TestAnAbortedRequestHoldsItsSlotUntilTheReplicaHasLetGo(t *testing.T) {
 	}
 }
 
-func TestAReplicaThatDoesNotLetGoIsLeftAfterAWhile(t *testing.T) {
+func TestClientAbortReturnsAfterLingerTimeout(t *testing.T) {
 	for name := range abortCases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -118,16 +119,16 @@ func TestAReplicaThatDoesNotLetGoIsLeftAfterAWhile(t *testing.T) {
 	}
 }
 
-// Nothing is to be waited for there.
-func TestADeadReplicaIsNotLingeredFor(t *testing.T) {
+// A reset connection leaves nothing to wait for.
+func TestClientDoesNotLingerForDeadServer(t *testing.T) {
 	base := rawServer(t, func(_ int, c net.Conn) {
-		readRequest(bufio.NewReader(c))
+		readWholeRequest(bufio.NewReader(c))
 		io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nab")
 		c.(*net.TCPConn).SetLinger(0)
 	})
 	c := newTestClient(t, base)
 	fastest := time.Hour
-	for range 10 { // of which a busy machine may delay some
+	for range 10 { // a busy machine may delay some of them
 		began := time.Now()
 		if resp, err := c.Do(newPost(t.Context(), "/")); err == nil {
 			if _, err := io.ReadAll(resp.Body); err == nil {
@@ -138,20 +139,20 @@ func TestADeadReplicaIsNotLingeredFor(t *testing.T) {
 		fastest = min(fastest, time.Since(began))
 	}
 	if fastest >= clientLingerTimeout {
-		t.Errorf("every request to a dead replica took %v or more", fastest)
+		t.Errorf("every request to a dead server took %v or more", fastest)
 	}
 }
 
-// Some servers answer a disconnect, or end their response properly. Nobody may take that for the
-// response to the request.
-func TestWhatAReplicaSaysToADisconnectIsNoResponse(t *testing.T) {
+// Some servers respond to a disconnect, or end their response properly. Neither is the response to the
+// request.
+func TestClientIgnoresResponseToDisconnect(t *testing.T) {
 	const header = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 	for _, before := range []string{"", header} {
 		for range 200 {
 			began := make(chan struct{})
 			base := rawServer(t, func(_ int, c net.Conn) {
 				r := bufio.NewReader(c)
-				readRequest(r)
+				readWholeRequest(r)
 				io.WriteString(c, before)
 				close(began)
 				io.Copy(io.Discard, r)
@@ -160,9 +161,9 @@ func TestWhatAReplicaSaysToADisconnectIsNoResponse(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			go func() {
 				<-began
-				cancel(errHungUp)
+				cancel(errDisconnected)
 			}()
-			if _, body, err := roundTripBody(newTestClient(t, base), newPost(ctx, "/")); err != errHungUp || body != "" {
+			if _, body, err := roundTripBody(newTestClient(t, base), newPost(ctx, "/")); err != errDisconnected || body != "" {
 				t.Fatalf("after %q: %q, %v", before, body, err)
 			}
 		}

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// parts is a body in memory, in several pieces.
+// A memoryBody is a Sender of several pieces.
 type memoryBody []string
 
 func (p *memoryBody) Read(b []byte) (int, error) {
@@ -43,18 +43,18 @@ func newMemoryPost(t *testing.T, length int, body ...string) *http.Request {
 	return req
 }
 
-func TestABodyInMemoryIsSentAsItIs(t *testing.T) {
+func TestClientSenderSendsBodyUnchanged(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		body, _ := io.ReadAll(req.Body) // to its end before it answers
+		body, _ := io.ReadAll(req.Body) // completely, before it responds
 		w.Write(body)
 	}))
 	defer server.Close()
 	c := newTestClient(t, server.URL)
 	for _, size := range []int{0, 1, len(requestBuffer{}) - 200, len(requestBuffer{}), 300_000, 3 << 20} {
 		first, last := strings.Repeat("a", size/2), strings.Repeat("b", size-size/2)
-		_, got, err := roundTripBody(c, newMemoryPost(t, size+2, first, "{}", last, "more than was said"))
+		_, got, err := roundTripBody(c, newMemoryPost(t, size+2, first, "{}", last, "more than announced"))
 		if err != nil || got != first+"{}"+last {
-			t.Errorf("of %d bytes the replica got %d, %v", size+2, len(got), err)
+			t.Errorf("of %d bytes the server got %d, %v", size+2, len(got), err)
 		}
 	}
 	if idleConns(c) != 1 {
@@ -62,7 +62,7 @@ func TestABodyInMemoryIsSentAsItIs(t *testing.T) {
 	}
 }
 
-func TestABodyInMemoryThatIsShorterThanItSaysEndsTheConnection(t *testing.T) {
+func TestClientSenderShortBodyBreaksConnection(t *testing.T) {
 	base, _ := cannedServer(t, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 	c := newTestClient(t, base)
 	_, err := c.Do(newMemoryPost(t, 200_001, strings.Repeat("x", 200_000)))
@@ -72,7 +72,7 @@ func TestABodyInMemoryThatIsShorterThanItSaysEndsTheConnection(t *testing.T) {
 	}
 }
 
-func TestABodyInMemoryIsNotSentToItsEndWhereTheReplicaHasAnswered(t *testing.T) {
+func TestClientSenderStopsAtEarlyResponse(t *testing.T) {
 	const size = 64 << 20
 	got := make(chan int64, 1)
 	base := rawServer(t, func(_ int, c net.Conn) {

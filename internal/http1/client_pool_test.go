@@ -13,7 +13,7 @@ import (
 
 const smallResponse = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
-// hold keeps n answers open at once, each on a connection of its own.
+// holdResponses opens n responses at once, each on a connection of its own.
 func holdResponses(t *testing.T, c *Client, n int) (bodies []io.ReadCloser) {
 	t.Helper()
 	for range n {
@@ -26,14 +26,14 @@ func holdResponses(t *testing.T, c *Client, n int) (bodies []io.ReadCloser) {
 	return bodies
 }
 
-// kept counts the idle connections.
+// idleConns returns the number of idle connections.
 func idleConns(c *Client) int {
 	c.pool.mu.Lock()
 	defer c.pool.mu.Unlock()
 	return len(c.pool.idle)
 }
 
-func TestTheConnectionUsedLastIsUsedNext(t *testing.T) {
+func TestConnPoolReusesMostRecentConnection(t *testing.T) {
 	base, connections := cannedServer(t, smallResponse)
 	c := newTestClient(t, base)
 	bodies := holdResponses(t, c, 3)
@@ -43,14 +43,14 @@ func TestTheConnectionUsedLastIsUsedNext(t *testing.T) {
 	first := slices.Clone(connections())
 	holdResponses(t, c, 3)
 	if again := connections()[3:]; !slices.Equal(again, []int{first[1], first[0], first[2]}) {
-		t.Errorf("connections %v were used again as %v", first, again)
+		t.Errorf("connections %v were reused as %v", first, again)
 	}
 }
 
-func TestWhatEndsOddlyIsNotUsedAgain(t *testing.T) {
+func TestClientReusesConnectionOnlyAfterCleanEnd(t *testing.T) {
 	for name, c := range map[string]struct {
-		answer string
-		again  bool
+		response string
+		again    bool
 	}{
 		"a length":             {smallResponse, true},
 		"no body":              {"HTTP/1.1 204 No Content\r\n\r\n", true},
@@ -66,7 +66,7 @@ func TestWhatEndsOddlyIsNotUsedAgain(t *testing.T) {
 		"no body, announced":   {"HTTP/1.1 204 No Content\r\nContent-Length: 1\r\n\r\n", false},
 		"more than chunks":     {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nx", false},
 	} {
-		base, connections := cannedServer(t, c.answer)
+		base, connections := cannedServer(t, c.response)
 		client := newTestClient(t, base)
 		mustRoundTrip(t, client)
 		mustRoundTrip(t, client)
@@ -76,26 +76,26 @@ func TestWhatEndsOddlyIsNotUsedAgain(t *testing.T) {
 	}
 }
 
-func TestWhatComesBehindALengthIsSeenInTheSameRead(t *testing.T) {
+func TestClientSurplusInSameReadClosesConnection(t *testing.T) {
 	for surplus, again := range map[string]bool{"": true, "x": false} {
-		head := "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n"
-		rt, err := receiveScripted(http.MethodPost, &scriptConn{data: []byte(head + "abcd" + surplus), maxRead: len(head)})
+		header := "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n"
+		rt, err := receiveScripted(http.MethodPost, &scriptConn{data: []byte(header + "abcd" + surplus), maxRead: len(header)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if body, err := io.ReadAll(rt); string(body) != "abcd" || err != nil || rt.reusable != again {
-			t.Errorf("behind %q: the body is %q, %v; the connection is kept: %v", surplus, body, err, rt.reusable)
+			t.Errorf("with surplus %q: the body is %q, %v; the connection is kept: %v", surplus, body, err, rt.reusable)
 		}
 	}
 }
 
-// The replica closes an idle connection, or says something on it that nobody asked for.
-func TestAnIdleConnectionThatIsNotSilentIsNotUsed(t *testing.T) {
-	for _, what := range []string{"closes", "speaks"} {
+// The server closes an idle connection, or sends unsolicited data on it.
+func TestConnPoolSkipsConnectionsWithPendingData(t *testing.T) {
+	for _, what := range []string{"closes", "sends"} {
 		t.Run(what, func(t *testing.T) {
 			idle, done := make(chan struct{}), make(chan struct{})
 			base := rawServer(t, func(n int, c net.Conn) {
-				readRequest(bufio.NewReader(c))
+				readWholeRequest(bufio.NewReader(c))
 				io.WriteString(c, smallResponse)
 				if n > 0 {
 					return
@@ -114,16 +114,16 @@ func TestAnIdleConnectionThatIsNotSilentIsNotUsed(t *testing.T) {
 			close(idle)
 			<-done
 			if resp, _ := mustRoundTrip(t, c); resp.StatusCode != 200 {
-				t.Errorf("the answer is %s", resp.Status)
+				t.Errorf("the response is %s", resp.Status)
 			}
 		})
 	}
 }
 
-func TestAnIdleConnectionIsClosedInTime(t *testing.T) {
+func TestConnPoolClosesExpiredConnections(t *testing.T) {
 	gone := make(chan int, 3)
 	base := rawServer(t, func(n int, c net.Conn) {
-		for r := bufio.NewReader(c); readRequest(r); {
+		for r := bufio.NewReader(c); readWholeRequest(r); {
 			io.WriteString(c, smallResponse)
 		}
 		gone <- n
@@ -148,7 +148,7 @@ func TestAnIdleConnectionIsClosedInTime(t *testing.T) {
 		if n := idleConns(c); n != 0 {
 			t.Fatalf("%d are idle", n)
 		}
-		mustRoundTrip(t, c) // and the timer begins anew
+		mustRoundTrip(t, c) // arms the timer again
 		time.Sleep(idleTimeout)
 		synctest.Wait()
 		if n := idleConns(c); n != 0 {
@@ -160,19 +160,19 @@ func TestAnIdleConnectionIsClosedInTime(t *testing.T) {
 	}
 }
 
-// A timer may be late. What is too old is not used.
-func TestAnOldConnectionIsNotUsed(t *testing.T) {
+// The timer may be late. An expired connection is not used.
+func TestConnPoolSkipsExpiredConnections(t *testing.T) {
 	base, connections := cannedServer(t, smallResponse)
 	c := newTestClient(t, base)
 	mustRoundTrip(t, c)
 	c.pool.idle[0].idleSince = time.Now().Add(-idleTimeout)
 	mustRoundTrip(t, c)
 	if seen := connections(); seen[0] == seen[1] {
-		t.Error("it was used")
+		t.Error("the connection was reused")
 	}
 }
 
-func TestABurstLeavesNoMoreThanTheBound(t *testing.T) {
+func TestConnPoolKeepsAtMostMaxIdle(t *testing.T) {
 	p := connPool{}
 	t.Cleanup(p.close)
 	s := &closeCounter{}
@@ -184,7 +184,7 @@ func TestABurstLeavesNoMoreThanTheBound(t *testing.T) {
 	}
 }
 
-// counted counts how often it is closed.
+// A closeCounter counts how often it is closed.
 type closeCounter struct {
 	scriptConn
 	closes int
@@ -192,14 +192,14 @@ type closeCounter struct {
 
 func (c *closeCounter) Close() error { c.closes++; return nil }
 
-func TestAfterCloseNothingIsKeptAndRequestsAreStillServed(t *testing.T) {
+func TestClientServesRequestsAfterClose(t *testing.T) {
 	base, connections := cannedServer(t, smallResponse)
 	c := newTestClient(t, base)
 	under := holdResponses(t, c, 1)[0]
 	mustRoundTrip(t, c)
 	c.Close()
 	if body, err := io.ReadAll(under); string(body) != "{}" || err != nil {
-		t.Errorf("the answer under way is %q, %v", body, err)
+		t.Errorf("the active response is %q, %v", body, err)
 	}
 	mustRoundTrip(t, c)
 	if seen := connections(); idleConns(c) > 0 || !slices.Equal(seen, []int{0, 1, 2}) {

@@ -20,8 +20,8 @@ var requestBuffers = sync.Pool{New: func() any { return new(requestBuffer) }}
 var errInvalidAPIKey = errors.New("the replica's key cannot be sent")
 
 // appendHeader appends the request's header to b: fields as given, except for the framing, the Host
-// and, if the options have an API key, the client's own. No User-Agent is added. An error names what
-// is invalid, without its value.
+// and, if the options have an API key, the client's own. No User-Agent is added. An error names
+// the invalid part, without its value.
 func (c *Client) appendHeader(b []byte, req *http.Request) ([]byte, error) {
 	method := req.Method
 	if method == "" {
@@ -54,8 +54,8 @@ func (c *Client) appendHeader(b []byte, req *http.Request) ([]byte, error) {
 	return append(b, crlf...), nil
 }
 
-// appendTarget appends the base path, the request's own path and its query. It escapes what would
-// end the request line: a client of HTTP/2 can send a space there.
+// appendTarget appends the base path, the request's own path and its query. It escapes characters
+// that would end the request line: a client of HTTP/2 can send a space there.
 func (c *Client) appendTarget(b []byte, u *url.URL) []byte {
 	start := len(b)
 	if c.base.Path != "" {

@@ -44,7 +44,7 @@ func (rt *roundTrip) readResponse() error {
 }
 
 // setFraming determines how the body ends and whether the connection can be reused, by RFC 9112,
-// section 6.3. It refuses what has two possible meanings.
+// section 6.3. It refuses ambiguous framing.
 func (rt *roundTrip) setFraming() error {
 	r := &rt.response
 	isChunked, err := takeTransferEncoding(r)

@@ -14,7 +14,7 @@ import (
 	"berth/internal/tcp"
 )
 
-// upload32 is longer than what the kernel takes off a writer's hands.
+// largeUpload exceeds the socket buffers.
 var largeUpload = strings.Repeat("x", 32<<20)
 
 func newClientWithSendTimeout(t *testing.T, base string, sendTimeout time.Duration) *Client {
@@ -24,7 +24,7 @@ func newClientWithSendTimeout(t *testing.T, base string, sendTimeout time.Durati
 	return c
 }
 
-func TestAReplicaThatStopsReadingARequestIsGivenUp(t *testing.T) {
+func TestClientSendTimeoutEndsUpload(t *testing.T) {
 	gone := make(chan struct{})
 	base := rawServer(t, func(_ int, c net.Conn) {
 		c.Read(make([]byte, 1000))
@@ -37,8 +37,8 @@ func TestAReplicaThatStopsReadingARequestIsGivenUp(t *testing.T) {
 	}
 }
 
-// Its pauses together are longer than the timeout, each of them is shorter.
-func TestAReplicaThatReadsSlowlyIsNotGivenUp(t *testing.T) {
+// The pauses of the server together exceed the timeout, each of them does not.
+func TestClientSendTimeoutSparesSlowReader(t *testing.T) {
 	const timeout = 2 * time.Second
 	base := rawServer(t, func(_ int, c net.Conn) {
 		r := bufio.NewReader(c)
@@ -58,8 +58,8 @@ func TestAReplicaThatReadsSlowlyIsNotGivenUp(t *testing.T) {
 	}
 }
 
-// What has been sent may wait in the kernel for a replica that pauses, until it responds.
-func TestTheKernelWaitsForAReplicaUntilItResponds(t *testing.T) {
+// Sent data may wait in the kernel for a server that pauses, until the response begins.
+func TestClientUserTimeoutIsRaisedDuringUpload(t *testing.T) {
 	base, _ := cannedServer(t, smallResponse)
 	c := newClientWithSendTimeout(t, base, 2*time.Minute)
 	for _, body := range []string{"{}", largeUpload[:1<<20], "{}", largeUpload[:1<<20]} {
@@ -90,7 +90,7 @@ func TestTheKernelWaitsForAReplicaUntilItResponds(t *testing.T) {
 	}
 }
 
-// userTimeoutOf reads TCP_USER_TIMEOUT of tcp(7).
+// userTimeoutOf returns the TCP_USER_TIMEOUT of a connection, see tcp(7).
 func userTimeoutOf(t *testing.T, c *clientConn) (ms int) {
 	t.Helper()
 	var failed error

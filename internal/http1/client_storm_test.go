@@ -13,8 +13,9 @@ import (
 	"time"
 )
 
-// Clients come, read all, leave early, or are cut off, all at once. What is read whole is right, and nothing stays behind.
-func TestAStormLeavesNothingBehind(t *testing.T) {
+// Requests are completed, abandoned, cancelled and broken, all at once. Every complete response is
+// correct, and nothing is left.
+func TestClientStormLeavesNothingBehind(t *testing.T) {
 	events := strings.Repeat("data: {\"n\":1}\n\n", 20)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		body, _ := io.ReadAll(req.Body)
@@ -43,7 +44,7 @@ func TestAStormLeavesNothingBehind(t *testing.T) {
 	all.Wait()
 	c.Close()
 	if c.pool.popConn() != nil {
-		t.Error("a connection is still in the pool")
+		t.Error("a connection is left in the pool")
 	}
 }
 
@@ -63,7 +64,7 @@ func stormRequest(t *testing.T, c *Client, what int, events string) {
 		}
 	case 2:
 		if _, _, err := roundTripBody(c, newPost(ctx, "/break")); failureOf(err) != failureBroken && failureOf(err) != failureStale {
-			t.Errorf("a broken answer: %v", err)
+			t.Errorf("a broken response: %v", err)
 		}
 	case 3:
 		resp, err := c.Do(newPost(ctx, "/stream"))

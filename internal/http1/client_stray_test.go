@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// A replica sends bytes that nobody asked for behind a complete response. Whatever they are, and
-// however quickly connections are used again, no request gets them for its response.
-func TestStrayBytesAreNobodysResponse(t *testing.T) {
+// A server sends unsolicited bytes after a complete response. Whatever they are, and however quickly
+// connections are reused, no request gets them as its response.
+func TestClientStrayBytesAreNoResponse(t *testing.T) {
 	const stray = "HTTP/1.1 200 OK\r\nX-Request: stray\r\nContent-Length: 5\r\n\r\nstray"
 	for name, c := range map[string]struct{ response, late string }{
 		"a 204 with a late body":               {"HTTP/1.1 204 No Content\r\nX-Request: %s\r\n\r\n", stray},
@@ -45,11 +45,11 @@ func TestStrayBytesAreNobodysResponse(t *testing.T) {
 	}
 }
 
-// strayEvery is how many requests there are up to the one whose response has something behind it.
+// strayEvery is how many requests there are per response with stray bytes.
 const strayEvery = 40
 
-// strayingServer gives every strayEvery-th response to a request the given form, and what is late as
-// soon as the response has been read. The other responses are as they should be.
+// strayingServer sends the given response to every strayEvery-th request, and late once the response
+// has been read. The other responses are valid.
 func strayingServer(t *testing.T, response, late string, read <-chan struct{}, written chan<- struct{}) (base string) {
 	var requests atomic.Int64
 	return rawServer(t, func(_ int, c net.Conn) {

@@ -12,7 +12,7 @@ import (
 	"testing/iotest"
 )
 
-func TestAURLThatCannotBeDialledIsRefused(t *testing.T) {
+func TestNewClientRejectsInvalidURLs(t *testing.T) {
 	for _, bad := range []string{"", "host:8000", "ftp://host", "https://", "http://", "/v1", "http://[::1", "http://a\x7f", "http://xn--\u00ff"} {
 		if _, err := NewClient(bad, ClientOptions{}); err == nil {
 			t.Errorf("NewClient(%q) succeeded", bad)
@@ -20,7 +20,7 @@ func TestAURLThatCannotBeDialledIsRefused(t *testing.T) {
 	}
 }
 
-func TestTheHostIsToldAsOthersKnowIt(t *testing.T) {
+func TestClientHostField(t *testing.T) {
 	for base, want := range map[string][2]string{
 		"http://engine":               {"engine:80", "engine"},
 		"http://engine:8000/base":     {"engine:8000", "engine:8000"},
@@ -31,12 +31,12 @@ func TestTheHostIsToldAsOthersKnowIt(t *testing.T) {
 	} {
 		c := newTestClient(t, base)
 		if got := [2]string{c.address, c.host}; got != want {
-			t.Errorf("%s is dialled and named %q; want %q", base, got, want)
+			t.Errorf("%s has address and Host %q; want %q", base, got, want)
 		}
 	}
 }
 
-func TestARequestArrivesAsItWasGiven(t *testing.T) {
+func TestClientRequestArrivesUnchanged(t *testing.T) {
 	var got *http.Request
 	var body string
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
@@ -66,7 +66,7 @@ func TestARequestArrivesAsItWasGiven(t *testing.T) {
 	}
 }
 
-func TestTheBasePathStandsBeforeTheRequestsOwn(t *testing.T) {
+func TestClientBasePathIsPrepended(t *testing.T) {
 	for _, c := range []struct{ base, path, want string }{
 		{"", "/v1/chat/completions", "/v1/chat/completions"},
 		{"", "", "/"},
@@ -80,13 +80,13 @@ func TestTheBasePathStandsBeforeTheRequestsOwn(t *testing.T) {
 	} {
 		req := newPost(t.Context(), c.path)
 		if got := string(newTestClient(t, "http://engine"+c.base).appendTarget(nil, req.URL)); got != c.want {
-			t.Errorf("%q under %q is asked for as %q; want %q", c.path, c.base, got, c.want)
+			t.Errorf("%q under %q is requested as %q; want %q", c.path, c.base, got, c.want)
 		}
 	}
 }
 
-// A header that holds the end of its line would be a request of its own.
-func TestNothingCanBeSmuggledIntoAHead(t *testing.T) {
+// A value with a line break could begin a request of its own.
+func TestClientHeaderCannotSmuggleRequest(t *testing.T) {
 	base, connections := cannedServer(t, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 	for name, spoil := range map[string]func(*http.Request){
 		"a value": func(r *http.Request) { r.Header.Set("X", "a\r\nY: b") },
@@ -107,7 +107,7 @@ func TestNothingCanBeSmuggledIntoAHead(t *testing.T) {
 		t.Errorf("a key: Do = %v", err)
 	}
 	if n := len(connections()); n > 0 {
-		t.Errorf("the replica saw %d requests", n)
+		t.Errorf("the server saw %d requests", n)
 	}
 	req := newPost(t.Context(), "/")
 	req.URL.RawQuery = "a b\r\n\r\nGET / HTTP/1.1\x7f"
@@ -116,7 +116,7 @@ func TestNothingCanBeSmuggledIntoAHead(t *testing.T) {
 	}
 }
 
-func TestAReplicasOwnKeyGoesToThatReplicaAlone(t *testing.T) {
+func TestClientAPIKeyReplacesClientKey(t *testing.T) {
 	var got []string
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
 		got = append(got, strings.Join(req.Header.Values("Authorization"), ",")+req.Header.Get("X-Api-Key"))
@@ -137,11 +137,11 @@ func TestAReplicasOwnKeyGoesToThatReplicaAlone(t *testing.T) {
 	keyed.SetOptions(ClientOptions{APIKey: "new"})
 	send(keyed)
 	if want := []string{"Bearer own", "Bearer client" + "client's", "Bearer new"}; !slices.Equal(got, want) {
-		t.Errorf("the replicas saw %q; want %q", got, want)
+		t.Errorf("the servers saw %q; want %q", got, want)
 	}
 }
 
-func TestBytesAreNeitherAskedForNorUnpackedInAnotherEncoding(t *testing.T) {
+func TestClientLeavesContentEncodingAlone(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		w.Header().Set("Content-Encoding", "gzip")
 		fmt.Fprintf(w, "asked for %q", req.Header.Values("Accept-Encoding"))
@@ -153,7 +153,7 @@ func TestBytesAreNeitherAskedForNorUnpackedInAnotherEncoding(t *testing.T) {
 	}
 }
 
-func TestABodyThatIsShorterThanItSaysEndsTheConnection(t *testing.T) {
+func TestClientShortRequestBodyBreaksConnection(t *testing.T) {
 	base, connections := cannedServer(t, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 	c := newTestClient(t, base)
 	mustRoundTrip(t, c)
@@ -164,11 +164,11 @@ func TestABodyThatIsShorterThanItSaysEndsTheConnection(t *testing.T) {
 		wantFailure(t, err, failureBroken)
 	}
 	if n := len(connections()); n != 1 {
-		t.Errorf("the replica saw %d requests", n)
+		t.Errorf("the server saw %d requests", n)
 	}
 }
 
-func TestNoMoreOfABodyIsSentThanItSays(t *testing.T) {
+func TestClientSendsNoMoreThanContentLength(t *testing.T) {
 	base, connections := cannedServer(t, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 	c := newTestClient(t, base)
 	req := newPost(t.Context(), "/")
@@ -178,7 +178,7 @@ func TestNoMoreOfABodyIsSentThanItSays(t *testing.T) {
 	}
 	mustRoundTrip(t, c)
 	if n := len(connections()); n != 2 {
-		t.Errorf("the replica saw %d requests", n)
+		t.Errorf("the server saw %d requests", n)
 	}
 }
 
@@ -189,25 +189,25 @@ type closeRecorder struct {
 
 func (c *closeRecorder) Close() error { c.closed = true; return nil }
 
-func TestTheRequestsBodyIsClosedWhateverComesOfIt(t *testing.T) {
+func TestClientClosesRequestBody(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	c := newTestClient(t, server.URL)
-	for _, what := range []string{"an answer", "no connection"} {
+	for _, outcome := range []string{"an response", "no connection"} {
 		req := newPost(t.Context(), "/")
 		body := &closeRecorder{Reader: req.Body}
 		req.Body = body
 		roundTripBody(c, req)
 		if !body.closed {
-			t.Errorf("%s: it was left open", what)
+			t.Errorf("%s: the body was left open", outcome)
 		}
 		server.Close()
 	}
 }
 
-func TestARequestOfUnknownLengthIsABug(t *testing.T) {
+func TestClientPanicsOnUnknownLength(t *testing.T) {
 	defer func() {
 		if recover() == nil {
-			t.Error("it was sent")
+			t.Error("Do did not panic")
 		}
 	}()
 	req := newPost(t.Context(), "/")

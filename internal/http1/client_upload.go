@@ -20,8 +20,7 @@ const (
 	uploadChunk = 1 << 20
 )
 
-// Sender is a request body in memory. SendTo writes what has not been read of it, as io.WriterTo
-// does, but may hold a lock that Close waits for. net/http's transport, which calls WriteTo, could
+// Sender is a request body in memory. SendTo writes its unread part, as io.WriterTo does, but may hold a lock that Close waits for. net/http's transport, which calls WriteTo, could
 // deadlock on that.
 type Sender interface{ SendTo(w io.Writer) error }
 

@@ -13,13 +13,13 @@ import (
 	"testing/iotest"
 )
 
-// stuck is a connection whose replica reads nothing any more, and responds instead.
+// A stuckConn is a connection whose server stops reading and responds.
 type stuckConn struct {
 	net.Conn
-	client, replica *net.TCPConn
-	taken           int // bytes that were sent before
-	writes          int // that came to nothing
-	respond         func()
+	client, server *net.TCPConn
+	taken          int // bytes that can still be sent
+	writes         int // that timed out
+	respond        func()
 }
 
 func (s *stuckConn) SyscallConn() (syscall.RawConn, error) { return s.client.SyscallConn() }
@@ -36,13 +36,13 @@ func (s *stuckConn) Write(p []byte) (int, error) {
 		s.respond()
 	}
 	if s.writes > 100 {
-		return 0, io.ErrClosedPipe // it should have been given up
+		return 0, io.ErrClosedPipe // the upload should have stopped
 	}
 	return 0, os.ErrDeadlineExceeded
 }
 
-// pair is a loopback connection, seen from both ends.
-func tcpPair(t *testing.T) (client, replica *net.TCPConn) {
+// tcpPair returns both ends of a loopback connection.
+func tcpPair(t *testing.T) (client, server *net.TCPConn) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -60,25 +60,25 @@ func tcpPair(t *testing.T) (client, replica *net.TCPConn) {
 	return c.(*net.TCPConn), r.(*net.TCPConn)
 }
 
-// The replica stops reading within the last piece of the body, and refuses. What it has not read is still on its way, so
-// the connection is of no more use.
-func TestUploadThatHangsIsGivenUpWhenTheReplicaResponds(t *testing.T) {
+// The server stops reading within the last piece of the body and refuses the request. Unread data is
+// still on its way, so the connection must not be reused.
+func TestClientBlockedUploadEndsWithResponse(t *testing.T) {
 	const size = 3 * singleWriteMax
 	body := strings.Repeat("x", size)
 	for name, c := range map[string]struct {
 		request func() *http.Request
-		room    int // behind the header, for what is read of the body
+		room    int // after the header, for the body
 	}{
 		"read":      {func() *http.Request { return newRequest(t.Context(), http.MethodPost, "/", body) }, size},
 		"in memory": {func() *http.Request { return newMemoryPost(t, size, body) }, 0},
 	} {
 		for _, taken := range []int{0, 10, size - 1} {
-			client, replica := tcpPair(t)
-			s := &stuckConn{Conn: client, client: client, replica: replica, taken: taken}
+			client, server := tcpPair(t)
+			s := &stuckConn{Conn: client, client: client, server: server, taken: taken}
 			conn := newClientConn(s)
 			s.respond = func() {
-				io.WriteString(replica, "HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n")
-				for conn.noPendingData() { // it has not arrived
+				io.WriteString(server, "HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n")
+				for conn.noPendingData() { // until it has arrived
 				}
 			}
 			rt := newRoundTrip(c.request(), conn, &connPool{closed: true})
@@ -86,7 +86,7 @@ func TestUploadThatHangsIsGivenUpWhenTheReplicaResponds(t *testing.T) {
 				t.Fatalf("%s: %v", name, err)
 			}
 			if s.writes > 2 || rt.reusable {
-				t.Errorf("%s, stuck after %d bytes: %d writes in vain, the connection is kept: %t", name, taken, s.writes, rt.reusable)
+				t.Errorf("%s, stuck after %d bytes: %d writes timed out, the connection is kept: %t", name, taken, s.writes, rt.reusable)
 			}
 			if err := rt.receive(); err != nil || rt.response.StatusCode != http.StatusRequestEntityTooLarge {
 				t.Errorf("%s, stuck after %d bytes: %s, %v", name, taken, rt.response.Status, err)
@@ -95,8 +95,8 @@ func TestUploadThatHangsIsGivenUpWhenTheReplicaResponds(t *testing.T) {
 	}
 }
 
-// A reader may return its end with its last bytes.
-func TestBodyWhoseEndComesWithItsLastBytesIsSent(t *testing.T) {
+// A reader may return io.EOF with its last bytes.
+func TestClientRequestBodyMayReturnEOFWithData(t *testing.T) {
 	base, connections := cannedServer(t, smallResponse)
 	c := newTestClient(t, base)
 	for range 2 {
@@ -111,16 +111,16 @@ func TestBodyWhoseEndComesWithItsLastBytesIsSent(t *testing.T) {
 	}
 }
 
-// Its client has gone, so its body cannot be read: nothing is wrong with the replica.
-func TestBodyThatBreaksOffWithItsContextIsNoBrokenConnection(t *testing.T) {
+// The client has disconnected, so the body cannot be read. That is no fault of the server.
+func TestClientRequestBodyErrorAfterCancelIsTheCause(t *testing.T) {
 	base, _ := cannedServer(t, smallResponse)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	req := newPost(ctx, "/")
 	req.Body = io.NopCloser(readerFunc(func([]byte) (int, error) {
-		cancel(errHungUp)
+		cancel(errDisconnected)
 		return 0, errors.New("the body is gone")
 	}))
-	if _, err := newTestClient(t, base).Do(req); err != errHungUp {
+	if _, err := newTestClient(t, base).Do(req); err != errDisconnected {
 		t.Errorf("Do = %v", err)
 	}
 }
@@ -129,7 +129,7 @@ type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-func TestRequestThatCannotBeWrittenCostsNoConnection(t *testing.T) {
+func TestClientInvalidRequestKeepsConnection(t *testing.T) {
 	base, connections := cannedServer(t, smallResponse)
 	c := newTestClient(t, base)
 	mustRoundTrip(t, c)
@@ -144,7 +144,7 @@ func TestRequestThatCannotBeWrittenCostsNoConnection(t *testing.T) {
 	}
 }
 
-// halves is a connection whose sending half can be closed. It reads what it is told.
+// A halfCloseConn is a connection whose sending half can be closed. Its reads return the given errors.
 type halfCloseConn struct {
 	closeCounter
 	reads []error
@@ -161,20 +161,20 @@ func (h *halfCloseConn) Read([]byte) (int, error) {
 	return 0, err
 }
 
-// A hang-up at the same moment sets the read deadline to the past, which is neither the end of the wait nor of the
-// replica's work.
-func TestLingerWaitsOnWhereAHangUpEndsItsReadAndThenCloses(t *testing.T) {
+// A concurrent halfClose sets the read deadline to the past. That ends neither the wait nor the server's
+// work.
+func TestClientLingerSurvivesConcurrentHalfClose(t *testing.T) {
 	h := &halfCloseConn{reads: []error{os.ErrDeadlineExceeded, nil, os.ErrDeadlineExceeded}}
 	newClientConn(h).lingeringClose()
 	if len(h.reads) != 0 {
-		t.Errorf("it ended before the replica had closed its side: %d more reads were to come", len(h.reads))
+		t.Errorf("it returned before the server had closed its side: %d reads were left", len(h.reads))
 	}
 	if h.closes != 1 {
 		t.Errorf("the connection was closed %d times", h.closes)
 	}
 }
 
-func TestConnectionIsIdleFromItsLastUse(t *testing.T) {
+func TestConnPoolCountsIdleTimeFromLastUse(t *testing.T) {
 	base, connections := cannedServer(t, smallResponse)
 	c := newTestClient(t, base)
 	mustRoundTrip(t, c)

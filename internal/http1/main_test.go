@@ -8,8 +8,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(replicaEnv) != "" { // the process of the benchmarks' server
-		serveReplica()
+	if os.Getenv(benchmarkEnv) != "" { // the process of the benchmarks' server
+		serveBenchmark()
 		return
 	}
 	goleak.VerifyTestMain(m)

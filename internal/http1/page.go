@@ -15,7 +15,7 @@ type readBuffer struct {
 	page   *page // that unread lies in; nil if unread is empty or too large for a page
 }
 
-// releasePage discards what is unread and returns the page to the pool.
+// releasePage discards the unread bytes and returns the page to the pool.
 func (b *readBuffer) releasePage() {
 	b.unread = nil
 	if b.page != nil {

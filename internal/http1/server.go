@@ -216,8 +216,8 @@ func (s *Server) beginStop(end func(*serverConn)) (drained <-chan struct{}) {
 	return s.drained
 }
 
-// runHandler runs the handler and reports whether it returned. If it panics, what it has not flushed
-// is not sent. The panic is logged, unless it is http.ErrAbortHandler.
+// runHandler runs the handler and reports whether it returned. If it panics, pending
+// bytes are not sent. The panic is logged, unless it is http.ErrAbortHandler.
 func (s *Server) runHandler(w *responseWriter) (returned bool) {
 	defer func() {
 		if cause := recover(); cause != nil && cause != http.ErrAbortHandler {

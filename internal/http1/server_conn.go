@@ -189,7 +189,7 @@ func (c *serverConn) serveRequest(w *responseWriter) (reusable bool) {
 // kernel could discard the response.
 const serverLingerTimeout = 500 * time.Millisecond
 
-// lingeringClose closes the sending half and discards what still arrives.
+// lingeringClose closes the sending half and discards the data that still arrives.
 func (c *serverConn) lingeringClose() {
 	_ = c.TCPConn.CloseWrite()
 	until := time.Now().Add(serverLingerTimeout)

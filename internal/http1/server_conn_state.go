@@ -1,12 +1,17 @@
 package http1
 
-// A connState is what a serverConn is doing:
+// A connState is the state of a serverConn:
 //
-//	header ⇄ idle                     an incomplete header has arrived; nothing has
-//	header, idle → active → idle      a request is being served
-//	header, idle, active → closed     closed by the client or the server, or handed over
+//	header   a part of a request header has arrived, or the connection is new
+//	idle     nothing has arrived since the last response
+//	active   a request is being served
+//	closed   closed by the client or the server, or handed over
 //
-// A new connection is in stateHeader. Each transition is one CAS. So the server closes a connection
+//	header ⇄ idle
+//	header, idle → active → idle
+//	header, idle, active → closed
+//
+// Each transition is one CAS. So the server closes a connection
 // only while no request is active on it, and a request whose header is complete gets its response.
 type connState uint64
 

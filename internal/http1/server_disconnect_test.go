@@ -13,19 +13,20 @@ import (
 	"time"
 )
 
-// leave are the ways in which a client goes.
+// disconnects are the ways in which a client disconnects.
 var disconnects = map[string]func(*net.TCPConn){
 	"closed":      func(c *net.TCPConn) { c.Close() },
 	"half-closed": func(c *net.TCPConn) { c.CloseWrite() },
 	"reset":       func(c *net.TCPConn) { c.SetLinger(0); c.Close() },
 }
 
-// phases are what a handler may be at when its client goes. began is closed when it is.
+// disconnectPhases are what a handler may be doing when its client disconnects. The handler closes began
+// when it does.
 var disconnectPhases = map[string]struct {
 	request string
 	handle  func(w http.ResponseWriter, r *http.Request, began chan<- struct{}) error
 }{
-	"before an answer": {"GET / HTTP/1.1\r\nHost: h\r\n\r\n", func(_ http.ResponseWriter, r *http.Request, began chan<- struct{}) error {
+	"before a response": {"GET / HTTP/1.1\r\nHost: h\r\n\r\n", func(_ http.ResponseWriter, r *http.Request, began chan<- struct{}) error {
 		close(began)
 		<-r.Context().Done()
 		return r.Context().Err()
@@ -56,16 +57,16 @@ var disconnectPhases = map[string]struct {
 	}},
 }
 
-func TestAClientThatGoesIsNoticedInEveryPhase(t *testing.T) {
+func TestServerDisconnectCancelsContextInEveryPhase(t *testing.T) {
 	for name, phase := range disconnectPhases {
-		for how, go_ := range disconnects {
+		for how, disconnect := range disconnects {
 			t.Run(name+" "+how, func(t *testing.T) {
 				began, ended := make(chan struct{}), make(chan error, 1)
 				s := serve(t, func(_ *testServer, w http.ResponseWriter, r *http.Request) { ended <- phase.handle(w, r, began) })
 				c := s.dial(t)
 				io.WriteString(c, phase.request)
 				receiveFrom(t, began)
-				go_(c)
+				disconnect(c)
 				if err := receiveFrom(t, ended); !errors.Is(err, context.Canceled) {
 					t.Errorf("got %v", err)
 				}
@@ -74,10 +75,10 @@ func TestAClientThatGoesIsNoticedInEveryPhase(t *testing.T) {
 	}
 }
 
-func TestAClientThatGoesEndsAWriteThatHangs(t *testing.T) {
-	for how, go_ := range disconnects {
+func TestServerDisconnectEndsBlockedWrite(t *testing.T) {
+	for how, disconnect := range disconnects {
 		if how == "half-closed" {
-			continue // it may yet read
+			continue // the client may still read
 		}
 		t.Run(how, func(t *testing.T) {
 			ended := make(chan error, 1)
@@ -85,19 +86,19 @@ func TestAClientThatGoesEndsAWriteThatHangs(t *testing.T) {
 			c := s.dial(t)
 			io.WriteString(c, "GET / HTTP/1.1\r\nHost: h\r\n\r\n")
 			io.ReadFull(c, make([]byte, 1000))
-			go_(c)
+			disconnect(c)
 			if err := receiveFrom(t, ended); err == nil {
-				t.Error("all of it was written")
+				t.Error("everything was written")
 			}
 		})
 	}
 }
 
-// writeOn writes until that fails, and tells of progress.
+// writeOn writes until a write fails, and reports progress.
 func writeOn(w http.ResponseWriter, r *http.Request, progress chan<- struct{}) error {
 	for {
 		if _, err := io.WriteString(w, long); err != nil {
-			<-r.Context().Done() // comes with it
+			<-r.Context().Done() // ends with the failed write
 			return err
 		}
 		select {
@@ -107,7 +108,7 @@ func writeOn(w http.ResponseWriter, r *http.Request, progress chan<- struct{}) e
 	}
 }
 
-func TestARequestOfAClientThatHasGoneBeforeBeginsCancelled(t *testing.T) {
+func TestServerRequestOfDisconnectedClientIsCancelled(t *testing.T) {
 	served := make(chan struct{}, 3)
 	s := serve(t, func(_ *testServer, w http.ResponseWriter, r *http.Request) {
 		<-r.Context().Done()
@@ -121,7 +122,7 @@ func TestARequestOfAClientThatHasGoneBeforeBeginsCancelled(t *testing.T) {
 	}
 }
 
-func TestADeadlineIsArmedForWhatWaitsAndTakenBackBeforeTheNext(t *testing.T) {
+func TestIODeadlineIsArmedOnlyWhileWaiting(t *testing.T) {
 	var armed []time.Time
 	d := ioDeadline{setDeadline: func(at time.Time) error { armed = append(armed, at); return nil }}
 	one, two := time.Unix(1, 0), time.Unix(2, 0)
@@ -135,34 +136,34 @@ func TestADeadlineIsArmedForWhatWaitsAndTakenBackBeforeTheNext(t *testing.T) {
 	d.set(one)
 	d.beforeIO()
 	d.afterIO()
-	expect("set, and nothing waits")
+	expect("set while nothing waits")
 	d.beforeIO()
 	d.beforeWait()
-	expect("something waits", one)
+	expect("a read waits", one)
 	d.set(two)
-	expect("set while it does", two)
+	expect("set while a read waits", two)
 	d.beforeWait()
 	d.afterIO()
-	expect("waiting on")
+	expect("still waiting")
 	d.set(time.Time{})
-	expect("taken back when nothing waits")
+	expect("removed while nothing waits")
 	d.beforeIO()
-	expect("the next begins", time.Time{})
+	expect("the next read begins", time.Time{})
 	d.beforeWait()
 	d.afterIO()
 	d.beforeIO()
 	d.beforeWait()
-	expect("nothing is set")
+	expect("no deadline is set")
 }
 
-func TestTheContextLastsAsLongAsItsRequest(t *testing.T) {
+func TestServerContextLastsAsLongAsRequest(t *testing.T) {
 	contexts := make(chan context.Context, 1)
 	s := serve(t, func(_ *testServer, w http.ResponseWriter, r *http.Request) {
 		if err := r.Context().Err(); err != nil {
-			t.Errorf("it is over when the handler begins: %v", err)
+			t.Errorf("the context has ended when the handler begins: %v", err)
 		}
 		if r.Context().Value(http.ServerContextKey).(*http.Server) == nil || r.Context().Value(http.LocalAddrContextKey).(net.Addr).String() != r.Host {
-			t.Error("the context knows neither server nor address")
+			t.Error("the context lacks the server or the address")
 		}
 		contexts <- r.Context()
 	})
@@ -173,7 +174,7 @@ func TestTheContextLastsAsLongAsItsRequest(t *testing.T) {
 	}
 }
 
-func TestAWriteDeadlineEndsWhatWaits(t *testing.T) {
+func TestServerWriteDeadlineEndsBlockedWrite(t *testing.T) {
 	for name, deadline := range map[string]time.Time{"now": time.Unix(1, 0), "soon": time.Now().Add(200 * time.Millisecond)} {
 		t.Run(name, func(t *testing.T) {
 			ended, progress := make(chan error, 1), make(chan struct{})
@@ -185,7 +186,7 @@ func TestAWriteDeadlineEndsWhatWaits(t *testing.T) {
 			c := s.dial(t)
 			io.WriteString(c, "GET / HTTP/1.1\r\nHost: h\r\n\r\n")
 			control := receiveFrom(t, controls)
-			for stuck := false; !stuck; { // nobody reads, so sooner or later a write waits
+			for stuck := false; !stuck; { // until a write waits, since the client does not read
 				select {
 				case <-progress:
 				case <-time.After(100 * time.Millisecond):
@@ -198,8 +199,8 @@ func TestAWriteDeadlineEndsWhatWaits(t *testing.T) {
 			if err := receiveFrom(t, ended); !errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Errorf("got %v", err)
 			}
-			if answers := readResponses(c); len(answers) != 1 || answers[0].Err == "" {
-				t.Error("the answer looks whole")
+			if responses := readResponses(c); len(responses) != 1 || responses[0].Err == "" {
+				t.Error("the response looks complete")
 			}
 		})
 	}
@@ -210,7 +211,7 @@ func readResponses(c net.Conn) []response {
 	return parseResponses(raw)
 }
 
-func TestAReadDeadlineEndsWhatWaitsAndIsForgottenWithTheRequest(t *testing.T) {
+func TestServerReadDeadlineEndsBlockedReadAndIsReset(t *testing.T) {
 	ended := make(chan error, 1)
 	s := serve(t, func(_ *testServer, w http.ResponseWriter, r *http.Request) {
 		rc := http.NewResponseController(w)
@@ -223,7 +224,7 @@ func TestAReadDeadlineEndsWhatWaitsAndIsForgottenWithTheRequest(t *testing.T) {
 		rc.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
 		got, err := io.ReadAll(r.Body)
 		if err == nil {
-			err = rc.SetReadDeadline(time.Unix(1, 0)) // left behind
+			err = rc.SetReadDeadline(time.Unix(1, 0)) // must not affect the next request
 		} else if string(got) == "ab" {
 			<-r.Context().Done()
 		}
@@ -233,25 +234,25 @@ func TestAReadDeadlineEndsWhatWaitsAndIsForgottenWithTheRequest(t *testing.T) {
 	for range 3 {
 		io.WriteString(c, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nabcd")
 		if err := receiveFrom(t, ended); err != nil {
-			t.Errorf("a body that is there: %v", err)
+			t.Errorf("a body that has arrived: %v", err)
 		}
 	}
 	io.WriteString(c, "POST /late HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nabcd")
 	if err := receiveFrom(t, ended); err != nil {
-		t.Errorf("a body that came with its head: %v", err)
+		t.Errorf("a body that arrived with its header: %v", err)
 	}
 	io.WriteString(c, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nab")
 	if err := receiveFrom(t, ended); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("got %v", err)
 	}
-	answers := readResponses(c)
-	if last := answers[len(answers)-1]; len(answers) != 5 || !last.Close || last.Err != "" {
-		t.Errorf("got %v", answers)
+	responses := readResponses(c)
+	if last := responses[len(responses)-1]; len(responses) != 5 || !last.Close || last.Err != "" {
+		t.Errorf("got %v", responses)
 	}
 }
 
-// Law 12: whatever a handler had written when it panicked, it does not look complete.
-func TestAPanicAfterTheFirstByteNeverLooksComplete(t *testing.T) {
+// A truncated response never looks complete, whatever the handler had written when it panicked.
+func TestServerPanicNeverLeavesCompleteResponse(t *testing.T) {
 	for name, header := range map[string]string{"chunked": "X-A", "known": "Content-Length"} {
 		for _, cause := range []any{http.ErrAbortHandler, "oh"} {
 			for _, size := range []int{5, 3000, 5000, 100_000} {
@@ -264,9 +265,9 @@ func TestAPanicAfterTheFirstByteNeverLooksComplete(t *testing.T) {
 				})
 				c := s.dial(t)
 				io.WriteString(c, "GET / HTTP/1.1\r\nHost: h\r\n\r\n")
-				answers := readResponses(c)
-				if len(answers) != 1 || answers[0].Err == "" || !strings.HasPrefix(answers[0].Body, "first") {
-					t.Errorf("%s, %v: got %s", name, cause, formatResponses(answers))
+				responses := readResponses(c)
+				if len(responses) != 1 || responses[0].Err == "" || !strings.HasPrefix(responses[0].Body, "first") {
+					t.Errorf("%s, %v: got %s", name, cause, formatResponses(responses))
 				}
 			}
 		}

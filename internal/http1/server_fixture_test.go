@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// A stand is a server of either kind, and what its handlers say that they have seen.
+// A testServer is a Server or an http.Server, with a record of what its handlers have seen.
 type testServer struct {
 	address string
 	server  interface {
@@ -23,7 +23,7 @@ type testServer struct {
 	}
 
 	mu   sync.Mutex
-	seen []string
+	seen []string // the record
 }
 
 func (s *testServer) record(format string, args ...any) {
@@ -32,7 +32,7 @@ func (s *testServer) record(format string, args ...any) {
 	s.seen = append(s.seen, fmt.Sprintf(format, args...))
 }
 
-// take returns what has been noted, once.
+// takeRecords returns the record and clears it.
 func (s *testServer) takeRecords() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -41,29 +41,41 @@ func (s *testServer) takeRecords() []string {
 	return seen
 }
 
-// quiet takes what servers log of handlers that misbehave on purpose.
+// discardLog is for servers whose handlers misbehave on purpose.
 var discardLog = log.New(io.Discard, "", 0)
 
-func netHTTPServer(h http.Handler) *http.Server {
+// netHTTPServer returns an http.Server for h. The test waits for its connections to end: net/http's
+// Close does not wait for those that linger.
+func netHTTPServer(t testing.TB, h http.Handler) *http.Server {
 	hs := &http.Server{Handler: h, ErrorLog: discardLog, ReadHeaderTimeout: time.Minute, IdleTimeout: time.Minute, Protocols: new(http.Protocols)}
 	hs.Protocols.SetHTTP1(true)
 	hs.Protocols.SetUnencryptedHTTP2(true)
+	var conns sync.WaitGroup
+	hs.ConnState = func(_ net.Conn, state http.ConnState) {
+		switch state {
+		case http.StateNew:
+			conns.Add(1)
+		case http.StateClosed, http.StateHijacked:
+			conns.Done()
+		}
+	}
+	t.Cleanup(conns.Wait)
 	return hs
 }
 
-// serve serves h by this package until the test ends.
+// serve serves h with a Server until the test ends.
 func serve(t testing.TB, h func(*testServer, http.ResponseWriter, *http.Request)) *testServer {
 	t.Helper()
 	s := new(testServer)
-	s.server = NewServer(netHTTPServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h(s, w, r) })))
+	s.server = NewServer(netHTTPServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h(s, w, r) })))
 	return s.listen(t)
 }
 
-// serveByOracle serves h by net/http.
+// serveNetHTTP serves h with an http.Server until the test ends.
 func serveNetHTTP(t testing.TB, h func(*testServer, http.ResponseWriter, *http.Request)) *testServer {
 	t.Helper()
 	s := new(testServer)
-	s.server = netHTTPServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h(s, w, r) }))
+	s.server = netHTTPServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h(s, w, r) }))
 	return s.listen(t)
 }
 
@@ -94,7 +106,7 @@ func (s *testServer) dial(t testing.TB) *net.TCPConn {
 	return c.(*net.TCPConn)
 }
 
-// an answer is what a client understands of one.
+// A response is what a client reads of a response.
 type response struct {
 	Status  string
 	Close   bool
@@ -106,15 +118,15 @@ type response struct {
 	Err     string
 }
 
-// say sends input, in pieces, ends its half of the connection and reads until the server has done so too. A server that
-// ends a connection on which something lies unread resets it, and what it had answered may be lost on the way: cut then.
-func (s *testServer) exchange(t testing.TB, pieces ...string) (answers []response, cut bool) {
+// exchange sends the pieces, half-closes the connection and reads to its end. reset reports that the
+// server closed the connection with data unread, which resets it and may lose a part of the responses.
+func (s *testServer) exchange(t testing.TB, pieces ...string) (responses []response, reset bool) {
 	t.Helper()
 	c := s.dial(t)
 	defer c.Close()
 	for _, piece := range pieces {
 		if _, err := io.WriteString(c, piece); err != nil {
-			break // the server has heard enough
+			break // the server has closed the connection
 		}
 	}
 	c.CloseWrite()
@@ -152,7 +164,7 @@ func receiveFrom[T any](t testing.TB, from <-chan T) (v T) {
 	select {
 	case v = <-from:
 	case <-time.After(20 * time.Second):
-		t.Fatal("what is waited for does not come")
+		t.Fatal("timed out")
 	}
 	return v
 }

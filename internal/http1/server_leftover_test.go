@@ -15,22 +15,22 @@ import (
 	"time"
 )
 
-func TestAWriteDeadlineIsForgottenWhenTheConnectionIsNetHTTPs(t *testing.T) {
+func TestServerHandoffResetsWriteDeadline(t *testing.T) {
 	var until time.Time
 	s := serve(t, func(_ *testServer, w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet {
 			until = time.Now().Add(time.Second)
 			_ = http.NewResponseController(w).SetWriteDeadline(until)
-			_, _ = w.Write(make([]byte, 2*len(page{}))) // armed, as this much might wait
+			_, _ = w.Write(make([]byte, 2*len(page{}))) // a write so large arms the deadline
 			return
 		}
 		_, _ = io.Copy(w, r.Body)
 	})
 	c := s.dial(t)
-	answers := bufio.NewReader(c)
-	answer := func(request string) string {
+	responses := bufio.NewReader(c)
+	response := func(request string) string {
 		_, _ = io.WriteString(c, request)
-		resp, err := http.ReadResponse(answers, nil)
+		resp, err := http.ReadResponse(responses, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,15 +40,15 @@ func TestAWriteDeadlineIsForgottenWhenTheConnectionIsNetHTTPs(t *testing.T) {
 		}
 		return string(body)
 	}
-	answer("GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	response("GET / HTTP/1.1\r\nHost: x\r\n\r\n")
 	<-time.After(time.Until(until))
-	if got := answer("POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n"); got != "a" {
-		t.Errorf("the answer after the deadline of the one before is %q, want %q", got, "a")
+	if got := response("POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n"); got != "a" {
+		t.Errorf("the response after the deadline of the previous one is %q, want %q", got, "a")
 	}
 }
 
-// The race detector tells if two read the connection at once.
-func TestAGoroutineThatTheHandlerLeftBehindReadsNoMore(t *testing.T) {
+// The race detector fails if two goroutines read the connection at once.
+func TestServerRequestBodyIsNotReadByLeftoverGoroutine(t *testing.T) {
 	reading, ended := make(chan bool), make(chan error)
 	s := serve(t, func(_ *testServer, _ http.ResponseWriter, r *http.Request) {
 		go func() {
@@ -73,12 +73,13 @@ func TestAGoroutineThatTheHandlerLeftBehindReadsNoMore(t *testing.T) {
 	if err := <-ended; err != http.ErrBodyReadAfterClose {
 		t.Errorf("the body ends with %v, want %v", err, http.ErrBodyReadAfterClose)
 	}
-	_, _ = io.Copy(io.Discard, c) // the answer, and the end
+	_, _ = io.Copy(io.Discard, c) // the response and the end
 	c.Close()
 }
 
-// The kernel resets a connection that is closed with something unread, and what the client has yet to read may be lost.
-func TestTheAnswerToABodyThatIsNotReadComesWithoutAReset(t *testing.T) {
+// The kernel resets a connection that is closed with data unread, and the client may lose data that it
+// has not read.
+func TestServerUnreadBodyDoesNotResetResponse(t *testing.T) {
 	came := make(chan struct{})
 	s := serve(t, func(_ *testServer, w http.ResponseWriter, _ *http.Request) {
 		<-came
@@ -89,18 +90,18 @@ func TestTheAnswerToABodyThatIsNotReadComesWithoutAReset(t *testing.T) {
 	_, _ = io.WriteString(c, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000\r\n\r\n"+strings.Repeat("x", 20_000))
 	came <- struct{}{}
 	raw, err := io.ReadAll(c) // to the end of the connection
-	if answers := parseResponses(raw); err != nil || len(answers) != 1 || answers[0].Body != "too large" || !answers[0].Close {
-		t.Errorf("got %s, %v", formatResponses(answers), err)
+	if responses := parseResponses(raw); err != nil || len(responses) != 1 || responses[0].Body != "too large" || !responses[0].Close {
+		t.Errorf("got %s, %v", formatResponses(responses), err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	if err := s.http1Server().Shutdown(ctx); err != nil { // c is open yet
-		t.Errorf("a client that neither sends its body nor goes is waited for: %v", err)
+		t.Errorf("Shutdown waits for a client that neither sends its body nor disconnects: %v", err)
 	}
 }
 
-// A goroutine that waits for a body holds it, and nothing comes that could end the wait.
-func TestAPanicEndsAConnectionWhoseBodyIsWaitedFor(t *testing.T) {
+// A goroutine that waits for the body holds its lock, and nothing arrives that would end the wait.
+func TestServerPanicClosesConnectionWithBlockedBodyRead(t *testing.T) {
 	ended := make(chan error, 1)
 	s := serve(t, func(_ *testServer, _ http.ResponseWriter, r *http.Request) {
 		go func() {
@@ -122,7 +123,7 @@ func TestAPanicEndsAConnectionWhoseBodyIsWaitedFor(t *testing.T) {
 	}
 }
 
-func TestWhatAHandlerLeftBehindTouchesNoLaterAnswer(t *testing.T) {
+func TestServerLeftoverWriterFails(t *testing.T) {
 	var first http.ResponseWriter
 	s := serve(t, func(_ *testServer, w http.ResponseWriter, r *http.Request) {
 		if first == nil {
@@ -136,7 +137,7 @@ func TestWhatAHandlerLeftBehindTouchesNoLaterAnswer(t *testing.T) {
 		_, written := io.WriteString(first, "evil")
 		_, long := io.WriteString(first, long)
 		if flushed := flushWriter(first); written != errHandlerReturned || long != errHandlerReturned || flushed != errHandlerReturned {
-			t.Errorf("the writer of a handler that has returned says %v, %v and %v", written, long, flushed)
+			t.Errorf("the writer of a handler that has returned returns %v, %v and %v", written, long, flushed)
 		}
 		writeStrings(w, "wo")
 	})
@@ -148,7 +149,7 @@ func TestWhatAHandlerLeftBehindTouchesNoLaterAnswer(t *testing.T) {
 	}
 }
 
-func TestABodyEndsWithItsHandlerHoweverThatEnds(t *testing.T) {
+func TestServerRequestBodyIsClosedAfterHandler(t *testing.T) {
 	for _, path := range []string{"/return", "/duplex", "/panic"} {
 		bodies := make(chan io.Reader, 1)
 		s := serve(t, func(_ *testServer, w http.ResponseWriter, r *http.Request) {
@@ -172,28 +173,28 @@ func TestABodyEndsWithItsHandlerHoweverThatEnds(t *testing.T) {
 	}
 }
 
-// The answer waits for a body that its handler has left; what the handler has left at work need not.
-func TestTheContextEndsWithTheHandlerAndNotWithTheAnswer(t *testing.T) {
+// The response waits for the rest of the request body. The handler's goroutines need not.
+func TestServerContextEndsWithHandler(t *testing.T) {
 	contexts := make(chan context.Context, 1)
 	s := serve(t, func(_ *testServer, w http.ResponseWriter, r *http.Request) {
 		contexts <- r.Context()
-		writeStrings(w, "answer")
+		writeStrings(w, "response")
 	})
 	c := s.dial(t)
 	_, _ = io.WriteString(c, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbo")
 	receiveFrom(t, receiveFrom(t, contexts).Done())
 	_, _ = io.WriteString(c, "dyGET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
-	if all := readResponses(c); len(all) != 2 || all[0].Body != "answer" || all[1].Body != "answer" {
+	if all := readResponses(c); len(all) != 2 || all[0].Body != "response" || all[1].Body != "response" {
 		t.Errorf("got %s", formatResponses(all))
 	}
 }
 
-// HTTP/2 begins at the beginning of a connection; later its preface is neither that nor a request.
-func TestHTTP2DoesNotBeginAmidAConnection(t *testing.T) {
+// HTTP/2 begins at the beginning of a connection. Later its preface is not valid, and no request either.
+func TestServerRejectsLateHTTP2Preface(t *testing.T) {
 	const preface, settings = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 	for name, before := range map[string]string{
-		"behind a GET":  "GET / HTTP/1.1\r\nHost: h\r\n\r\n",
-		"behind a POST": "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\nx\r\n",
+		"after a GET":  "GET / HTTP/1.1\r\nHost: h\r\n\r\n",
+		"after a POST": "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\nx\r\n",
 	} {
 		s := serve(t, shapeHandler)
 		c := s.dial(t)
@@ -205,23 +206,23 @@ func TestHTTP2DoesNotBeginAmidAConnection(t *testing.T) {
 	}
 }
 
-// What comes before a hand-over lies in a page, whose end it may come to, and is net/http's to the last byte.
-func TestNoByteIsLostWhenAConnectionIsHandedOver(t *testing.T) {
+// Bytes that were read before a handoff lie in a page, up to its end, and all of them reach net/http.
+func TestServerHandoffLosesNoByte(t *testing.T) {
 	s := serve(t, echoHandler)
 	const plain, chunked = "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc", "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
 	for _, size := range []int{1, 2000, len(page{}) - len(plain) - len(chunked) - 4, len(page{}), 20_000} {
 		body := long[:size]
 		input := plain + chunked + strconv.FormatInt(int64(size), 16) + "\r\n" + body + "\r\n0\r\n\r\n" + plain
 		for _, cut := range []int{len(plain) + 5, len(plain) + len(chunked) - 1, len(plain) + len(chunked) + 1, len(input)} {
-			answers, _ := s.exchange(t, input[:cut], input[cut:])
-			if len(answers) != 3 || answers[0].Body != "abc" || answers[1].Body != body || answers[2].Body != "abc" {
-				t.Errorf("%d bytes, cut at %d: got %s", size, cut, formatResponses(answers))
+			responses, _ := s.exchange(t, input[:cut], input[cut:])
+			if len(responses) != 3 || responses[0].Body != "abc" || responses[1].Body != body || responses[2].Body != "abc" {
+				t.Errorf("%d bytes, cut at %d: got %s", size, cut, formatResponses(responses))
 			}
 		}
 	}
 }
 
-func TestFilesOfAFormAreGoneWithTheirRequest(t *testing.T) {
+func TestServerRemovesMultipartFiles(t *testing.T) {
 	names := make(chan string, 1)
 	s := serve(t, func(_ *testServer, _ http.ResponseWriter, r *http.Request) {
 		if err := r.ParseMultipartForm(1); err != nil {
@@ -241,6 +242,6 @@ func TestFilesOfAFormAreGoneWithTheirRequest(t *testing.T) {
 	}
 	s.exchange(t, "POST / HTTP/1.1\r\nHost: h\r\nContent-Type: "+w.FormDataContentType()+"\r\nContent-Length: "+itoa(form.Len())+"\r\n\r\n", form.String())
 	if _, err := os.Stat(receiveFrom(t, names)); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the file is there yet: %v", err)
+		t.Errorf("the file still exists: %v", err)
 	}
 }

@@ -22,7 +22,7 @@ type rawConn struct {
 	// Arguments and results of the functions for raw, which are made once per connection.
 	readFunc, writeFunc func(fd uintptr) bool
 	readBuf, writeBuf   []byte
-	readPageBuf         *page // what was read into if readBuf is nil
+	readPageBuf         *page // read into if readBuf is nil
 	readN               int
 	readErr, writeErr   error
 	vector              net.Buffers
@@ -102,7 +102,7 @@ func (c *rawConn) writeRaw(p []byte) error {
 	return err
 }
 
-// tryWrite writes what is left of writeBuf. It returns false if a write would block.
+// tryWrite writes the rest of writeBuf. It returns false if a write would block.
 func (c *rawConn) tryWrite(fd uintptr) (done bool) {
 	for {
 		var n int

@@ -114,7 +114,7 @@ func parseSimpleFields(s string, r *http.Request) bool {
 	return true
 }
 
-// acceptField sets in r what net/http derives from a field. It reports whether the field may occur in
+// acceptField sets the fields of r that net/http derives from a header field. It reports whether the field may occur in
 // a simple request. repeated is true for a field whose name occurred before.
 func acceptField(name, value string, repeated bool, r *http.Request) bool {
 	switch name {

@@ -169,10 +169,10 @@ func (w *responseWriter) appendPending(p []byte) bool {
 	return true
 }
 
-// Flush sends what has been written.
+// Flush sends the pending bytes.
 func (w *responseWriter) Flush() { _ = w.FlushError() }
 
-// FlushError sends what has been written and returns the error of the connection.
+// FlushError sends the pending bytes and returns the error of the connection.
 func (w *responseWriter) FlushError() error {
 	if w.status == 0 {
 		w.WriteHeader(http.StatusOK)

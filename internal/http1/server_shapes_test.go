@@ -10,7 +10,8 @@ import (
 	"strings"
 )
 
-// shape answers as the request's path asks for, and notes all that a handler can see.
+// shapeHandler sends the response that the request's path names, and records everything that a handler
+// can see.
 func shapeHandler(s *testServer, w http.ResponseWriter, r *http.Request) {
 	r.Header = r.Header.Clone()
 	s.record("%s %s %q %s host %q close %v length %d coding %v trailer %v", r.Method, r.RequestURI, r.URL, r.Proto, r.Host, r.Close,
@@ -18,11 +19,11 @@ func shapeHandler(s *testServer, w http.ResponseWriter, r *http.Request) {
 	for _, name := range slices.Sorted(maps.Keys(r.Header)) {
 		s.record("%s: %q", name, r.Header[name])
 	}
-	answer, known := responseShapes[strings.TrimPrefix(r.URL.Path, "/")]
+	response, known := responseShapes[strings.TrimPrefix(r.URL.Path, "/")]
 	if !known {
-		answer = responseShapes["echo"]
+		response = responseShapes["echo"]
 	}
-	if err := answer(w, r); err != nil {
+	if err := response(w, r); err != nil {
 		s.record("error %v", err)
 	}
 }
@@ -41,7 +42,7 @@ func writeStrings(w io.Writer, texts ...string) error {
 
 func flushWriter(w http.ResponseWriter) error { return http.NewResponseController(w).Flush() }
 
-// with answers with a header, of name and value after name and value, and a status.
+// respondWith responds with a status, a body and a header of alternating names and values.
 func respondWith(status int, body string, header ...string) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, _ *http.Request) error {
 		for i := 0; i < len(header); i += 2 {

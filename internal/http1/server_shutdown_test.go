@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-func TestShutdownEndsIdleConnectionsAndWaitsForRequests(t *testing.T) {
+func TestServerShutdownClosesIdleAndWaitsForActive(t *testing.T) {
 	arrived, proceed := make(chan struct{}), make(chan struct{})
 	s := serve(t, func(_ *testServer, w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/begun" {
@@ -44,20 +44,20 @@ func TestShutdownEndsIdleConnectionsAndWaitsForRequests(t *testing.T) {
 		}
 	}
 	if _, err := net.Dial("tcp", s.address); err == nil {
-		t.Error("a connection is accepted")
+		t.Error("a connection is accepted after Shutdown")
 	}
 	select {
 	case err := <-over:
-		t.Errorf("over before the requests are: %v", err)
+		t.Errorf("Shutdown returned before the requests ended: %v", err)
 	default:
 	}
 	for range 3 {
 		proceed <- struct{}{}
 	}
 	for i, c := range []net.Conn{busy, begun, other} {
-		answers := readResponses(c)
-		if len(answers) != 1 || answers[0].Err != "" || !strings.HasSuffix(answers[0].Body, "done") || i == 0 && !answers[0].Close {
-			t.Errorf("request %d got %s", i, formatResponses(answers))
+		responses := readResponses(c)
+		if len(responses) != 1 || responses[0].Err != "" || !strings.HasSuffix(responses[0].Body, "done") || i == 0 && !responses[0].Close {
+			t.Errorf("request %d got %s", i, formatResponses(responses))
 		}
 	}
 	if err := receiveFrom(t, over); err != nil {
@@ -65,7 +65,7 @@ func TestShutdownEndsIdleConnectionsAndWaitsForRequests(t *testing.T) {
 	}
 }
 
-func TestShutdownWaitsNoLongerThanItMay(t *testing.T) {
+func TestServerShutdownEndsWithContext(t *testing.T) {
 	arrived := make(chan struct{})
 	s := serve(t, func(_ *testServer, w http.ResponseWriter, r *http.Request) {
 		close(arrived)
@@ -79,23 +79,23 @@ func TestShutdownWaitsNoLongerThanItMay(t *testing.T) {
 	if err := s.http1Server().Shutdown(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	s.server.Close() // which cuts it
-	if answers := readResponses(c); len(answers) != 0 {
-		t.Errorf("got %s", formatResponses(answers))
+	s.server.Close() // closes the connection
+	if responses := readResponses(c); len(responses) != 0 {
+		t.Errorf("got %s", formatResponses(responses))
 	}
 	if err := s.http1Server().Shutdown(t.Context()); err != nil {
-		t.Errorf("when all is over: %v", err)
+		t.Errorf("when the requests have ended: %v", err)
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := s.http1Server().Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		t.Errorf("a server that was closed serves: %v", err)
+		t.Errorf("Serve of a closed server: %v", err)
 	}
 }
 
-func TestShutdownWaitsForRequestsThatAreNetHTTPs(t *testing.T) {
+func TestServerShutdownWaitsForFallback(t *testing.T) {
 	arrived, proceed := make(chan struct{}), make(chan struct{})
 	s := serve(t, func(_ *testServer, w http.ResponseWriter, _ *http.Request) {
 		close(arrived)
@@ -108,18 +108,18 @@ func TestShutdownWaitsForRequestsThatAreNetHTTPs(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if err := s.http1Server().Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("while the request is under way: %v", err)
+		t.Errorf("while the request is active: %v", err)
 	}
 	close(proceed)
-	if answers := readResponses(c); len(answers) != 1 || answers[0].Body != "done" {
-		t.Errorf("got %s", formatResponses(answers))
+	if responses := readResponses(c); len(responses) != 1 || responses[0].Body != "done" {
+		t.Errorf("got %s", formatResponses(responses))
 	}
 	if err := s.http1Server().Shutdown(t.Context()); err != nil {
-		t.Errorf("when it is over: %v", err)
+		t.Errorf("when the request has ended: %v", err)
 	}
 }
 
-func TestAConnectionThatNobodyTakesOverIsClosed(t *testing.T) {
+func TestFallbackListenerClosesConnectionsOnceClosed(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -138,7 +138,7 @@ func TestAConnectionThatNobodyTakesOverIsClosed(t *testing.T) {
 	}
 }
 
-func TestServeTellsThatTheServerWasStopped(t *testing.T) {
+func TestServerServeReturnsErrServerClosed(t *testing.T) {
 	for name, stop := range map[string]func(*Server) error{
 		"Shutdown": func(s *Server) error { return s.Shutdown(t.Context()) },
 		"Close":    (*Server).Close,
@@ -147,12 +147,12 @@ func TestServeTellsThatTheServerWasStopped(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := NewServer(netHTTPServer(http.NotFoundHandler()))
+		s := NewServer(netHTTPServer(t, http.NotFoundHandler()))
 		served := make(chan error, 1)
 		go func() { served <- s.Serve(l) }()
 		if c, err := net.Dial("tcp", l.Addr().String()); err == nil {
 			io.WriteString(c, "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
-			io.ReadAll(c) // it does serve
+			io.ReadAll(c) // the server does serve
 			c.Close()
 		}
 		if err := stop(s); err != nil {
@@ -165,7 +165,7 @@ func TestServeTellsThatTheServerWasStopped(t *testing.T) {
 	}
 }
 
-// late is a listener whose one connection comes while it is closed.
+// A lateListener accepts its one connection while it is being closed.
 type lateListener struct {
 	net.Listener
 	conn      net.Conn
@@ -185,7 +185,7 @@ func (l *lateListener) Accept() (c net.Conn, err error) {
 	return c, nil
 }
 
-func TestAConnectionThatIsAcceptedWhileStoppingIsClosed(t *testing.T) {
+func TestServerShutdownClosesConnectionAcceptedMeanwhile(t *testing.T) {
 	for name, request := range map[string]string{"silent": "", "with a request": "GET / HTTP/1.1\r\nHost: h\r\n\r\n"} {
 		t.Run(name, func(t *testing.T) {
 			inner, err := net.Listen("tcp", "127.0.0.1:0")
@@ -200,7 +200,7 @@ func TestAConnectionThatIsAcceptedWhileStoppingIsClosed(t *testing.T) {
 			if l.conn, err = inner.Accept(); err != nil {
 				t.Fatal(err)
 			}
-			s := NewServer(netHTTPServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeStrings(w, "served") })))
+			s := NewServer(netHTTPServer(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeStrings(w, "served") })))
 			defer s.Close()
 			served := make(chan error, 1)
 			go func() { served <- s.Serve(l) }()

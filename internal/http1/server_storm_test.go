@@ -15,9 +15,9 @@ import (
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// Clients of every kind come, some leave at any time, and while they do the server is shut down. No answer is altered or
-// another's, and nothing is left.
-func TestInAStormEveryAnswerIsItsRequests(t *testing.T) {
+// Clients of every kind connect, some disconnect at any time, and the server is shut down meanwhile. No
+// response is altered or belongs to another request, and nothing is left.
+func TestServerStormResponsesMatchRequests(t *testing.T) {
 	for _, calm := range []bool{true, false} {
 		s := serve(t, func(_ *testServer, w http.ResponseWriter, r *http.Request) {
 			switch body, err := io.ReadAll(r.Body); {
@@ -54,7 +54,8 @@ func TestInAStormEveryAnswerIsItsRequests(t *testing.T) {
 	}
 }
 
-// callAtRandom makes a few requests on a connection. If calm, each must be answered that is not asked to be aborted.
+// randomRequests sends a few requests on one connection. If calm, each must get its response, except
+// those that ask for an abort.
 func randomRequests(t *testing.T, address string, calm bool) {
 	c, err := net.Dial("tcp", address)
 	if err != nil {
@@ -69,21 +70,21 @@ func randomRequests(t *testing.T, address string, calm bool) {
 	for range 1 + rand.IntN(6) {
 		body := long[:rand.IntN(10_000)]
 		kind := rand.IntN(8)
-		head := "POST " + [...]string{"/", "/events", "/abort"}[min(kind%4, 2)] + " HTTP/1.1\r\nHost: h\r\n"
+		header := "POST " + [...]string{"/", "/events", "/abort"}[min(kind%4, 2)] + " HTTP/1.1\r\nHost: h\r\n"
 		if kind < 4 {
-			head += "Content-Length: " + itoa(len(body)) + "\r\n\r\n"
+			header += "Content-Length: " + itoa(len(body)) + "\r\n\r\n"
 		} else {
-			head += "Transfer-Encoding: chunked\r\n\r\n" + strconv.FormatInt(int64(len(body)+1), 16) + "\r\n!"
+			header += "Transfer-Encoding: chunked\r\n\r\n" + strconv.FormatInt(int64(len(body)+1), 16) + "\r\n!"
 		}
 		end := ""
 		if kind >= 4 {
 			end = "\r\n0\r\n\r\n"
 		}
-		if rand.IntN(10) == 0 { // leave within the request, or behind it
-			io.WriteString(c, head+body[:rand.IntN(len(body)+1)])
+		if rand.IntN(10) == 0 { // disconnect within the request or after it
+			io.WriteString(c, header+body[:rand.IntN(len(body)+1)])
 			return
 		}
-		io.WriteString(c, head+body+end)
+		io.WriteString(c, header+body+end)
 		if kind >= 4 {
 			body = "!" + body
 		}

@@ -26,14 +26,14 @@ func echoHandler(_ *testServer, w http.ResponseWriter, r *http.Request) {
 
 func (s *testServer) http1Server() *Server { return s.server.(*Server) }
 
-func TestConnectionsThatWaitTooLongAreClosed(t *testing.T) {
-	hs := netHTTPServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { writeStrings(w, "ok") }))
-	hs.ReadHeaderTimeout, hs.IdleTimeout = 2*time.Second, 2*time.Second // a busy machine must not take that long over a head
+func TestServerTimeoutsCloseWaitingConnections(t *testing.T) {
+	hs := netHTTPServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { writeStrings(w, "ok") }))
+	hs.ReadHeaderTimeout, hs.IdleTimeout = 2*time.Second, 2*time.Second // a busy machine must not take so long for a header
 	s := &testServer{server: NewServer(hs)}
 	s.listen(t)
 	begun := time.Now()
 	conns := make(map[string]net.Conn)
-	for name, input := range map[string]string{"silent": "", "within a head": "GET / HT", "idle": "GET / HTTP/1.1\r\nHost: h\r\n\r\n"} {
+	for name, input := range map[string]string{"silent": "", "within a header": "GET / HT", "idle": "GET / HTTP/1.1\r\nHost: h\r\n\r\n"} {
 		conns[name] = s.dial(t)
 		io.WriteString(conns[name], input)
 	}
@@ -48,7 +48,7 @@ func TestConnectionsThatWaitTooLongAreClosed(t *testing.T) {
 	}
 }
 
-// A listener fails as accept does when there are no descriptors left, and then for good.
+// A failingListener fails temporarily, as accept does without descriptors, and later for good.
 type failingListener struct {
 	net.Listener
 	failures atomic.Int32
@@ -61,14 +61,14 @@ func (l *failingListener) Accept() (net.Conn, error) {
 	return l.Listener.Accept()
 }
 
-func TestAcceptingGoesOnAfterAnErrorThatPasses(t *testing.T) {
+func TestServerAcceptRetriesAfterTemporaryError(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	l := &failingListener{Listener: inner}
 	l.failures.Store(3)
-	s := NewServer(netHTTPServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { writeStrings(w, "ok") })))
+	s := NewServer(netHTTPServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { writeStrings(w, "ok") })))
 	failed := make(chan error, 1)
 	go func() { failed <- s.Serve(l) }()
 	resp, err := http.Get("http://" + l.Addr().String())
@@ -84,8 +84,8 @@ func TestAcceptingGoesOnAfterAnErrorThatPasses(t *testing.T) {
 	s.Close()
 }
 
-// What is not plain is served by net/http with all bytes that came.
-func TestRealClientsOfEveryKindAreServed(t *testing.T) {
+// What is not simple is served by net/http, with all bytes that have arrived.
+func TestServerServesRealClients(t *testing.T) {
 	s := serve(t, echoHandler)
 	for name, set := range map[string]func(*http.Protocols){
 		"HTTP/1.1": func(p *http.Protocols) { p.SetHTTP1(true) },
@@ -118,8 +118,8 @@ func TestRealClientsOfEveryKindAreServed(t *testing.T) {
 	}
 }
 
-// A handler passes on what others have sent: no value of a field may begin a line of its own.
-func TestNoFieldSplitsAnAnswer(t *testing.T) {
+// A handler passes on values of other servers. No value may begin a line of its own.
+func TestServerHeaderCannotSplitResponse(t *testing.T) {
 	const value = "a\r\nX-Evil: 1\r\n\r\nHTTP/1.1 200 OK\r\n\nX-Evil: 2\rX-Evil: 3"
 	for _, status := range []int{200, 204, 304, 500} {
 		for _, name := range []string{"X-A", "Connection", "Content-Type", "Content-Encoding", "Content-Length", "Transfer-Encoding", "Date", "Trailer", "X-T",
@@ -139,15 +139,15 @@ func TestNoFieldSplitsAnAnswer(t *testing.T) {
 			}
 			for line := range strings.FieldsFuncSeq(string(raw), func(r rune) bool { return r == '\r' || r == '\n' }) {
 				if strings.HasPrefix(line, "X-Evil") || strings.HasPrefix(line, "HTTP/1.1 200") && status != 200 {
-					t.Errorf("%d, %s: a line of its own is %q", status, name, line)
+					t.Errorf("%d, %s: the response was split at %q", status, name, line)
 				}
 			}
 		}
 	}
 }
 
-// Law 13, from the client's side: wherever reads and writes are cut, the bytes are the same.
-func TestBytesPassUnchangedWhereverTheyAreCut(t *testing.T) {
+// Wherever reads and writes are split, the bytes are unchanged.
+func TestServerBytesUnchangedAtEverySplit(t *testing.T) {
 	s := serve(t, func(_ *testServer, w http.ResponseWriter, r *http.Request) {
 		http.NewResponseController(w).EnableFullDuplex()
 		p := make([]byte, 1+rand.IntN(9000))
@@ -185,18 +185,18 @@ func TestBytesPassUnchangedWhereverTheyAreCut(t *testing.T) {
 	got := readResponses(c)
 	sending.Wait()
 	if len(got) != len(want) {
-		t.Fatalf("%d answers to %d requests", len(got), len(want))
+		t.Fatalf("%d responses to %d requests", len(got), len(want))
 	}
 	for i := range want {
 		if got[i].Body != want[i] || got[i].Err != "" {
-			t.Errorf("answer %d is altered: %d bytes, not %d; %s", i, len(got[i].Body), len(want[i]), got[i].Err)
+			t.Errorf("response %d is altered: %d bytes, not %d; %s", i, len(got[i].Body), len(want[i]), got[i].Err)
 		}
 	}
 }
 
-// The kernel has room for a part of a write only.
-func TestBytesPassUnchangedToAClientThatReadsLate(t *testing.T) {
-	for _, size := range []int{3000, 5000} { // in a page, and not
+// The kernel has room for only a part of a write.
+func TestServerWritesUnchangedToSlowReader(t *testing.T) {
+	for _, size := range []int{3000, 5000} { // within a page, and not
 		const pieces = 3000
 		progress := make(chan struct{}, pieces)
 		s := serve(t, func(_ *testServer, w http.ResponseWriter, _ *http.Request) {
@@ -232,8 +232,8 @@ func TestBytesPassUnchangedToAClientThatReadsLate(t *testing.T) {
 	}
 }
 
-// A response without length or chunks ends with its connection: one that is aborted ends with a reset.
-func TestAnAbortedResponseThatEndsWithItsConnectionIsReset(t *testing.T) {
+// A response without length or chunks ends with its connection, so an aborted one ends with a reset.
+func TestServerAbortResetsCloseDelimitedResponse(t *testing.T) {
 	for coding, want := range map[string]error{"identity": syscall.ECONNRESET, "chunked": nil} {
 		s := serve(t, func(_ *testServer, w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Transfer-Encoding", coding)
