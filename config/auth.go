@@ -7,43 +7,45 @@ import (
 	"strings"
 )
 
-// auth reads where API keys are. One that names none would let everybody in, or nobody, so it must name some.
+// auth reads the sources of API keys. At least one is required, since auth without keys could mean
+// that all clients are admitted, or none.
 func (r *reader) auth(n *node) {
 	before := len(r.problems)
 	a := &r.config.Auth
 	r.object(r.authConfig(a))(n)
 	if n.kind == mapping && len(r.problems) == before && a.KeysEnv == "" && len(a.Keys) == 0 {
-		r.fail(n.at, "auth names no keys; give it keys_file, api_keys_env or keys, or remove it")
+		r.problemf(n.at, "auth has no keys; set keys_file, api_keys_env or keys, or remove it")
 	}
 }
 
-// keysFile reads a file with keys.
+// keysFile reads the keys in another file.
 func (r *reader) keysFile(n *node) {
 	switch {
 	case n.kind != text || n.text == "":
-		r.mismatch(n, "the path of a file with keys")
+		r.wrongValue(n, "the path of a file with API keys")
 	case r.open == nil:
-		r.fail(n.at, "a file of keys can only be found from a file; write the keys here")
+		r.problemf(n.at, "keys_file is relative to a configuration file, and there is none; list the keys here")
 	default:
-		root := r.include(n)
+		root := r.includeFile(n)
 		if root == nil {
 			return
 		}
 		r.object(fields{"keys": r.keys})(root)
 		if root.kind == mapping && len(root.nodes) == 0 {
-			r.fail(root.at, "this file has no keys; list at least one under keys")
+			r.problemf(root.at, "this file has no API keys; list at least one under keys")
 		}
 	}
 }
 
+// keys reads a list of API keys.
 func (r *reader) keys(n *node) {
 	r.list(r.apiKey)(n)
 	if n.kind == sequence && len(n.nodes) == 0 {
-		r.fail(n.at, "%s is empty; list at least one, or remove auth", n.name)
+		r.problemf(n.at, "%s is empty; list at least one API key, or remove auth", n.name)
 	}
 }
 
-// apiKey reads one key. Its messages never repeat it.
+// apiKey reads one API key. Its messages never repeat the key.
 func (r *reader) apiKey(n *node) {
 	var k Key
 	r.object(r.key(&k))(n)
@@ -53,19 +55,19 @@ func (r *reader) apiKey(n *node) {
 	written, hashed := n.get("key"), n.get("sha256")
 	switch {
 	case n.get("name") == nil:
-		r.fail(n.at, "this key needs a name, for logs and metrics")
+		r.problemf(n.at, "this API key has no name; set one for logs and metrics")
 	case written == nil && hashed == nil:
-		r.fail(n.at, "the key %s needs its key, or the sha256 of it", display(k.Name))
+		r.problemf(n.at, "API key %s has neither key nor sha256; set one of them", display(k.Name))
 	case written != nil && hashed != nil:
-		r.fail(hashed.key, "key and sha256 both say what the key is; keep one of them")
+		r.problemf(hashed.key, "key and sha256 are both set; keep one of them")
 	}
 	if k.Name != "" && r.keyNames[k.Name] {
-		r.fail(n.get("name").at, "the name %s is already that of another key; give each key a name of its own", display(k.Name))
+		r.problemf(n.get("name").at, "duplicate API key name %s; give each API key its own name", display(k.Name))
 	}
 	r.keyNames[k.Name] = true
 	if k.Hash != [sha256.Size]byte{} {
 		if name, taken := r.keyHashes[k.Hash]; taken {
-			r.fail(n.at, "this key is already that of %s; remove one of them", display(name))
+			r.problemf(n.at, "duplicate API key, the same as that of %s; remove one of them", display(name))
 		} else {
 			r.keyHashes[k.Hash] = k.Name
 		}
@@ -73,64 +75,65 @@ func (r *reader) apiKey(n *node) {
 	r.config.Auth.Keys = append(r.config.Auth.Keys, k)
 }
 
-// secret reads an API key and keeps its hash.
-func (r *reader) secret(dst *[sha256.Size]byte) func(*node) {
+// keySecret reads an API key and stores its hash.
+func (r *reader) keySecret(dst *[sha256.Size]byte) func(*node) {
 	return func(n *node) {
 		switch {
 		case n.kind == number || n.kind == boolean:
-			r.mismatch(n, "text; put it in quotes")
-		case n.kind != text || !saneKey(n.text):
-			r.mismatch(n, "text of visible ASCII characters")
+			r.wrongValue(n, "text; put it in quotes")
+		case n.kind != text || !isAPIKey(n.text):
+			r.wrongValue(n, "printable ASCII without spaces")
 		default:
 			*dst = sha256.Sum256([]byte(n.text))
 		}
 	}
 }
 
-// saneKey tells whether a text can be an API key: one that a header field can carry.
-func saneKey(key string) bool {
+// isAPIKey reports whether an API key can be sent in a header field.
+func isAPIKey(key string) bool {
 	return key != "" && !strings.ContainsFunc(key, func(c rune) bool { return c <= ' ' || c > '~' })
 }
 
-// digest reads a hash in hexadecimal.
-func (r *reader) digest(dst *[sha256.Size]byte) func(*node) {
+// keyDigest reads the hash of an API key in hexadecimal.
+func (r *reader) keyDigest(dst *[sha256.Size]byte) func(*node) {
 	return func(n *node) {
 		sum, err := hex.DecodeString(n.text)
 		if n.kind != text || err != nil || len(sum) != len(dst) {
-			r.mismatch(n, fmt.Sprintf("the SHA-256 of the key as %d hexadecimal digits, in quotes if they are all decimal", 2*len(dst)))
+			r.wrongValue(n, fmt.Sprintf("the SHA-256 of the key in %d hexadecimal digits, in quotes if all are decimal", 2*len(dst)))
 			return
 		}
 		copy(dst[:], sum)
 	}
 }
 
-// modelsOf reads the names of the models that a key may use.
-func (r *reader) modelsOf(k *Key) func(*node) {
+// keyModels reads the names of the models that an API key may use.
+func (r *reader) keyModels(k *Key) func(*node) {
 	return func(n *node) {
 		r.list(func(item *node) {
 			var name string
 			if r.label(&name)(item); name != "" {
 				k.Models = append(k.Models, name)
-				r.named = append(r.named, item)
+				r.keyModelNodes = append(r.keyModelNodes, item)
 			}
 		})(n)
 		if n.kind == sequence && len(n.nodes) == 0 {
-			r.fail(n.at, "models is empty, so the key could use none; list some, or remove models to allow all")
+			r.problemf(n.at, "models is empty, which allows none; list at least one, or remove models to allow all")
 		}
 	}
 }
 
-// checkKeys reports models of keys that there are not.
-func (r *reader) checkKeys() {
-	for _, n := range r.named {
+// checkKeyModels reports unknown models of API keys.
+func (r *reader) checkKeyModels() {
+	for _, n := range r.keyModelNodes {
 		if _, ok := r.names[n.text]; !ok {
-			r.fail(n.at, "there is no model %s; name one by its model_id or an alias", display(n.text))
+			r.problemf(n.at, "unknown model %s; use the model_id or an alias of a model", display(n.text))
 		}
 	}
 }
 
-// ParseKeys reads the keys in an environment variable: separated by commas, each with a name and a colon in front or
-// without; those get the names key-1, key-2 and so on by their places. Its errors do not repeat a key.
+// ParseKeys parses the API keys in an environment variable: KEY or NAME:KEY, separated by commas.
+// Keys without a name are called key-1, key-2 and so on, by position. Its errors do not repeat a
+// key.
 func ParseKeys(text string) ([]Key, error) {
 	var keys []Key
 	for i, part := range strings.Split(text, ",") {
@@ -138,8 +141,8 @@ func ParseKeys(text string) ([]Key, error) {
 		if !named {
 			name, key = fmt.Sprintf("key-%d", i+1), name
 		}
-		if !saneKey(key) || name == "" || strings.ContainsFunc(name, unprintable) {
-			return nil, fmt.Errorf("its %d. key is not of the form KEY or NAME:KEY in visible ASCII characters", i+1)
+		if !isAPIKey(key) || name == "" || strings.ContainsFunc(name, unprintable) {
+			return nil, fmt.Errorf("key %d is not of the form KEY or NAME:KEY in printable ASCII", i+1)
 		}
 		keys = append(keys, Key{Name: name, Hash: sha256.Sum256([]byte(key))})
 	}

@@ -5,135 +5,139 @@ import (
 	"time"
 )
 
-// A Config is an effective configuration: every default filled in, every check passed. Treat it as immutable.
+// A Config is an effective configuration: valid, with all defaults. It must not be modified once it
+// is in use.
 type Config struct {
 	HTTP    HTTP
 	Admin   Admin
 	Auth    Auth
 	Session Session
 
-	ExtraPaths []string // of POSTs that pass beyond the known ones; one that ends in /* stands for all below it
+	// ExtraPaths are paths of POST requests that are forwarded in addition to the known ones. /* at the
+	// end matches all paths below.
+	ExtraPaths []string
 
-	DecisionHeaders bool // answers say how their replica was chosen
+	DecisionHeaders bool // responses have headers that describe the choice of the replica
 	DecisionLog     DecisionLog
-	AccessLog       string // the file that gets a line for each request; [ToStdout]; empty: none
+	AccessLog       string // a file; [ToStdout]; empty: none
 
 	Models []Model // at least one, in the order of the file
 }
 
-// ToStdout is the file name that stands for standard output.
+// ToStdout is the file name of standard output.
 const ToStdout = "-"
 
-// Session says what names the conversation that a request belongs to: the first that is not empty, headers before fields.
+// Session lists the sources of the session ID of a request. The first non-empty one wins, headers
+// before body keys.
 type Session struct {
-	Headers  []string // in lower case; - and _ are equal
-	BodyKeys []string // top-level strings of the request body
+	Headers  []string // in lower case, with - in place of _
+	BodyKeys []string // top-level keys of the request body
 }
 
-// DecisionLog is the file that says, a line for each request, how it was placed and what came of it.
+// DecisionLog configures the log of routing decisions, one line per request.
 type DecisionLog struct {
-	Path   string // empty: there is none
-	KeyEnv string // names the environment variable with the key of its hashes; empty: one made at random
+	Path   string // empty: no log
+	KeyEnv string // environment variable with the key of the hashes; empty: a random key
 }
 
-// HTTP says how clients are served.
+// HTTP configures the listener for clients.
 type HTTP struct {
 	Address          string // host:port to listen on
-	MaxBodyBytes     int64  // of one request
-	MaxBufferedBytes int64  // of all request bodies held at once; at least MaxBodyBytes, or 0: as memory allows
-	MaxConnections   int    // of clients, open at once; 0: derived from the limit of descriptors
+	MaxBodyBytes     int64  // of one request body
+	MaxBufferedBytes int64  // of all request bodies in memory; >= MaxBodyBytes, or 0: derived
+	MaxConnections   int    // of clients; 0: derived from the limit of descriptors
 	BodyTimeout      time.Duration
-	SendTimeout      time.Duration // how long a client may read nothing of its response; > 0
+	SendTimeout      time.Duration // of a write without progress; > 0
 	DrainDelay       time.Duration // 0: stop accepting at once
-	DrainTimeout     time.Duration // 0: wait for no stream
+	DrainTimeout     time.Duration // 0: wait for no request
 	TLS              TLS
-	CORS             *CORS // nil: browsers on other sites are not let in
+	CORS             *CORS // nil: no cross-origin requests
 }
 
-// TLS says how connections of clients are encrypted. Zero: they are not.
+// TLS names certificate and key of the listener for clients. The zero value means plain HTTP.
 type TLS struct {
 	CertFile string // PEM; relative to the working directory
 	KeyFile  string
 }
 
-// CORS says which web pages a browser lets read answers.
+// CORS configures cross-origin requests.
 type CORS struct {
 	AllowedOrigins []string // scheme://host[:port] in lower case; "*": all
 }
 
-// Auth says which API keys clients must bring. Zero: none.
+// Auth holds the API keys of clients. The zero value means that none is needed.
 type Auth struct {
-	KeysEnv string // names the environment variable with more keys, as [ParseKeys] reads them; empty: none
+	KeysEnv string // environment variable with further keys for [ParseKeys]; empty: none
 	Keys    []Key
 }
 
-// A Key is an API key, known by its hash alone.
+// A Key is an API key. Only its hash is kept.
 type Key struct {
 	Name               string // unique; for logs and metrics
 	Hash               [sha256.Size]byte
-	Models             []string // ids or aliases of those that it may use; nil: all
-	MaxOngoingRequests int      // at once; 0: no bound
+	Models             []string // ids or aliases of the allowed models; nil: all
+	MaxOngoingRequests int      // 0: no limit
 }
 
-// Admin is the listener for operators.
+// Admin configures the listener for operators.
 type Admin struct {
 	Address string // host:port; empty: no admin listener
-	KeyEnv  string // names the environment variable with the key that its callers must bring; empty: none
+	KeyEnv  string // environment variable with the key that callers need; empty: none
 }
 
-// A Model is what clients name in a request, and the replicas that serve it.
+// A Model is a model and its replicas.
 type Model struct {
-	ID         string   // what clients call it; unique among the ids and aliases of all models
-	ServedName string   // what the engine calls it
-	Aliases    []string // further names that clients may use
+	ID         string   // its name for clients; unique among the ids and aliases of all models
+	ServedName string   // its name in the engine
+	Aliases    []string // further names for clients
 
-	MaxOngoingRequests int           // slots of a replica without a cap of its own, 1 to [MaxOngoing]
-	MaxQueuedRequests  int           // -1: no bound
+	MaxOngoingRequests int           // default number of slots per replica, 1 to [MaxOngoing]
+	MaxQueuedRequests  int           // -1: no limit
 	QueueTimeout       time.Duration // > 0
 	Router             Router
 
 	HealthCheckPeriod  time.Duration
 	HealthCheckTimeout time.Duration
 	ConnectTimeout     time.Duration
-	SendTimeout        time.Duration // how long a replica may read nothing of a request; > 0
-	FirstByteTimeout   time.Duration // of a stream, from its dispatch; 0: none
-	GapTimeout         time.Duration // between bytes of a stream; 0: none
+	SendTimeout        time.Duration // of a write to a replica without progress; > 0
+	FirstByteTimeout   time.Duration // of a stream, from dispatch; 0: none
+	IdleTimeout        time.Duration // between bytes of a stream; 0: none
 
-	// UnstreamedFirstByteTimeout is that of a request that is not streamed; 0: none.
+	// UnstreamedFirstByteTimeout is the FirstByteTimeout of requests that are not streamed; 0: none.
 	UnstreamedFirstByteTimeout time.Duration
 
-	TotalTimeout    time.Duration // of any request, from its head, waiting in line included; 0: none
-	StreamKeepAlive time.Duration // silence within an event stream after which a comment is written; 0: none ever
-	MaxAttempts     int           // at replicas, for one request
+	TotalTimeout    time.Duration // of any request, with its wait in the queue; 0: none
+	StreamKeepAlive time.Duration // idle time of an event stream before a comment; 0: never
+	MaxAttempts     int           // per request
 
-	SlotAuthority string // who counts the slots: [IngressCounts] or [ReplicaCounts]
-	SlotSecretEnv string // names the environment variable with the secret of the replicas' agents; empty: none
+	SlotAuthority string // [IngressCounts] or [ReplicaCounts]
+	SlotSecretEnv string // environment variable with the agents' secret; empty: none
 
-	Replicas  []Replica  // empty if and only if Simulated is set
-	Simulated *Simulated // nil: real engines
+	Replicas  []Replica  // empty exactly if Simulated is set
+	Simulated *Simulated // nil: real replicas
 }
 
-// Who counts the slots of a model's replicas.
+// Values of SlotAuthority: which process counts the slots of a model's replicas.
 const (
-	IngressCounts = "ingress" // berth serve: exact where one ingress serves these replicas
-	ReplicaCounts = "replica" // berth llmserver in front of each engine: exact for any number of ingresses
+	IngressCounts = "ingress" // berth serve; exact if only one ingress uses the replicas
+	ReplicaCounts = "replica" // berth llmserver beside each engine; exact for any number of ingresses
 )
 
-// A Router names the policy of a model.
+// A Router is the routing policy of a model.
 type Router struct {
 	Class  string         // the part of request_router_class after the last '.' or ':'
 	Kwargs map[string]any // nil, bool, int, float64 (never whole below 2^53), string, []any, map[string]any
 }
 
-// A Replica is one engine process.
+// A Replica is one LLM server process.
 type Replica struct {
 	ID                 string // unique in its model
 	URL                string // scheme://host[:port][/path]: no default port, no trailing slash, no trailing /v1
 	MaxOngoingRequests int
-	APIKeyEnv          string // names the environment variable with its key; empty: the client's own key is passed on
+	APIKeyEnv          string // environment variable with its API key; empty: the client's key is forwarded
 }
 
-// Simulated is the cost model of in-process engines that stand in for real ones.
+// Simulated is the cost model of simulated engines in the process.
 type Simulated struct {
 	Replicas               int
 	PrefillTokensPerSecond float64
@@ -142,25 +146,25 @@ type Simulated struct {
 	KVCacheTokens          int
 }
 
-// MaxOngoing is the largest capacity of a replica. A file may ask for any more, as Ray's users write 1e9
-// or null for "no limit"; it gets this.
+// MaxOngoing is the largest capacity of a replica. Larger numbers and null, which Ray's users write
+// for "no limit", mean MaxOngoing.
 const MaxOngoing = 1<<20 - 1
 
-// DefaultMaxOngoing is the capacity of a replica where a file says nothing of it.
+// DefaultMaxOngoing is the capacity of a replica if the file has none.
 const DefaultMaxOngoing = 256
 
-// Checks are what a file must pass that this package cannot know by itself. Nil checks pass.
+// Checks validate the parts of a file that this package does not know. Nil checks pass.
 type Checks struct {
-	// Router says what is wrong with a policy's short class name and its arguments. It must be pure.
+	// Router returns the problem with a policy's short class name and arguments. It must be pure.
 	Router func(class string, kwargs map[string]any) error
-	// ExtraPath says what is wrong with an entry of extra_paths. It must be pure.
+	// ExtraPath returns the problem with an entry of extra_paths. It must be pure.
 	ExtraPath func(path string) error
-	// MostBuffered is the max_buffered_bytes beyond which memory may run out; 0 if that is unknown.
+	// MostBuffered is the max_buffered_bytes above which memory may be exhausted; 0: unknown.
 	MostBuffered int64
 }
 
-// RestartKeys names the keys that differ between two configs and take effect at a restart only:
-// the addresses, which are bound once, and whether TLS is spoken there.
+// RestartKeys returns the keys that differ between two configurations and take effect only after a
+// restart: the addresses, which are bound once, and the use of TLS.
 func RestartKeys(running, next *Config) []string {
 	var keys []string
 	if running.HTTP.Address != next.HTTP.Address {

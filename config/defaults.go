@@ -11,8 +11,8 @@ import (
 //go:embed default.yaml
 var defaultYAML []byte
 
-// Default returns the configuration that is served when there is no file: the model "demo" on three
-// simulated replicas. Each call returns a config of its own.
+// Default returns the configuration that is used without a file: the model "demo" on three
+// simulated replicas. Each call returns a new Config.
 func Default() *Config {
 	c, _, err := Parse(defaultYAML, "default.yaml", Checks{})
 	if err != nil {
@@ -21,8 +21,8 @@ func Default() *Config {
 	return c
 }
 
-// The functions of this file are the only place where a key that a file leaves out gets its value:
-// a struct starts with its defaults, and fillIn adds the names that follow from what was read.
+// The functions of this file are the only source of values for keys that a file leaves out: a
+// struct starts with its defaults, and fillIn adds the names that are derived from other values.
 
 func defaultHTTP() HTTP {
 	return HTTP{
@@ -58,7 +58,7 @@ func defaultModel() Model {
 		ConnectTimeout:     5 * time.Second,
 		SendTimeout:        2 * time.Minute,
 		FirstByteTimeout:   10 * time.Minute,
-		GapTimeout:         5 * time.Minute,
+		IdleTimeout:        5 * time.Minute,
 
 		UnstreamedFirstByteTimeout: 30 * time.Minute,
 
@@ -77,28 +77,29 @@ func defaultSimulated() *Simulated {
 	}
 }
 
-// defaultReplica needs a model whose own capacity has been read.
+// defaultReplica returns the defaults of a replica of m, whose capacity must have been read.
 func defaultReplica(m *Model) Replica {
 	return Replica{MaxOngoingRequests: m.MaxOngoingRequests}
 }
 
-// fillIn lets an engine know the model by the model's id.
+// fillIn uses the model's id as the default of ServedName.
 func (m *Model) fillIn() {
 	if m.ServedName == "" {
 		m.ServedName = m.ID
 	}
 }
 
-// fillIn calls a replica by its host and port.
+// fillIn uses host:port as the default of ID.
 func (r *Replica) fillIn() {
 	if r.ID == "" {
 		r.ID = hostPort(r.URL)
 	}
 }
 
-// hostPort is the host and port of a normalised URL, the port always spelt out; empty if there is no URL.
-func hostPort(normalised string) string {
-	u, err := url.Parse(normalised)
+// hostPort returns host and port of a normalized URL, with the default port if it has none, and an
+// empty string for an invalid URL.
+func hostPort(normalized string) string {
+	u, err := url.Parse(normalized)
 	if err != nil || u.Host == "" {
 		return ""
 	}

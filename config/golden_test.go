@@ -20,7 +20,7 @@ var update = flag.Bool("update", false, "write the golden files of testdata inst
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// someChecks knows two policies; one of them takes no argument called "wrong".
+// someChecks knows two policies, which have no argument "wrong".
 var someChecks = Checks{Router: func(class string, kwargs map[string]any) error {
 	if class != "RoundRobinRouter" && class != "PowerOfTwoChoicesRouter" {
 		return fmt.Errorf("there is no policy %s", class)
@@ -36,7 +36,7 @@ var someChecks = Checks{Router: func(class string, kwargs map[string]any) error 
 	return nil
 }}
 
-func TestGoodFilesGiveTheirEffectiveConfig(t *testing.T) {
+func TestLoadGoodFiles(t *testing.T) {
 	for _, path := range files(t, "*.good.yaml") {
 		t.Run(filepath.Base(path), func(t *testing.T) {
 			c, warnings, err := Load(path, someChecks)
@@ -49,12 +49,12 @@ func TestGoodFilesGiveTheirEffectiveConfig(t *testing.T) {
 			}
 			got.Write(c.YAML())
 			compare(t, strings.TrimSuffix(path, ".yaml")+".golden", got.Bytes())
-			parsesBack(t, c)
+			checkRoundTrip(t, c)
 		})
 	}
 }
 
-func TestBadFilesGiveAllTheirProblems(t *testing.T) {
+func TestLoadBadFilesReportsAllProblems(t *testing.T) {
 	for _, path := range files(t, "*.bad.yaml") {
 		t.Run(filepath.Base(path), func(t *testing.T) {
 			c, _, err := Load(path, someChecks)
@@ -66,17 +66,17 @@ func TestBadFilesGiveAllTheirProblems(t *testing.T) {
 	}
 }
 
-// switchedOff is a line of the example with a key that is commented out.
-var switchedOff = regexp.MustCompile(`(?m)^( *)# ((?: {2})*(?:- )?[a-z][a-z0-9_]*:(?: .*)?)$`)
+// commentedKey matches a line of the example with a key that is commented out.
+var commentedKey = regexp.MustCompile(`(?m)^( *)# ((?: {2})*(?:- )?[a-z][a-z0-9_]*:(?: .*)?)$`)
 
-// The example has every key where it belongs, those that are commented out included, and none that there is not.
-func TestTheExampleShowsEveryKey(t *testing.T) {
+// The example has exactly the keys of the schema, including those that are commented out.
+func TestConfigExampleHasEveryKey(t *testing.T) {
 	example, err := os.ReadFile("example.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
 	r := newReader(Checks{}, nil)
-	root := r.document(switchedOff.ReplaceAll(example, []byte("$1$2")), "example.yaml")
+	root := r.parseDocument(commentedKey.ReplaceAll(example, []byte("$1$2")), "example.yaml")
 	if len(r.problems) > 0 {
 		t.Fatal(r.problems)
 	}
@@ -97,25 +97,25 @@ func TestTheExampleShowsEveryKey(t *testing.T) {
 		"llm_configs.model_loading_config": r.modelLoading(new(Model)),
 		"llm_configs.deployment_config":    r.deployment(&simulated),
 		"llm_configs.deployment_config.request_router_config": r.requestRouter(new(Router)),
-		"llm_configs.timeouts":                                r.timeouts(new(Model)),
+		"llm_configs.timeouts":                                r.timeoutConfig(new(Model)),
 		"llm_configs.replicas":                                r.replica(new(Replica)),
 		"llm_configs.simulated":                               r.simulated(new(Simulated)),
 	} {
-		shown := keysAt(root, path)
+		keys := keysAt(root, path)
 		for key := range table {
-			if !shown[key] {
-				t.Errorf("%q has no %s", path, key)
+			if !keys[key] {
+				t.Errorf("the example has no %s in %q", key, path)
 			}
 		}
-		for key := range shown {
+		for key := range keys {
 			if table[key] == nil {
-				t.Errorf("%q has %s, which is no key there", path, key)
+				t.Errorf("the example has the unknown key %s in %q", key, path)
 			}
 		}
 	}
 }
 
-// keysAt returns the keys of all mappings at a path, which goes through the items of lists.
+// keysAt returns the keys of all mappings at a path, in all items of lists.
 func keysAt(n *node, path string) map[string]bool {
 	keys := make(map[string]bool)
 	switch first, rest, _ := strings.Cut(path, "."); {
@@ -134,7 +134,7 @@ func keysAt(n *node, path string) map[string]bool {
 	return keys
 }
 
-func TestTheExampleShowsTheDefaults(t *testing.T) {
+func TestConfigExampleHasTheDefaults(t *testing.T) {
 	c, warnings, err := Load("example.yaml", someChecks)
 	if err != nil || len(warnings) > 0 {
 		t.Fatal(err, warnings)
@@ -154,20 +154,20 @@ func TestTheExampleShowsTheDefaults(t *testing.T) {
 	}
 }
 
-func TestTheDefaultIsThreeSimulatedReplicas(t *testing.T) {
+func TestConfigDefaultIsThreeSimulatedReplicas(t *testing.T) {
 	c := Default()
 	if len(c.Models) != 1 || c.Models[0].ID != "demo" || c.Models[0].Simulated.Replicas != 3 {
 		t.Errorf("got %+v", c)
 	}
-	parsesBack(t, c)
+	checkRoundTrip(t, c)
 	c.Models[0].ID = "changed"
 	if Default().Models[0].ID != "demo" {
-		t.Error("a caller's change shows in the next caller's default")
+		t.Error("two calls of Default share a Config")
 	}
 }
 
-// parsesBack checks that the effective config written as YAML means the same again.
-func parsesBack(t *testing.T, c *Config) {
+// checkRoundTrip checks that the YAML of a config parses to an equal config.
+func checkRoundTrip(t *testing.T, c *Config) {
 	t.Helper()
 	again, warnings, err := Parse(c.YAML(), "effective.yaml", Checks{})
 	if err != nil || len(warnings) > 0 {

@@ -11,24 +11,24 @@ import (
 	"unsafe"
 )
 
-// Sixteen times the keys may take little more than sixteen times the work; to compare each key with
-// all before it takes 256 times. What is measured is the time that this thread had a processor.
-func TestKeysAreReadInLinearTime(t *testing.T) {
+// Sixteen times the keys may take little more than sixteen times the CPU time of this thread;
+// comparing each key with all others would take 256 times.
+func TestParseKeysTakesLinearTime(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	few, many := readingKeys(t, 4000), readingKeys(t, 64000)
+	few, many := timeToReadKeys(t, 4000), timeToReadKeys(t, 64000)
 	if many > 64*few {
 		t.Errorf("4,000 keys take %v, 64,000 take %v", few, many)
 	}
 }
 
-// readingKeys returns the least time of three that this thread takes to read n keys, their YAML parsed already.
-func readingKeys(t *testing.T, n int) time.Duration {
+// timeToReadKeys returns the least CPU time of three runs that read n keys from parsed YAML.
+func timeToReadKeys(t *testing.T, n int) time.Duration {
 	t.Helper()
 	list := &node{kind: sequence, name: "keys"}
 	for i := range n {
-		name := (&node{kind: text, text: fmt.Sprint("team-", i)}).called("name", position{})
-		hash := (&node{kind: text, text: fmt.Sprintf("%064x", i+1)}).called("sha256", position{})
+		name := (&node{kind: text, text: fmt.Sprint("team-", i)}).withName("name", position{})
+		hash := (&node{kind: text, text: fmt.Sprintf("%064x", i+1)}).withName("sha256", position{})
 		list.nodes = append(list.nodes, &node{kind: mapping, nodes: []*node{name, hash}})
 	}
 	least := time.Hour
@@ -44,6 +44,7 @@ func readingKeys(t *testing.T, n int) time.Duration {
 	return least
 }
 
+// threadTime returns the CPU time of this thread.
 func threadTime(t *testing.T) time.Duration {
 	const threadCPU = 3 // CLOCK_THREAD_CPUTIME_ID
 	var now syscall.Timespec

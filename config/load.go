@@ -14,14 +14,14 @@ import (
 	"github.com/goccy/go-yaml/parser"
 )
 
-// Parse returns the effective configuration that data describes; name stands for the file in problems. The
-// error is a [Problems] that lists everything wrong; warnings come with or without one. An entry of
-// llm_configs cannot name a file here.
+// Parse parses a configuration; name is the file name in problems. The error is a [Problems] with
+// all problems; warnings are returned with an error or without. Entries of llm_configs cannot be
+// files here.
 func Parse(data []byte, name string, c Checks) (*Config, []Problem, error) {
 	return parse(data, name, c, nil)
 }
 
-// Load parses the file at path, and the files that its llm_configs name relative to it. See [Parse].
+// Load parses the file at path and the files that it refers to, relative to it. See [Parse].
 func Load(path string, c Checks) (*Config, []Problem, error) {
 	return load(path, c, os.ReadFile)
 }
@@ -29,12 +29,12 @@ func Load(path string, c Checks) (*Config, []Problem, error) {
 func load(path string, c Checks, open opener) (*Config, []Problem, error) {
 	data, err := open(path)
 	if err != nil {
-		return nil, nil, Problems{{File: path, Message: "cannot be read: " + reason(err)}}
+		return nil, nil, Problems{{File: path, Message: "cannot read this file: " + withoutPath(err).Error()}}
 	}
 	return parse(data, path, c, open)
 }
 
-// An opener returns the content of a file. A nil one has none.
+// An opener returns the content of a file.
 type opener func(path string) ([]byte, error)
 
 func newReader(c Checks, open opener) *reader {
@@ -43,7 +43,7 @@ func newReader(c Checks, open opener) *reader {
 		open:   open,
 		config: &Config{HTTP: defaultHTTP(), Admin: defaultAdmin(), Session: defaultSession()},
 		names:  make(map[string]position),
-		urls:   make(map[string]claim),
+		urls:   make(map[string]urlOwner),
 
 		keyNames:  make(map[string]bool),
 		keyHashes: make(map[[sha256.Size]byte]string),
@@ -52,74 +52,74 @@ func newReader(c Checks, open opener) *reader {
 
 func parse(data []byte, name string, c Checks, open opener) (*Config, []Problem, error) {
 	r := newReader(c, open)
-	if root := r.document(data, name); root != nil {
+	if root := r.parseDocument(data, name); root != nil {
 		r.object(r.file(), rayFile...)(root)
 		r.checkFile(root)
 	}
-	r.reportIdle()
+	r.warnIgnored()
 	if len(r.problems) > 0 {
 		return nil, r.warnings.sorted(), r.problems.sorted()
 	}
 	return r.config, r.warnings.sorted(), nil
 }
 
-// modelOrFile reads an entry of llm_configs: a model, or the path of a file that holds one.
+// modelOrFile reads an entry of llm_configs: a model, or the path of a file with one.
 func (r *reader) modelOrFile(n *node) {
 	if n.kind != text {
 		r.model(n)
 		return
 	}
 	if r.open == nil {
-		r.fail(n.at, "a model in a file of its own can only be found from a file; write the model here")
+		r.problemf(n.at, "the path of a model is relative to a configuration file, and there is none; write the model here")
 		return
 	}
-	if root := r.include(n); root != nil {
+	if root := r.includeFile(n); root != nil {
 		r.model(root)
 	}
 }
 
-// include returns the one value of the file that a text names, or reports why there is none.
-func (r *reader) include(n *node) *node {
-	data, path, ok := r.content(n)
+// includeFile returns the value in the file whose path is n, or nil after reporting the problem.
+func (r *reader) includeFile(n *node) *node {
+	data, path, ok := r.readFile(n)
 	if !ok {
 		return nil
 	}
-	return r.document(data, path)
+	return r.parseDocument(data, path)
 }
 
-// beside is the path that a text gives, relative to the file that it stands in.
-func (n *node) beside() string {
+// resolvePath returns the path in n, relative to the file that n is in.
+func (n *node) resolvePath() string {
 	if filepath.IsAbs(n.text) {
 		return n.text
 	}
 	return filepath.Join(filepath.Dir(n.at.file), n.text)
 }
 
-// content reads the file that a text names.
-func (r *reader) content(n *node) (data []byte, path string, ok bool) {
-	path = n.beside()
+// readFile reads the file whose path is n.
+func (r *reader) readFile(n *node) (data []byte, path string, ok bool) {
+	path = n.resolvePath()
 	data, err := r.open(path)
 	if err != nil {
-		r.fail(n.at, "%s cannot be read: %s", display(path), reason(err))
+		r.problemf(n.at, "cannot read %s: %s", display(path), withoutPath(err))
 		return nil, "", false
 	}
 	return data, path, true
 }
 
-// document returns the one value that a file holds, or reports why there is none.
-func (r *reader) document(data []byte, file string) *node {
+// parseDocument returns the value in a YAML file, or nil after reporting the problem.
+func (r *reader) parseDocument(data []byte, file string) *node {
 	start := position{file, 1, 1}
 	if !utf8.Valid(data) {
-		r.fail(start, "this file is not text in UTF-8; save it as such")
+		r.problemf(start, "this file is not UTF-8; save it as UTF-8")
 		return nil
 	}
 	parsed, err := parser.ParseBytes(bytes.TrimPrefix(data, []byte("\ufeff")), 0, parser.AllowDuplicateMapKey())
-	t := tree{file: file, fail: r.fail, anchors: make(map[string]anchor)}
+	t := tree{file: file, problemf: r.problemf, anchors: make(map[string]anchor)}
 	if syntax, ok := errors.AsType[yaml.Error](err); ok {
-		r.fail(t.position(syntax.GetToken()), "this is not YAML: %s", syntax.GetMessage())
+		r.problemf(t.position(syntax.GetToken()), "invalid YAML: %s", syntax.GetMessage())
 		return nil
 	} else if err != nil {
-		r.fail(start, "this is not YAML: %v", err)
+		r.problemf(start, "invalid YAML: %v", err)
 		return nil
 	}
 	var bodies []ast.Node
@@ -130,19 +130,19 @@ func (r *reader) document(data []byte, file string) *node {
 	}
 	switch len(bodies) {
 	case 0:
-		r.fail(start, "this file is empty; describe at least one model")
+		r.problemf(start, "this file is empty; describe at least one model")
 		return nil
 	case 1:
-		return t.build(bodies[0]).called("this file", start)
+		return t.build(bodies[0]).withName("this file", start)
 	}
-	r.fail(t.position(bodies[1].GetToken()), "this file holds more than one document; keep the first or split the file")
+	r.problemf(t.position(bodies[1].GetToken()), "this file has more than one document; keep one of them")
 	return nil
 }
 
-// reason is an error without the path, which the problem names anyway.
-func reason(err error) string {
+// withoutPath removes the path from an error, since problems name it themselves.
+func withoutPath(err error) error {
 	if pathError, ok := errors.AsType[*fs.PathError](err); ok {
-		return pathError.Err.Error()
+		return pathError.Err
 	}
-	return err.Error()
+	return err
 }

@@ -5,12 +5,13 @@ import (
 	"strings"
 )
 
-// nearest returns the known key that a misspelt one most likely means: the one within the fewest edits, at
-// most a third of its letters, else one that it is a part of. Empty if there is none.
+// nearest returns the known key that a misspelt key most likely means: the one at the smallest edit
+// distance, at most a third of its length, else one that contains it. It returns an empty string if
+// there is none.
 func nearest(key string, known []string) string {
 	best, fewest := "", len(key)/3+1
 	for _, k := range known {
-		if d := edits(strings.ToLower(key), k); d < fewest {
+		if d := editDistance(strings.ToLower(key), k); d < fewest {
 			best, fewest = k, d
 		}
 	}
@@ -25,8 +26,8 @@ func nearest(key string, known []string) string {
 	return ""
 }
 
-// edits is the Levenshtein distance: how many letters must be put in, taken out or exchanged.
-func edits(a, b string) int {
+// editDistance returns the Levenshtein distance of a and b.
+func editDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j
@@ -46,11 +47,11 @@ func edits(a, b string) int {
 	return row[len(b)]
 }
 
-// display shows a foreign word as it is if it can only be read one way, else quoted; a long one is cut.
+// display returns an identifier as it is and any other word quoted, truncated if it is long.
 func display(word string) string {
-	const longest = 60
-	if len(word) > longest {
-		return strconv.Quote(word[:longest]) + "…"
+	const maxLength = 60
+	if len(word) > maxLength {
+		return strconv.Quote(word[:maxLength]) + "…"
 	}
 	if variable.MatchString(word) {
 		return word

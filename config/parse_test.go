@@ -14,7 +14,7 @@ import (
 
 const aModel = "llm_configs: [{model_loading_config: {model_id: m}, simulated: {}}]\n"
 
-func TestLinesMayEndAsOnWindows(t *testing.T) {
+func TestParseBOMAndCRLF(t *testing.T) {
 	text := "\ufeff" + strings.ReplaceAll("http:\n  address: \":1\"\n  body_timeout_s: 7\n"+aModel, "\n", "\r\n")
 	c, _, err := Parse([]byte(text), "f", Checks{})
 	if err != nil || c.HTTP.Address != ":1" || c.HTTP.BodyTimeout.Seconds() != 7 {
@@ -22,15 +22,15 @@ func TestLinesMayEndAsOnWindows(t *testing.T) {
 	}
 }
 
-func TestAFileCannotBeNamedFromBytes(t *testing.T) {
+func TestParseCannotReferToFiles(t *testing.T) {
 	_, _, err := Parse([]byte("llm_configs: [qwen.yaml]"), "f", Checks{})
-	want := Problems{{"f", 1, 15, "a model in a file of its own can only be found from a file; write the model here"}}
+	want := Problems{{"f", 1, 15, "the path of a model is relative to a configuration file, and there is none; write the model here"}}
 	if !reflect.DeepEqual(err, want) {
 		t.Errorf("got %v, want %v", err, want)
 	}
 }
 
-func TestANamedFileMayBeAbsolute(t *testing.T) {
+func TestLoadAbsolutePathOfModel(t *testing.T) {
 	model := filepath.Join(t.TempDir(), "model.yaml")
 	main := filepath.Join(t.TempDir(), "main.yaml")
 	write(t, model, "{model_loading_config: {model_id: elsewhere}, simulated: {}}")
@@ -41,37 +41,37 @@ func TestANamedFileMayBeAbsolute(t *testing.T) {
 	}
 }
 
-func TestAnUnreadableFileIsAProblemOfTheWholeFile(t *testing.T) {
+func TestLoadUnreadableFile(t *testing.T) {
 	_, _, err := Load("testdata/none.yaml", Checks{})
-	want := "testdata/none.yaml: cannot be read: no such file or directory"
+	want := "testdata/none.yaml: cannot read this file: no such file or directory"
 	if _, ok := errors.AsType[Problems](err); !ok || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 }
 
-func TestWarningsComeWithProblems(t *testing.T) {
+func TestParseReturnsWarningsWithProblems(t *testing.T) {
 	_, warnings, err := Parse([]byte("proxy_location: x\nwrong: 1\n"+aModel), "f", Checks{})
 	if err == nil || len(warnings) != 1 || warnings[0].Line != 1 {
 		t.Errorf("got %v and %v", warnings, err)
 	}
 }
 
-func TestProblemsAreSortedByPlace(t *testing.T) {
+func TestParseSortsProblemsByPosition(t *testing.T) {
 	text := "llm_configs:\n" +
 		"  - {simulated: {}, deployment_config: {max_ongoing_requests: 1, max_ongoing_requests: 2}}\n" +
 		"http: {b1: 1, a1: 1}\n"
 	_, _, err := Parse([]byte(text), "f", Checks{})
 	problems, _ := errors.AsType[Problems](err)
-	places := make([]string, len(problems))
+	positions := make([]string, len(problems))
 	for i, p := range problems {
-		places[i], _, _ = strings.Cut(p.String(), ": ")
+		positions[i], _, _ = strings.Cut(p.String(), ": ")
 	}
-	if want := []string{"f:2:5", "f:2:66", "f:3:8", "f:3:15"}; !slices.Equal(places, want) {
-		t.Errorf("got %v, want %v", places, want)
+	if want := []string{"f:2:5", "f:2:66", "f:3:8", "f:3:15"}; !slices.Equal(positions, want) {
+		t.Errorf("got %v, want %v", positions, want)
 	}
 }
 
-func TestArgumentsOfAPolicyArePlainData(t *testing.T) {
+func TestParseRouterKwargs(t *testing.T) {
 	text := `llm_configs:
   - model_loading_config: {model_id: m}
     simulated: {}
@@ -95,7 +95,7 @@ func TestArgumentsOfAPolicyArePlainData(t *testing.T) {
 	}
 }
 
-func TestSecretsAreNotRepeated(t *testing.T) {
+func TestParseErrorsHideSecrets(t *testing.T) {
 	for _, line := range []string{
 		`{url: "http://a:1", api_key_env: s3cret-key}`,
 		`{url: "http://user:s3cret@a:1"}`,
@@ -109,7 +109,7 @@ func TestSecretsAreNotRepeated(t *testing.T) {
 	}
 }
 
-func TestListenersMustNotCollide(t *testing.T) {
+func TestConfigListenerConflicts(t *testing.T) {
 	for _, c := range []struct {
 		http, admin string
 		want        bool
@@ -122,13 +122,13 @@ func TestListenersMustNotCollide(t *testing.T) {
 		{"127.0.0.1:0", "127.0.0.1:0", false},
 		{":8000", "", false},
 	} {
-		if got := collide(c.http, c.admin); got != c.want {
+		if got := addressesConflict(c.http, c.admin); got != c.want {
 			t.Errorf("%q and %q: got %v", c.http, c.admin, got)
 		}
 	}
 }
 
-func TestNormalisingTwiceChangesNothing(t *testing.T) {
+func TestConfigNormalizeURLIsIdempotent(t *testing.T) {
 	for raw, want := range map[string]string{
 		"http://a":                     "http://a",
 		"HTTPS://A:443/":               "https://a",
@@ -139,15 +139,15 @@ func TestNormalisingTwiceChangesNothing(t *testing.T) {
 		"http://a/v10":                 "http://a/v10",
 		"http://[fe80::1%25eth0]:80/x": "http://[fe80::1%25eth0]/x",
 	} {
-		got, err := normalise(raw)
-		again, err2 := normalise(got)
+		got, err := normalizeURL(raw)
+		again, err2 := normalizeURL(got)
 		if err != nil || err2 != nil || got != want || again != want {
 			t.Errorf("%s: got %q %v, then %q %v; want %q", raw, got, err, again, err2, want)
 		}
 	}
 }
 
-func TestAMisspeltKeyIsGuessed(t *testing.T) {
+func TestConfigNearestKey(t *testing.T) {
 	known := []string{"address", "max_body_bytes", "max_ongoing_requests", "replicas", "url"}
 	for key, want := range map[string]string{
 		"adress": "address", "addresss": "address", "URL": "url", "ulr": "", "replica": "replicas",
@@ -159,18 +159,18 @@ func TestAMisspeltKeyIsGuessed(t *testing.T) {
 	}
 }
 
-func TestEditsAreCounted(t *testing.T) {
+func TestConfigEditDistance(t *testing.T) {
 	for _, c := range []struct {
 		a, b string
 		want int
 	}{{"", "", 0}, {"", "ab", 2}, {"ab", "", 2}, {"kitten", "sitting", 3}, {"flaw", "lawn", 2}, {"same", "same", 0}} {
-		if got := edits(c.a, c.b); got != c.want {
+		if got := editDistance(c.a, c.b); got != c.want {
 			t.Errorf("%q to %q: got %d, want %d", c.a, c.b, got, c.want)
 		}
 	}
 }
 
-func TestOnlyAddressesNeedARestart(t *testing.T) {
+func TestConfigRestartKeysOfAddresses(t *testing.T) {
 	running, next := Default(), Default()
 	next.HTTP.DrainTimeout++
 	next.DecisionLog.Path = "log"
@@ -201,12 +201,12 @@ func FuzzParse(f *testing.F) {
 			t.Fatal("want either a config or an error")
 		}
 		if err == nil {
-			parsesBack(t, c)
+			checkRoundTrip(t, c)
 		}
 	})
 }
 
-func FuzzAnyArgumentSurvivesYAML(f *testing.F) {
+func FuzzYAMLRoundTripOfKwargs(f *testing.F) {
 	f.Add("k", "v", 0.5)
 	f.Add("<<", "a: b\n\t# c", 1e300)
 	f.Add("", "\x00\x7f\u0085\u2028\ufeff'\"\\/ {}[]&*!|>%@`", -1e-9)
@@ -219,7 +219,7 @@ func FuzzAnyArgumentSurvivesYAML(f *testing.F) {
 		if number != math.Trunc(number) {
 			c.Models[0].Router.Kwargs["number"] = number
 		}
-		parsesBack(t, c)
+		checkRoundTrip(t, c)
 	})
 }
 

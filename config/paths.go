@@ -12,13 +12,13 @@ func (r *reader) extraPath(n *node) {
 	switch {
 	case n.kind != text || !strings.HasPrefix(n.text, "/") || path.Clean("/"+below) != "/"+strings.TrimPrefix(below, "/") ||
 		strings.ContainsAny(below, "*?#%") || strings.ContainsFunc(n.text, unprintable):
-		r.mismatch(n, "a path like /v1/custom, or /v1/custom/* for all below it, decoded")
+		r.wrongValue(n, "an unescaped path like /v1/custom, or /v1/custom/* for all paths below it")
 	case slices.Contains(r.config.ExtraPaths, n.text):
-		r.fail(n.at, "%s is in the list already; remove it", display(n.text))
+		r.problemf(n.at, "duplicate %s; remove it", display(n.text))
 	default:
 		if r.checks.ExtraPath != nil {
 			if err := r.checks.ExtraPath(n.text); err != nil {
-				r.fail(n.at, "%s", err)
+				r.problemf(n.at, "%s", err)
 				return
 			}
 		}

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// A Problem is one thing wrong, or worth a warning, and where it stands.
+// A Problem is an error or a warning at a position of a file.
 type Problem struct {
 	File         string
-	Line, Column int // from 1; 0 if the problem is the file as a whole
+	Line, Column int // from 1; 0 if the problem concerns the whole file
 	Message      string
 }
 
@@ -21,7 +21,7 @@ func (p Problem) String() string {
 	return fmt.Sprintf("%s:%d:%d: %s", p.File, p.Line, p.Column, p.Message)
 }
 
-// Problems is the error of [Parse] and [Load]: everything wrong at once, sorted by place.
+// Problems is the error of [Parse] and [Load]: all problems, sorted by position.
 type Problems []Problem
 
 // Error lists the problems, one per line.
@@ -33,23 +33,24 @@ func (p Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// sorted orders the problems by place and drops repetitions, which arise where an alias is used twice.
+// sorted sorts the problems by position and removes duplicates, which arise if an alias is used
+// twice.
 func (p Problems) sorted() Problems {
 	slices.SortFunc(p, func(a, b Problem) int {
-		return cmp.Or(a.place().compare(b.place()), cmp.Compare(a.Message, b.Message))
+		return cmp.Or(a.position().compare(b.position()), cmp.Compare(a.Message, b.Message))
 	})
 	return slices.Compact(p)
 }
 
-func (p Problem) place() position { return position{p.File, p.Line, p.Column} }
+func (p Problem) position() position { return position{p.File, p.Line, p.Column} }
 
-// A position is a place in a file, line and column counted from 1.
+// A position is a position in a file, with line and column counted from 1.
 type position struct {
 	file         string
 	line, column int
 }
 
-// from says where p is to a reader who is at another position.
+// from describes p relative to another position: without the file if both are in the same.
 func (p position) from(here position) string {
 	if p.file == here.file {
 		return fmt.Sprintf("in line %d", p.line)

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Keys of Ray Serve LLM that its launcher, controller or proxy gives effect to, by the mapping they stand in.
+// Keys of Ray Serve LLM that only its launcher, controller or proxy uses, by mapping.
 var (
 	rayFile = []string{
 		"controller_options", "grpc_options", "logging_config", "proxy_location", "target_capacity",
@@ -36,10 +36,10 @@ var (
 	}
 )
 
-// application reads an entry of applications. One that serves no models is none of ours.
+// application reads an entry of applications. An application without models is ignored.
 func (r *reader) application(n *node) {
 	if n.kind == mapping && n.get("args").get("llm_configs") == nil {
-		r.ignore(n)
+		r.ignoreKey(n)
 		return
 	}
 	r.object(r.applicationConfig(), rayApplication...)(n)
@@ -60,11 +60,11 @@ func (r *reader) applicationArgs() fields {
 
 func (r *reader) routePrefix(n *node) {
 	if n.kind != text || n.text != "/" {
-		r.warn(n.at, "route_prefix takes no effect; clients find the API under /v1")
+		r.warnf(n.at, "route_prefix has no effect; the API is always under /v1")
 	}
 }
 
-// httpOptions reads the address to listen on from Ray's two keys.
+// httpOptions reads the listen address from Ray's keys host and port.
 func (r *reader) httpOptions(n *node) {
 	host, written, _ := net.SplitHostPort(defaultHTTP().Address)
 	port, _ := strconv.Atoi(written)
@@ -74,7 +74,7 @@ func (r *reader) httpOptions(n *node) {
 	}
 	address := net.JoinHostPort(host, strconv.Itoa(port))
 	if !isAddress(address) {
-		r.fail(n.get("host").at, "host must be a host name or an IP address")
+		r.problemf(n.get("host").at, "host must be a host name or an IP address")
 		return
 	}
 	r.config.HTTP.Address = address
@@ -83,24 +83,24 @@ func (r *reader) httpOptions(n *node) {
 func (r *reader) httpOptionsConfig(host *string, port *int) fields {
 	return fields{
 		"host": r.label(host),
-		"port": whole(r, port, 0, 65535),
+		"port": wholeNumber(r, port, 0, 65535),
 	}
 }
 
-// reportIdle adds one warning per file that names the keys accepted without effect, at the first of them.
-func (r *reader) reportIdle() {
+// warnIgnored adds one warning per file that lists the ignored keys, at the position of the first.
+func (r *reader) warnIgnored() {
 	byFile := make(map[string][]*node)
-	for _, n := range r.idle {
+	for _, n := range r.ignored {
 		byFile[n.key.file] = append(byFile[n.key.file], n)
 	}
-	for _, idle := range byFile {
-		first := slices.MinFunc(idle, func(a, b *node) int { return a.key.compare(b.key) })
-		names := make([]string, len(idle))
-		for i, n := range idle {
+	for _, ignored := range byFile {
+		first := slices.MinFunc(ignored, func(a, b *node) int { return a.key.compare(b.key) })
+		names := make([]string, len(ignored))
+		for i, n := range ignored {
 			names[i] = n.name
 		}
 		slices.Sort(names)
-		r.warn(first.key, "accepted without effect, as only Ray's launcher and controller use them: %s",
+		r.warnf(first.key, "keys without effect, since only Ray's launcher and controller use them: %s",
 			strings.Join(slices.Compact(names), ", "))
 	}
 }

@@ -5,10 +5,11 @@ import (
 	"time"
 )
 
-// This file is the schema: one table per mapping. What must hold between keys is in model.go and check.go.
+// This file is the schema, one table per mapping. Conditions between keys are in model.go and
+// check.go.
 
-// moment is the shortest of the durations that must not be zero.
-const moment = time.Millisecond
+// minDuration is the minimum of durations that must not be zero.
+const minDuration = time.Millisecond
 
 func (r *reader) file() fields {
 	return fields{
@@ -29,12 +30,12 @@ func (r *reader) file() fields {
 
 func (r *reader) http(h *HTTP) fields {
 	return fields{
-		"address":            r.listen(&h.Address),
-		"max_body_bytes":     whole(r, &h.MaxBodyBytes, 1, 1<<40),
-		"max_buffered_bytes": whole(r, &h.MaxBufferedBytes, 0, 1<<50),
-		"max_connections":    whole(r, &h.MaxConnections, 0, math.MaxInt32),
-		"body_timeout_s":     r.seconds(&h.BodyTimeout, moment),
-		"send_timeout_s":     r.seconds(&h.SendTimeout, moment),
+		"address":            r.listenAddress(&h.Address),
+		"max_body_bytes":     wholeNumber(r, &h.MaxBodyBytes, 1, 1<<40),
+		"max_buffered_bytes": wholeNumber(r, &h.MaxBufferedBytes, 0, 1<<50),
+		"max_connections":    wholeNumber(r, &h.MaxConnections, 0, math.MaxInt32),
+		"body_timeout_s":     r.seconds(&h.BodyTimeout, minDuration),
+		"send_timeout_s":     r.seconds(&h.SendTimeout, minDuration),
 		"drain_delay_s":      r.seconds(&h.DrainDelay, 0),
 		"drain_timeout_s":    r.seconds(&h.DrainTimeout, 0),
 		"tls":                r.tls(&h.TLS),
@@ -43,7 +44,7 @@ func (r *reader) http(h *HTTP) fields {
 }
 
 func (r *reader) tlsConfig(t *TLS) fields {
-	return fields{"cert_file": r.path(&t.CertFile), "key_file": r.path(&t.KeyFile)}
+	return fields{"cert_file": r.filePath(&t.CertFile), "key_file": r.filePath(&t.KeyFile)}
 }
 
 func (r *reader) corsConfig(c *CORS) fields {
@@ -51,7 +52,7 @@ func (r *reader) corsConfig(c *CORS) fields {
 }
 
 func (r *reader) admin(a *Admin) fields {
-	return fields{"address": r.listenOrNot(&a.Address), "api_key_env": r.variable(&a.KeyEnv)}
+	return fields{"address": r.optionalListenAddress(&a.Address), "api_key_env": r.variable(&a.KeyEnv)}
 }
 
 func (r *reader) decisionLogConfig(l *DecisionLog) fields {
@@ -69,10 +70,10 @@ func (r *reader) authConfig(a *Auth) fields {
 func (r *reader) key(k *Key) fields {
 	return fields{
 		"name":                 r.label(&k.Name),
-		"key":                  r.secret(&k.Hash),
-		"sha256":               r.digest(&k.Hash),
-		"models":               r.modelsOf(k),
-		"max_ongoing_requests": whole(r, &k.MaxOngoingRequests, 1, math.MaxInt32),
+		"key":                  r.keySecret(&k.Hash),
+		"sha256":               r.keyDigest(&k.Hash),
+		"models":               r.keyModels(k),
+		"max_ongoing_requests": wholeNumber(r, &k.MaxOngoingRequests, 1, math.MaxInt32),
 	}
 }
 
@@ -80,14 +81,14 @@ func (r *reader) modelConfig(m *Model) fields {
 	return fields{
 		"model_loading_config": r.object(r.modelLoading(m), rayModelLoading...),
 		"served_model_name":    r.label(&m.ServedName),
-		"aliases":              r.list(r.aliasOf(m)),
+		"aliases":              r.list(r.alias(m)),
 		"deployment_config":    r.object(r.deployment(m), rayDeployment...),
-		"timeouts":             r.object(r.timeouts(m)),
+		"timeouts":             r.timeouts(m),
 		"stream_keepalive_s":   r.timeout(&m.StreamKeepAlive),
-		"max_attempts":         whole(r, &m.MaxAttempts, 1, 100),
+		"max_attempts":         wholeNumber(r, &m.MaxAttempts, 1, 100),
 		"slot_authority":       r.oneOf(&m.SlotAuthority, IngressCounts, ReplicaCounts),
 		"slot_secret_env":      r.variable(&m.SlotSecretEnv),
-		"replicas":             func(*node) {}, // read last, when the capacity of the model is known
+		"replicas":             func(*node) {}, // read last, once the capacity of the model is known
 		"simulated":            func(n *node) { r.object(r.simulated(m.Simulated))(n) },
 	}
 }
@@ -95,39 +96,39 @@ func (r *reader) modelConfig(m *Model) fields {
 func (r *reader) modelLoading(m *Model) fields {
 	return fields{
 		"model_id":     r.label(&m.ID),
-		"model_source": func(*node) {}, // for whoever launches the engine; Ray allows any shape
+		"model_source": func(*node) {}, // for the launcher of the engine; Ray allows any value
 	}
 }
 
 func (r *reader) deployment(m *Model) fields {
 	known := fields{
-		"num_replicas":           r.ignore, // launched by Ray, unless they are simulated
+		"num_replicas":           r.ignoreKey, // Ray launches them, unless they are simulated
 		"max_ongoing_requests":   r.capacity(&m.MaxOngoingRequests),
-		"max_queued_requests":    whole(r, &m.MaxQueuedRequests, -1, math.MaxInt32),
-		"queue_timeout_s":        r.seconds(&m.QueueTimeout, moment),
-		"health_check_period_s":  r.seconds(&m.HealthCheckPeriod, moment),
-		"health_check_timeout_s": r.seconds(&m.HealthCheckTimeout, moment),
-		"request_router_config":  r.router(&m.Router),
+		"max_queued_requests":    wholeNumber(r, &m.MaxQueuedRequests, -1, math.MaxInt32),
+		"queue_timeout_s":        r.seconds(&m.QueueTimeout, minDuration),
+		"health_check_period_s":  r.seconds(&m.HealthCheckPeriod, minDuration),
+		"health_check_timeout_s": r.seconds(&m.HealthCheckTimeout, minDuration),
+		"request_router_config":  r.routerConfig(&m.Router),
 	}
 	if m.Simulated != nil {
-		known["num_replicas"] = whole(r, &m.Simulated.Replicas, 1, 4096)
+		known["num_replicas"] = wholeNumber(r, &m.Simulated.Replicas, 1, 4096)
 	}
 	return known
 }
 
 func (r *reader) requestRouter(router *Router) fields {
 	return fields{
-		"request_router_class":  r.class(&router.Class),
+		"request_router_class":  r.routerClass(&router.Class),
 		"request_router_kwargs": r.kwargs(&router.Kwargs),
 	}
 }
 
-func (r *reader) timeouts(m *Model) fields {
+func (r *reader) timeoutConfig(m *Model) fields {
 	return fields{
-		"connect_s":               r.seconds(&m.ConnectTimeout, moment),
-		"send_s":                  r.seconds(&m.SendTimeout, moment),
+		"connect_s":               r.seconds(&m.ConnectTimeout, minDuration),
+		"send_s":                  r.seconds(&m.SendTimeout, minDuration),
 		"first_byte_s":            r.timeout(&m.FirstByteTimeout),
-		"gap_s":                   r.timeout(&m.GapTimeout),
+		"idle_s":                  r.timeout(&m.IdleTimeout),
 		"unstreamed_first_byte_s": r.timeout(&m.UnstreamedFirstByteTimeout),
 		"total_s":                 r.timeout(&m.TotalTimeout),
 	}
@@ -136,18 +137,18 @@ func (r *reader) timeouts(m *Model) fields {
 func (r *reader) replica(rep *Replica) fields {
 	return fields{
 		"id":                   r.label(&rep.ID),
-		"url":                  r.endpoint(&rep.URL),
+		"url":                  r.replicaURL(&rep.URL),
 		"max_ongoing_requests": r.capacity(&rep.MaxOngoingRequests),
 		"api_key_env":          r.variable(&rep.APIKeyEnv),
 	}
 }
 
-// simulated is the cost model; a step that takes no time would have no meaning, so none may be zero.
+// simulated is the cost model. No duration may be zero, since a step must take time.
 func (r *reader) simulated(s *Simulated) fields {
 	return fields{
 		"prefill_tokens_per_s":       r.rate(&s.PrefillTokensPerSecond),
 		"decode_step_ms":             r.milliseconds(&s.DecodeStep, time.Microsecond),
 		"decode_step_per_request_ms": r.milliseconds(&s.DecodeStepPerRequest, time.Microsecond),
-		"kv_cache_tokens":            whole(r, &s.KVCacheTokens, 16, math.MaxInt32),
+		"kv_cache_tokens":            wholeNumber(r, &s.KVCacheTokens, 16, math.MaxInt32),
 	}
 }

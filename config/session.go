@@ -8,18 +8,18 @@ import (
 
 var headerName = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
 
-// sessionHeaders reads the header fields that may name a session.
+// sessionHeaders reads the header fields that may hold the session ID.
 func (r *reader) sessionHeaders(n *node) {
 	var names []string
 	r.list(func(item *node) {
 		name := strings.ToLower(strings.ReplaceAll(item.text, "_", "-"))
 		switch {
 		case item.kind != text || !headerName.MatchString(item.text):
-			r.mismatch(item, "the name of a header field, like x-session-id")
+			r.wrongValue(item, "the name of a header field, like x-session-id")
 		case name == "x-request-id":
-			r.fail(item.at, "x-request-id changes with every request, so it cannot name a session; use another header")
+			r.problemf(item.at, "x-request-id changes with every request, so it cannot identify a session; use another header")
 		case slices.Contains(names, name):
-			r.fail(item.at, "%s is in the list already; remove it", display(item.text))
+			r.problemf(item.at, "duplicate %s; remove it", display(item.text))
 		default:
 			names = append(names, name)
 		}
@@ -27,7 +27,7 @@ func (r *reader) sessionHeaders(n *node) {
 	r.config.Session.Headers = names
 }
 
-// sessionKeys reads the fields of a request body that may name a session.
+// sessionKeys reads the keys of a request body that may hold the session ID.
 func (r *reader) sessionKeys(n *node) {
 	var keys []string
 	r.list(func(item *node) {
@@ -36,7 +36,7 @@ func (r *reader) sessionKeys(n *node) {
 		switch {
 		case key == "":
 		case slices.Contains(keys, key):
-			r.fail(item.at, "%s is in the list already; remove it", display(key))
+			r.problemf(item.at, "duplicate %s; remove it", display(key))
 		default:
 			keys = append(keys, key)
 		}

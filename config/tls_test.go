@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// writePair writes a certificate and its key as two texts in PEM.
+// writePair writes a new certificate and its key in PEM.
 func writePair(t *testing.T, cert, key string) {
 	t.Helper()
 	secret, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -34,8 +34,8 @@ func writePair(t *testing.T, cert, key string) {
 	write(t, key, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})))
 }
 
-// encrypted is a directory with a configuration that speaks TLS, its certificate and its key.
-func encrypted(t *testing.T) (file, cert, key string) {
+// writeTLSConfig writes a configuration with TLS, its certificate and its key.
+func writeTLSConfig(t *testing.T) (file, cert, key string) {
 	dir := t.TempDir()
 	file, cert, key = filepath.Join(dir, "berth.yaml"), filepath.Join(dir, "c.pem"), filepath.Join(dir, "k.pem")
 	writePair(t, cert, key)
@@ -43,8 +43,8 @@ func encrypted(t *testing.T) (file, cert, key string) {
 	return file, cert, key
 }
 
-func TestACertificateIsFoundBesideTheFile(t *testing.T) {
-	file, cert, key := encrypted(t)
+func TestLoadTLSRelativePaths(t *testing.T) {
+	file, cert, key := writeTLSConfig(t)
 	c, _, err := Load(file, Checks{})
 	if err != nil {
 		t.Fatal(err)
@@ -52,47 +52,47 @@ func TestACertificateIsFoundBesideTheFile(t *testing.T) {
 	if want := (TLS{CertFile: cert, KeyFile: key}); c.HTTP.TLS != want {
 		t.Errorf("got %+v, want %+v", c.HTTP.TLS, want)
 	}
-	parsesBack(t, c)
+	checkRoundTrip(t, c)
 }
 
-func TestACertificateAndAnothersKeyAreAProblem(t *testing.T) {
-	file, _, key := encrypted(t)
+func TestLoadTLSKeyOfAnotherCertificate(t *testing.T) {
+	file, _, key := writeTLSConfig(t)
 	writePair(t, filepath.Join(filepath.Dir(file), "other.pem"), key)
 	_, _, err := Load(file, Checks{})
-	if err == nil || !strings.HasPrefix(err.Error(), file+":1:13: certificate and key cannot be used: ") {
+	if err == nil || !strings.HasPrefix(err.Error(), file+":1:13: cannot use certificate and key: ") {
 		t.Errorf("got %v", err)
 	}
 }
 
-func TestARenewedCertificateIsSeen(t *testing.T) {
+func TestWatcherSeesRenewedCertificate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		file, cert, key := encrypted(t)
-		w := start(t, file)
-		w.later(t, 2)
+		file, cert, key := writeTLSConfig(t)
+		w := startWatcher(t, file)
+		w.expect(t, 2)
 		writePair(t, cert, key)
-		w.later(t, 2, "m")
-		write(t, key, "-----BEGIN PRIVATE") // in the middle of a renewal
-		w.later(t, 2, "error")
+		w.expect(t, 2, "m")
+		write(t, key, "-----BEGIN PRIVATE") // as in the middle of a renewal
+		w.expect(t, 2, "error")
 		writePair(t, cert, key)
-		w.later(t, 2, "m")
+		w.expect(t, 2, "m")
 	})
 }
 
-func TestARenewedFileOfKeysIsSeen(t *testing.T) {
+func TestWatcherSeesChangedKeysFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
 		file, keys := filepath.Join(dir, "berth.yaml"), filepath.Join(dir, "keys.yaml")
 		write(t, file, "auth: {keys_file: keys.yaml}\n"+model("m"))
 		write(t, keys, "keys: [{name: a, key: sk-1}]")
-		w := start(t, file)
+		w := startWatcher(t, file)
 		write(t, keys, "keys: [{name: a, key: sk-2}]")
-		w.later(t, 2, "m")
+		w.expect(t, 2, "m")
 		write(t, keys, "keys: []")
-		w.later(t, 2, "error")
+		w.expect(t, 2, "error")
 	})
 }
 
-func TestTurningTLSOnNeedsARestart(t *testing.T) {
+func TestConfigRestartKeysOfTLS(t *testing.T) {
 	plain, secure, other := Default(), Default(), Default()
 	secure.HTTP.TLS, other.HTTP.TLS = TLS{"a", "b"}, TLS{"c", "d"}
 	for _, test := range []struct {

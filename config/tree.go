@@ -13,7 +13,7 @@ import (
 type kind uint8
 
 const (
-	broken kind = iota // reported already
+	broken kind = iota // its problem is reported
 	null
 	boolean
 	number
@@ -22,11 +22,11 @@ const (
 	mapping
 )
 
-// A node is a value of a document, with aliases resolved and merge keys applied. Nodes are shared where the
-// document shares them, so they are never changed once built; a copy is given a name of its own.
+// A node is a value of a document, with aliases resolved and merge keys applied. Nodes are shared
+// where the document uses an alias, so they are immutable once built; withName returns a copy.
 type node struct {
 	kind   kind
-	name   string   // the key it stands under, or the list's and an index
+	name   string   // its key, or that of its list with an index
 	key    position // of that key
 	at     position
 	truth  bool    // of a boolean
@@ -48,23 +48,24 @@ func (n *node) get(key string) *node {
 	return nil
 }
 
-// A tree builds the nodes of one document.
+// A tree builds the nodes of a document.
 type tree struct {
-	file    string
-	fail    func(at position, format string, args ...any)
-	anchors map[string]anchor
-	size    int // nodes so far, aliases written out
+	file     string
+	problemf func(at position, format string, args ...any)
+	anchors  map[string]anchor
+	size     int // nodes so far, with aliases expanded
 }
 
-// An anchor is a node that aliases can stand for, and how many nodes it is.
+// An anchor is a node that aliases refer to, and its number of nodes.
 type anchor struct {
 	node *node
 	size int
 }
 
-// maxSize bounds a document with its aliases written out, as a few of them can describe one without end.
+// maxSize bounds a document with its aliases expanded, since nested aliases grow exponentially.
 const maxSize = 1_000_000
 
+// build returns the node of a syntax tree.
 func (t *tree) build(n ast.Node) *node {
 	t.size++
 	at := t.position(n.GetToken())
@@ -102,24 +103,25 @@ func (t *tree) build(n ast.Node) *node {
 	case *ast.AliasNode:
 		return t.alias(at, n.Value.GetToken().Value)
 	}
-	t.fail(at, "this YAML syntax is not supported here; write a plain value, list or mapping")
+	t.problemf(at, "this YAML syntax is not supported; use a plain value, list or mapping")
 	return &node{at: at}
 }
 
-// decimal is a number of YAML's core schema, with underscores between digits allowed.
+// decimal matches the decimal numbers of YAML's core schema, and allows underscores between digits.
 var decimal = regexp.MustCompile(`^[-+]?([0-9][0-9_]*(\.[0-9_]*)?|\.[0-9][0-9_]*)([eE][-+]?[0-9]+)?$`)
 
-// plain is an unquoted scalar. The library's own reading is not used: it takes 1e9 and whatever exceeds 64
-// bits for text, and 010 for eight.
+// plain returns the node of an unquoted scalar. The library's own interpretation is not used: it
+// reads 1e9 and numbers beyond 64 bits as text, and 010 as eight.
 func plain(at position, written string) *node {
 	if !decimal.MatchString(written) {
 		return &node{kind: text, at: at, text: written}
 	}
-	// The only error left is a number out of range, and then the value is the infinity it should be.
+	// The only possible error is a number out of range, for which the value is infinity, as wanted.
 	value, _ := strconv.ParseFloat(strings.ReplaceAll(written, "_", ""), 64)
 	return &node{kind: number, at: at, number: value}
 }
 
+// sequence returns the node of a list.
 func (t *tree) sequence(at position, values []ast.Node) *node {
 	n := &node{kind: sequence, at: at}
 	for _, value := range values {
@@ -128,6 +130,7 @@ func (t *tree) sequence(at position, values []ast.Node) *node {
 	return n
 }
 
+// mapping returns the node of a mapping.
 func (t *tree) mapping(at position, values []*ast.MappingValueNode) *node {
 	n := &node{kind: mapping, at: at}
 	seen := make(map[string]bool, len(values))
@@ -135,7 +138,7 @@ func (t *tree) mapping(at position, values []*ast.MappingValueNode) *node {
 	for i, value := range values {
 		key := t.position(value.Key.GetToken())
 		if i == 0 && at.line == key.line && at.column > key.column {
-			n.at = key // the library places a block mapping at its first colon
+			n.at = key // the library's position of a block mapping is its first colon
 		}
 		if value.Key.IsMergeKey() {
 			merges = append(merges, t.merged(key, t.build(value.Value))...)
@@ -144,12 +147,12 @@ func (t *tree) mapping(at position, values []*ast.MappingValueNode) *node {
 		name, ok := value.Key.(*ast.StringNode)
 		switch {
 		case !ok:
-			t.fail(key, "a key must be text; put it in quotes")
+			t.problemf(key, "a key must be text; put it in quotes")
 		case seen[name.Value]:
-			t.fail(key, "%s is given twice; keep one of them", display(name.Value))
+			t.problemf(key, "duplicate key %s; keep one of them", display(name.Value))
 		default:
 			seen[name.Value] = true
-			n.nodes = append(n.nodes, t.build(value.Value).called(name.Value, key))
+			n.nodes = append(n.nodes, t.build(value.Value).withName(name.Value, key))
 		}
 	}
 	for _, merged := range merges {
@@ -163,7 +166,7 @@ func (t *tree) mapping(at position, values []*ast.MappingValueNode) *node {
 	return n
 }
 
-// merged lists the mappings that the value of a merge key stands for; of two, the first wins.
+// merged returns the mappings in the value of a merge key, in order of precedence.
 func (t *tree) merged(key position, value *node) []*node {
 	mappings := []*node{value}
 	if value.kind == sequence {
@@ -174,20 +177,20 @@ func (t *tree) merged(key position, value *node) []*node {
 			continue
 		}
 		if m.kind != broken {
-			t.fail(key, "<< takes a mapping or a list of mappings")
+			t.problemf(key, "<< must be a mapping or a list of mappings")
 		}
 		return nil
 	}
 	return mappings
 }
 
-// alias returns what an anchor earlier in the document stands for, placed where the alias is.
+// alias returns the node of an earlier anchor, at the position of the alias.
 func (t *tree) alias(at position, name string) *node {
 	switch anchored, ok := t.anchors[name]; {
 	case !ok:
-		t.fail(at, "there is no anchor &%s before this alias; add one or correct the name", name)
+		t.problemf(at, "no anchor &%s before this alias; define it or correct the name", name)
 	case t.size+anchored.size > maxSize:
-		t.fail(at, "with this alias the file stands for more than %d values; use fewer", maxSize)
+		t.problemf(at, "aliases expand this file to more than %d values; use fewer", maxSize)
 	default:
 		t.size += anchored.size
 		here := *anchored.node
@@ -197,13 +200,14 @@ func (t *tree) alias(at position, name string) *node {
 	return &node{at: at}
 }
 
-// called returns the value under a name.
-func (n *node) called(name string, key position) *node {
+// withName returns a copy of the node under a name.
+func (n *node) withName(name string, key position) *node {
 	named := *n
 	named.name, named.key = name, key
 	return &named
 }
 
+// position returns the position of a token.
 func (t *tree) position(tk *token.Token) position {
 	if tk == nil || tk.Position == nil {
 		return position{file: t.file, line: 1, column: 1}

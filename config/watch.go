@@ -9,36 +9,37 @@ import (
 	"time"
 )
 
-// A Watcher loads a file again whenever it should.
+// A Watcher reloads a configuration file on changes and on signals.
 type Watcher struct {
 	Path    string
 	Checks  Checks
-	Every   time.Duration    // from one look at the files to the next; > 0
-	Signals <-chan os.Signal // each loads again, changed or not; nil: none; must not be closed
-	Running *Config          // what was loaded before; nil: nothing was
+	Every   time.Duration    // interval between two reads of the files; > 0
+	Signals <-chan os.Signal // each reloads, changed or not; nil: none; never closed
+	Running *Config          // the configuration in effect; nil: none
 
-	// Reload is told the result of each load, as [Load] returns it. Run calls it, one call at a time.
+	// Reload is called with the result of each load, as [Load] returns it, by the goroutine of Run.
 	Reload func(*Config, []Problem, error)
 }
 
-// Run loads once per signal and once per change of the content of the file or of a file that it names, until
-// ctx ends. A change that was made before Run began counts if it makes the configuration differ from Running.
-// Content is what is compared, so a link that is swapped underneath is seen and a touched file is not; a file
-// that cannot be read counts as content too, so that its error is told once.
+// Run reloads once per signal and once per change of the file or of a file that it refers to, until
+// ctx ends. It blocks. A change made before Run counts if the configuration differs from Running.
+//
+// Run compares contents, so it notices a replaced symbolic link and ignores a touched file. The
+// error of an unreadable file counts as content, so it is reported once.
 func (w *Watcher) Run(ctx context.Context) {
 	seen, c, warnings, err := w.load()
 	if err != nil || !reflect.DeepEqual(c, w.Running) {
 		w.Reload(c, warnings, err)
 	}
-	look := time.NewTicker(w.Every)
-	defer look.Stop()
+	ticker := time.NewTicker(w.Every)
+	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-w.Signals:
-		case <-look.C:
-			if !slices.ContainsFunc(seen, content.changed) {
+		case <-ticker.C:
+			if !slices.ContainsFunc(seen, fileContent.changed) {
 				continue
 			}
 		}
@@ -47,33 +48,35 @@ func (w *Watcher) Run(ctx context.Context) {
 	}
 }
 
-// load also returns what it read, which is exactly what the result was made of.
-func (w *Watcher) load() (seen []content, c *Config, warnings []Problem, err error) {
+// load loads the file and also returns the contents that the result was made of.
+func (w *Watcher) load() (seen []fileContent, c *Config, warnings []Problem, err error) {
 	c, warnings, err = load(w.Path, w.Checks, func(path string) ([]byte, error) {
-		data, now, err := look(path)
+		data, now, err := readContent(path)
 		seen = append(seen, now)
 		return data, err
 	})
 	return seen, c, warnings, err
 }
 
-// A content is what a look at a file found.
-type content struct {
+// A fileContent is the content of a file, by its hash, or the error of reading it.
+type fileContent struct {
 	path  string
 	sum   [sha256.Size]byte
 	error string
 }
 
-func look(path string) ([]byte, content, error) {
+// readContent reads a file.
+func readContent(path string) ([]byte, fileContent, error) {
 	data, err := os.ReadFile(path)
-	now := content{path: path, sum: sha256.Sum256(data)}
+	now := fileContent{path: path, sum: sha256.Sum256(data)}
 	if err != nil {
 		now.error = err.Error()
 	}
 	return data, now, err
 }
 
-func (c content) changed() bool {
-	_, now, _ := look(c.path)
+// changed reports whether the file now has another content.
+func (c fileContent) changed() bool {
+	_, now, _ := readContent(c.path)
 	return now != c
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// YAML writes the effective configuration, every key spelt out. [Parse] accepts it and returns an equal Config.
+// YAML returns the effective configuration with every key. [Parse] returns an equal Config for it.
 func (c *Config) YAML() []byte {
 	w := new(writer)
 	w.line(0, "http:")
@@ -61,11 +61,11 @@ func (c *Config) YAML() []byte {
 	return w.Bytes()
 }
 
-// A writer builds YAML in block style whose values are JSON, which YAML contains: there is one way to quote
-// and none to misread.
+// A writer writes YAML in block style with values in JSON, a subset of YAML with only one way of
+// quoting.
 type writer struct{ bytes.Buffer }
 
-// auth writes keys by their hashes, wherever they came from.
+// auth writes API keys by their hashes, including those from a keys_file.
 func (w *writer) auth(a Auth) {
 	if a.KeysEnv == "" && len(a.Keys) == 0 {
 		return
@@ -115,7 +115,7 @@ func (w *writer) model(m Model) {
 	w.key(3, "connect_s", m.ConnectTimeout.Seconds())
 	w.key(3, "send_s", m.SendTimeout.Seconds())
 	w.key(3, "first_byte_s", m.FirstByteTimeout.Seconds())
-	w.key(3, "gap_s", m.GapTimeout.Seconds())
+	w.key(3, "idle_s", m.IdleTimeout.Seconds())
 	w.key(3, "unstreamed_first_byte_s", m.UnstreamedFirstByteTimeout.Seconds())
 	w.key(3, "total_s", m.TotalTimeout.Seconds())
 	w.key(2, "stream_keepalive_s", m.StreamKeepAlive.Seconds())
@@ -152,11 +152,12 @@ func (w *writer) simulated(s *Simulated) {
 	w.key(3, "kv_cache_tokens", s.KVCacheTokens)
 }
 
+// line writes an indented line.
 func (w *writer) line(indent int, text string) {
 	fmt.Fprintf(w, "%*s%s\n", 2*indent, "", text)
 }
 
-// key writes a value in JSON, whose encoder ends the line.
+// key writes a key and its value in JSON; the encoder ends the line.
 func (w *writer) key(indent int, key string, value any) {
 	fmt.Fprintf(w, "%*s%s: ", 2*indent, "", key)
 	enc := json.NewEncoder(w)

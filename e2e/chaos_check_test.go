@@ -134,7 +134,7 @@ func (c *chaos) audit(p *instance) {
 		switch {
 		case strings.HasPrefix(line, overCapacity):
 			c.findings.add("an engine got more requests than its capacity"+overKind(line), "%s: %s", p.unit.name, line)
-		case strings.Contains(line, "the configuration stays as it was") && !strings.Contains(line, "no_such_key"):
+		case strings.Contains(line, "configuration reload failed") && !strings.Contains(line, "no_such_key"):
 			c.findings.add("a valid configuration was refused", "%s: %s", p.unit.name, line)
 		}
 	}

@@ -136,7 +136,7 @@ func TestDrainReloadsOnSIGHUP(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.reload(t, config(kept))
-	if !b.log.has("the configuration was taken over") {
+	if !b.log.has("configuration reloaded") {
 		t.Error("the log does not tell of the reload")
 	}
 	if got := status("sk-revoked"); got != http.StatusUnauthorized {

@@ -73,7 +73,7 @@ const short = "queue_timeout_s: 6"
 
 var events = []event{
 	{name: "client gone", happen: func(s *scene) { s.leave() }},
-	{name: "deadline", happen: func(*scene) {}, deployment: short, model: "  timeouts: {connect_s: 1, first_byte_s: 2, gap_s: 6}\n"},
+	{name: "deadline", happen: func(*scene) {}, deployment: short, model: "  timeouts: {connect_s: 1, first_byte_s: 2, idle_s: 6}\n"},
 	{name: "connection refused", happen: func(s *scene) { s.link.partition() }, deployment: short},
 	{name: "reset", happen: func(s *scene) { s.link.reset() }},
 	{name: "replica dead", happen: func(s *scene) {

@@ -119,7 +119,7 @@ func TestTheAccessLogTellsHowRequestsEnd(t *testing.T) {
 		modelOn("broken", upstream(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })),
 	)
 	slow := modelOn("slow", chunkThen(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
-	slow.GapTimeout = 10 * time.Millisecond
+	slow.IdleTimeout = 10 * time.Millisecond
 	if err := f.Apply(f.with(slow)); err != nil {
 		t.Fatal(err)
 	}

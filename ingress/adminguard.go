@@ -13,7 +13,7 @@ import (
 	"strings"
 
 	"berth/config"
-	"berth/llmserver"
+	"berth/internal/openai"
 )
 
 var (
@@ -97,7 +97,7 @@ func (s *Server) checkAdminHost(hostport string) error {
 // checkOrigin refuses what a browser sends for a page of another site: with any method where the
 // call manages engines, some of which are managed by GET, else with those that change something.
 func checkOrigin(origins *http.CrossOriginProtection, r *http.Request) error {
-	as, manages := *r, llmserver.IsManagementPath(r.URL.Path)
+	as, manages := *r, openai.IsManagementPath(r.URL.Path)
 	if manages {
 		as.Method = http.MethodPost
 	}

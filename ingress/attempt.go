@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
 
+	"berth/internal/openai"
 	"berth/llmserver"
 	"berth/routers"
 	"berth/streaming"
@@ -53,7 +53,7 @@ func (x *proxyRequest) amend(resp *http.Response, sel *routers.Selection) {
 	if gatewayError(resp.StatusCode) {
 		sel.Fail(fmt.Errorf("%w: %s", llmserver.ErrGateway, http.StatusText(resp.StatusCode)))
 	}
-	if strings.HasSuffix(x.c.Request.URL.Path, "/responses") {
+	if openai.CreatesStored(x.c.Request.URL.Path) {
 		x.holders.listen(resp, sel.Replica())
 	}
 	resp.Header.Del(requestIDHeader) // the client gets the one that is in the log
@@ -116,7 +116,7 @@ func (s *Server) relaying(path string, keepAlive time.Duration) streaming.Relay 
 	return streaming.Relay{
 		WriteTimeout: s.registry.table.Load().config.HTTP.SendTimeout,
 		KeepAlive:    keepAlive,
-		Anthropic:    anthropic(path),
+		Anthropic:    openai.IsAnthropicPath(path),
 	}
 }
 
@@ -139,7 +139,7 @@ func (x *proxyRequest) request(ctx context.Context) *http.Request {
 		Body:          x.body.NewReader(),
 		ContentLength: x.body.Size(),
 	}
-	if prefix := prefixOf(in.URL.Path); prefix != "" || in.URL.ForceQuery { // an empty query is none
+	if prefix := openai.VersionPrefix(in.URL.Path); prefix != "" || in.URL.ForceQuery { // an empty query is none
 		out.URL = &url.URL{Path: prefix + in.URL.Path, RawQuery: in.URL.RawQuery}
 		if in.URL.RawPath != "" {
 			out.URL.RawPath = prefix + in.URL.RawPath

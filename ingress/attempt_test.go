@@ -81,7 +81,7 @@ func TestAttemptEndsBeforeTheNextOne(t *testing.T) {
 		return attempts{b, &mu, &contexts}, err
 	}
 	m := modelOn("m", upstream(t, ok), upstream(t, ok))
-	m.FirstByteTimeout, m.GapTimeout = time.Hour, time.Hour
+	m.FirstByteTimeout, m.IdleTimeout = time.Hour, time.Hour
 	f.mustApply(m)
 	if r := f.post("/v1/completions", streamed("m")); r.body != "ok" {
 		t.Errorf("got %d %s", r.StatusCode, r.body)
@@ -105,7 +105,7 @@ func TestBodyIsGivenBackWhenTheAnswerBegins(t *testing.T) {
 	answer := f.background(func() reply { return f.post("/v1/completions", body) })
 	f.eventually("the answer has begun", func() bool {
 		n, _ := f.series(`berth_slots{model="m",replica="a",state="running"}`)
-		return n == 1 && f.budget.held.Load() == 0
+		return n == 1 && f.budget.Held() == 0
 	})
 	finish()
 	if r := receive(t, answer); r.StatusCode != 200 || r.err != nil {

@@ -16,8 +16,8 @@ import (
 	"berth/routers"
 )
 
-// BenchmarkStream is the whole way of an event stream through berth, each event in a write of its own. Client and replica
-// are in the same process, and cost far more than what berth does beside passing bytes on.
+// BenchmarkStream measures an event stream through the whole server, with one write per event.
+// Client and replica run in the same process and cost far more than the server does.
 func BenchmarkStream(b *testing.B) {
 	s := serveFor(b, func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
@@ -35,13 +35,13 @@ func BenchmarkStream(b *testing.B) {
 	})
 }
 
-// BenchmarkRequest is the whole way of a short answer that tells its usage.
+// BenchmarkRequest measures a request with a short response, which includes its usage.
 func BenchmarkRequest(b *testing.B) {
-	answer := []byte(`{"choices":[{"message":{"content":"Hi"}}],"usage":{"prompt_tokens":4,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":2}}}`)
+	response := []byte(`{"choices":[{"message":{"content":"Hi"}}],"usage":{"prompt_tokens":4,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":2}}}`)
 	s := serveFor(b, func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
 		w.Header().Set("Content-Type", "application/json")
-		w.Write(answer)
+		w.Write(response)
 	})
 	ask(b, s)
 	measure(b, func() {
@@ -66,7 +66,7 @@ func serveFor(b *testing.B, h http.HandlerFunc) *Server {
 	return s
 }
 
-// ask sends a request and returns the length of its answer.
+// ask sends a request and returns the length of the response.
 func ask(b *testing.B, s *Server) int64 {
 	resp, err := http.Post("http://"+s.Address()+"/v1/chat/completions", "application/json", strings.NewReader(chat("m")))
 	if err != nil {
@@ -83,13 +83,13 @@ func ask(b *testing.B, s *Server) int64 {
 func measure(b *testing.B, work func()) {
 	b.ReportAllocs()
 	b.ResetTimer()
-	began := cpu(b)
+	start := cpu(b)
 	work()
-	b.ReportMetric(float64(cpu(b)-began)/float64(b.N), "cpu-ns/op")
+	b.ReportMetric(float64(cpu(b)-start)/float64(b.N), "cpu-ns/op")
 }
 
-// BenchmarkPlaceAPrompt is all that is done between a body and the choice of its replica: scan, hash, match and rank a prompt
-// of 100 kB, the beginnings of which are known to 64 replicas in different lengths.
+// BenchmarkPlaceAPrompt measures everything between a body and the choice of its replica: scan,
+// hash, match and rank a prompt of 100 kB, of which 64 replicas hold prefixes of different lengths.
 func BenchmarkPlaceAPrompt(b *testing.B) {
 	build, err := routers.Lookup("PrefixCacheAffinityRouter", nil)
 	if err != nil {
@@ -100,10 +100,10 @@ func BenchmarkPlaceAPrompt(b *testing.B) {
 		replicas = append(replicas, replicasCalled(fmt.Sprint(i))...)
 	}
 	policy := build(replicas, nil)
-	learner, size := policy.(routers.Learner), policy.(routers.Prefixed).BlockSize()
+	learner, size := policy.(routers.Learner), policy.(routers.BlockSizer).BlockSize()
 	body := []byte(`{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("a long prompt. ", 100_000/15) + `"}]}`)
 	rank := func() []uint64 {
-		blocks, _ := hashed(b, body, "m", "", size)
+		blocks := hashPromptOf(b, body, "m", size)
 		for range policy.Rank(&routers.Payload{Blocks: blocks}) {
 			break
 		}
@@ -116,14 +116,14 @@ func BenchmarkPlaceAPrompt(b *testing.B) {
 	}
 	b.ReportAllocs()
 	b.SetBytes(int64(len(body)))
-	began := cpu(b)
+	start := cpu(b)
 	for b.Loop() {
 		rank()
 	}
-	b.ReportMetric(float64(cpu(b)-began)/float64(b.N), "cpu-ns/op")
+	b.ReportMetric(float64(cpu(b)-start)/float64(b.N), "cpu-ns/op")
 }
 
-// cpu is the time that this process has had a processor.
+// cpu returns the processor time that this process has used.
 func cpu(b *testing.B) time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

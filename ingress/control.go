@@ -11,7 +11,8 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"berth/llmserver"
+	"berth/internal/body"
+	"berth/internal/openai"
 	"berth/routers"
 )
 
@@ -29,26 +30,26 @@ type controlAnswer struct {
 // control sends a call that manages engines to every replica of a model at the same time, without slots, and answers with what
 // each of them said: 200 if that was a success everywhere, else 502. The model is the one that the query or the body names.
 func (s *Server) control(w http.ResponseWriter, r *http.Request) {
-	if !clean(r.URL.Path) || !llmserver.IsManagementPath(r.URL.Path) {
+	if !openai.IsCleanPath(r.URL.Path) || !openai.IsManagementPath(r.URL.Path) {
 		answerFor(errUnknownPath).write(w, r)
 		return
 	}
 	t := s.registry.table.Load()
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, t.config.HTTP.MaxBodyBytes))
+	content, err := io.ReadAll(http.MaxBytesReader(w, r.Body, t.config.HTTP.MaxBodyBytes))
 	var m *model
 	switch tooLarge, _ := errors.AsType[*http.MaxBytesError](err); {
 	case tooLarge != nil:
-		err = (&bodyReader{maxBytes: t.config.HTTP.MaxBodyBytes}).tooLarge()
+		err = body.TooLarge(t.config.HTTP.MaxBodyBytes)
 	case err != nil:
-		err = errBodyAborted
+		err = body.ErrAborted
 	default:
-		m, err = t.controlled(r.URL.Query().Get("model"), body)
+		m, err = t.controlled(r.URL.Query().Get("model"), content)
 	}
 	if err != nil {
 		answerFor(err).write(w, r)
 		return
 	}
-	replies := m.router.Broadcast(r.Context(), func(ctx context.Context) *http.Request { return controlCall(ctx, r, body) })
+	replies := m.router.Broadcast(r.Context(), func(ctx context.Context) *http.Request { return controlCall(ctx, r, content) })
 	status, answers := http.StatusOK, make([]controlAnswer, len(replies))
 	for i, reply := range replies {
 		answers[i] = controlReply(reply)

@@ -2,7 +2,6 @@ package ingress
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -12,7 +11,9 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"berth/ingress/http1"
+	"berth/internal/body"
+	"berth/internal/http1"
+	"berth/internal/openai"
 	"berth/llmserver"
 	"berth/routers"
 	"berth/streaming"
@@ -52,9 +53,9 @@ const never time.Duration = -1
 
 // The two kinds of error that OpenAI tells apart: the client's and the server's.
 const (
-	invalidRequest = "invalid_request_error"
-	serverError    = "server_error"
-	rateLimit      = "rate_limit_error"
+	invalidRequest = openai.TypeInvalidRequest
+	serverError    = openai.TypeServer
+	rateLimit      = openai.TypeRateLimit
 )
 
 // answers is the one table from errors to what the client gets. The first row whose error is in the chain counts.
@@ -62,14 +63,14 @@ var answers = []struct {
 	err error
 	answer
 }{
-	{errEmptyBody, answer{400, invalidRequest, "empty_body", "", "", 0}},
-	{errNotObject, answer{400, invalidRequest, "invalid_json", "", "", 0}},
-	{errFormBoundary, answer{400, invalidRequest, "invalid_form", "", "", 0}},
-	{errFormBroken, answer{400, invalidRequest, "invalid_form", "", "", 0}},
-	{errFormParts, answer{400, invalidRequest, "invalid_form", "", "", 0}},
-	{errTooDeep, answer{400, invalidRequest, "invalid_json", "", "", 0}},
-	{errDuplicateModel, answer{400, invalidRequest, "invalid_model", "model", "", 0}},
-	{errModelNotString, answer{400, invalidRequest, "invalid_model", "model", "", 0}},
+	{openai.ErrEmptyBody, answer{400, invalidRequest, "empty_body", "", "", 0}},
+	{openai.ErrNotObject, answer{400, invalidRequest, "invalid_json", "", "", 0}},
+	{openai.ErrFormBoundary, answer{400, invalidRequest, "invalid_form", "", "", 0}},
+	{openai.ErrFormMalformed, answer{400, invalidRequest, "invalid_form", "", "", 0}},
+	{openai.ErrFormParts, answer{400, invalidRequest, "invalid_form", "", "", 0}},
+	{openai.ErrTooDeep, answer{400, invalidRequest, "invalid_json", "", "", 0}},
+	{openai.ErrDuplicateModel, answer{400, invalidRequest, "invalid_model", "model", "", 0}},
+	{openai.ErrModelNotString, answer{400, invalidRequest, "invalid_model", "model", "", 0}},
 	{errModelRequired, answer{400, invalidRequest, "model_required", "model", "", 0}},
 	{errTimeout, answer{400, invalidRequest, "invalid_timeout", "x-request-timeout-seconds", "", 0}},
 	{errNoKey, answer{401, invalidRequest, "invalid_api_key", "", "", 0}},
@@ -79,7 +80,7 @@ var answers = []struct {
 	{errAdminHost, answer{403, invalidRequest, "unknown_host", "", "", 0}},
 	{errKeyModel, answer{403, invalidRequest, "model_not_allowed", "model", "", 0}},
 	{errKeyFull, answer{429, rateLimit, "key_limit_reached", "", "", busyDelay}},
-	{errBodyAborted, answer{400, invalidRequest, "incomplete_body", "", "", 0}},
+	{body.ErrAborted, answer{400, invalidRequest, "incomplete_body", "", "", 0}},
 	{errAdminOnly, answer{403, invalidRequest, "admin_only", "", "", 0}},
 	{errUnknownModel, answer{404, invalidRequest, "model_not_found", "model", "", 0}},
 	{errNoResponse, answer{404, invalidRequest, "response_not_found", "response_id", "This server holds no response with that id.", 0}},
@@ -87,13 +88,13 @@ var answers = []struct {
 	{errUnknownPath, answer{404, invalidRequest, "unknown_url", "", "", 0}},
 	{errClosedPath, answer{404, invalidRequest, "unknown_url", "", "", 0}},
 	{errWrongMethod, answer{405, invalidRequest, "method_not_allowed", "", "", 0}},
-	{errBodySilent, answer{408, invalidRequest, "body_timeout", "", "", 0}},
-	{errBodyTooLarge, answer{413, invalidRequest, "request_too_large", "", "", 0}},
+	{body.ErrIdleTimeout, answer{408, invalidRequest, "body_timeout", "", "", 0}},
+	{body.ErrTooLarge, answer{413, invalidRequest, "request_too_large", "", "", 0}},
 	{errLargeHeader, answer{431, invalidRequest, "header_too_large", "", "", 0}},
-	{errContentType, answer{415, invalidRequest, "unsupported_content_type", "", "", 0}},
-	{errContentEncoding, answer{415, invalidRequest, "unsupported_content_encoding", "", "", 0}},
+	{openai.ErrContentType, answer{415, invalidRequest, "unsupported_content_type", "", "", 0}},
+	{openai.ErrContentEncoding, answer{415, invalidRequest, "unsupported_content_encoding", "", "", 0}},
 	{errConnections, answer{503, serverError, "too_many_connections", "", "", busyDelay}},
-	{errBudget, answer{503, serverError, "too_many_bytes_held", "", "", busyDelay}},
+	{body.ErrOverBudget, answer{503, serverError, "too_many_bytes_held", "", "", busyDelay}},
 
 	{routers.ErrQueueFull, answer{429, rateLimit, "queue_full", "",
 		"Every replica is busy and the waiting line is full; try again later.", busyDelay}},
@@ -133,7 +134,7 @@ func answerFor(err error) answer {
 			return a
 		}
 	}
-	if _, ok := errors.AsType[*syntaxError](err); ok {
+	if _, ok := errors.AsType[*openai.SyntaxError](err); ok {
 		return answer{400, invalidRequest, "invalid_json", "", err.Error(), 0}
 	}
 	if u, ok := errors.AsType[*routers.UnavailableError](err); ok {
@@ -181,15 +182,16 @@ func (a answer) give(c *gin.Context) {
 	a.write(c.Writer, c.Request)
 }
 
+// object returns the error object that a is rendered into.
+func (a answer) object() openai.Error {
+	return openai.Error{Status: a.status, Type: a.kind, Code: a.code, Param: a.param, Message: a.message}
+}
+
 // write sends the answer.
 func (a answer) write(w http.ResponseWriter, r *http.Request) {
-	body := a.openAI()
-	if anthropic(r.URL.Path) {
-		body = a.anthropic(r.Header.Get(requestIDHeader))
-	}
-	text, err := json.Marshal(body)
-	if err != nil {
-		panic(fmt.Sprintf("BUG: an error body does not encode: %v", err))
+	text := a.object().JSON()
+	if openai.IsAnthropicPath(r.URL.Path) {
+		text = a.object().AnthropicJSON(r.Header.Get(requestIDHeader))
 	}
 	h := w.Header()
 	h.Set("Content-Type", "application/json")

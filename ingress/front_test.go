@@ -90,7 +90,7 @@ func (f *front) end() {
 			f.t.Errorf("replica %s still holds %+v", r.ID(), u)
 		}
 	}
-	if held := f.budget.held.Load(); held != 0 {
+	if held := f.budget.Held(); held != 0 {
 		f.t.Errorf("%d bytes of bodies are still held", held)
 	}
 	if log := f.log.take(); strings.Contains(log, "level=ERROR") {

@@ -15,13 +15,14 @@ import (
 
 	"golang.org/x/net/http/httpguts"
 
-	"berth/llmserver"
+	"berth/internal/openai"
 )
 
-// fuzzed is a server whose requests are fuzzed, with one replica that says "ok" to whatever it gets.
+// fuzzed is a server whose requests are fuzzed, with one replica that responds "ok" to every
+// request.
 type fuzzed struct {
 	handler http.Handler
-	came    chan seen // what the replica got of the last request, if anything
+	came    chan seen // the last request as the replica received it, if it did
 }
 
 func newFuzzed(f *testing.F) *fuzzed {
@@ -50,7 +51,8 @@ func newFuzzed(f *testing.F) *fuzzed {
 	return z
 }
 
-// send parses a request as net/http does, and has it served. Nil if it is none.
+// send parses a request as net/http does and serves it. It returns nil if net/http rejects the
+// text.
 func (z *fuzzed) send(raw string) (*http.Request, *httptest.ResponseRecorder) {
 	r, err := http.ReadRequest(bufio.NewReader(strings.NewReader(raw)))
 	if err != nil || !httpguts.ValidHostHeader(r.Host) {
@@ -67,41 +69,42 @@ func (z *fuzzed) send(raw string) (*http.Request, *httptest.ResponseRecorder) {
 	return sent, w
 }
 
-// judge checks that a request was passed on and answered by the replica, or refused in the right form: the client's fault, and
-// nobody asked. It returns what the replica got, nil if nothing.
+// judge checks that a request was either forwarded and responded to by the replica, or rejected as
+// the client's fault, in the right form and without being forwarded. It returns the request as the
+// replica received it, nil if it did not.
 func (z *fuzzed) judge(t *testing.T, r *http.Request, w *httptest.ResponseRecorder) *seen {
 	t.Helper()
 	select {
 	case s := <-z.came:
 		if w.Code != http.StatusOK || w.Body.String() != "ok" {
-			t.Fatalf("the replica's answer came as %d %q", w.Code, w.Body)
+			t.Fatalf("the replica's response arrived as %d %q", w.Code, w.Body)
 		}
-		if llmserver.IsManagementPath(s.uri) || !clean(s.uri) {
+		if openai.IsManagementPath(s.uri) || !openai.IsCleanPath(s.uri) {
 			t.Fatalf("the replica was sent to %q", s.uri)
 		}
 		return &s
 	default:
 	}
-	hurried := r.Header.Get(timeoutHeader) != "" && w.Code/100 == 5
-	if w.Code < 400 || w.Code >= 500 && !hurried {
+	timedOut := r.Header.Get(timeoutHeader) != "" && w.Code/100 == 5
+	if w.Code < 400 || w.Code >= 500 && !timedOut {
 		if r.Method != http.MethodPost && w.Code == http.StatusOK {
 			return nil // a list of models, say
 		}
-		t.Fatalf("refused with %d %s", w.Code, w.Body)
+		t.Fatalf("rejected with %d %s", w.Code, w.Body)
 	}
 	if r.Method == http.MethodHead {
 		return nil
 	}
-	if anthropic(r.URL.Path) {
+	if openai.IsAnthropicPath(r.URL.Path) {
 		var e anthropicError
 		if err := json.Unmarshal(w.Body.Bytes(), &e); err != nil || e.Type != "error" || e.Error.Message == "" {
-			t.Fatalf("refused with %s", w.Body)
+			t.Fatalf("rejected with %s", w.Body)
 		}
 		return nil
 	}
 	var e errorBody
 	if err := json.Unmarshal(w.Body.Bytes(), &e); err != nil || e.Error.Message == "" || e.Error.Code == nil || e.Error.Type == "" {
-		t.Fatalf("refused with %s", w.Body)
+		t.Fatalf("rejected with %s", w.Body)
 	}
 	return nil
 }
@@ -137,7 +140,7 @@ func FuzzHeader(f *testing.F) {
 			case "Connection", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Proxy-Authenticate", "Proxy-Authentication-Info",
 				"Proxy-Authorization", "Proxy-Connection", "X-Reserved-Slot-Token":
 				if s.header[name] != nil {
-					t.Fatalf("%s was passed on", name)
+					t.Fatalf("%s was forwarded", name)
 				}
 			case "Content-Length", "Expect", "X-Request-Id", "User-Agent":
 			default:
@@ -147,7 +150,7 @@ func FuzzHeader(f *testing.F) {
 			}
 		}
 		if id := s.header.Get("X-Request-Id"); !saneID(id) || w.Header().Get("X-Request-Id") != id {
-			t.Fatalf("the request's id is %q, and %q for the client", id, w.Header().Get("X-Request-Id"))
+			t.Fatalf("the request's ID is %q, and %q for the client", id, w.Header().Get("X-Request-Id"))
 		}
 	})
 }
@@ -193,8 +196,8 @@ func FuzzBody(f *testing.F) {
 		head := fmt.Sprintf("POST /v1/chat/completions HTTP/1.1\r\nHost: berth\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n", contentType, len(body))
 		r, w := z.send(head + string(body))
 		if s := z.judge(t, r, w); s != nil && s.body != string(body) {
-			p, err := scanBody(r.Header, body, nil)
-			if edited := bytes.HasPrefix(p.modelAt.of(body), []byte("null")); err != nil || !edited {
+			scanned, err := openai.ScanBody(r.Header, body, nil)
+			if edited := bytes.HasPrefix(scanned.ModelAt.Of(body), []byte("null")); err != nil || !edited {
 				t.Fatalf("%q came as %q", body, s.body)
 			}
 		}

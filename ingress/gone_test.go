@@ -44,7 +44,7 @@ func (f *front) wantAbort(model, phase string) {
 		n, _ := f.series(series)
 		return n == 1
 	})
-	f.eventually("the memory is free again", func() bool { return f.budget.held.Load() == 0 })
+	f.eventually("the memory is free again", func() bool { return f.budget.Held() == 0 })
 	if n, ok := f.series(fmt.Sprintf(`berth_upstream_errors_total{model=%q,phase=%q}`, model, phase)); ok && n > 0 {
 		f.t.Error("the client's leaving counts as an error of the replica")
 	}
@@ -71,7 +71,7 @@ func TestAClientMayLeaveDuringItsUpload(t *testing.T) {
 			body, upload := io.Pipe()
 			done := f.background(func() reply { return f.do(ctx, client, "POST", "/v1/chat/completions", body) })
 			io.WriteString(upload, `{"model":`)
-			f.eventually("the body is being read", func() bool { return f.budget.held.Load() > 0 })
+			f.eventually("the body is being read", func() bool { return f.budget.Held() > 0 })
 			leave()
 			upload.CloseWithError(context.Canceled) // the client's transport waits for its body
 			receive(t, done)

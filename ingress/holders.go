@@ -120,7 +120,7 @@ func responseID(text []byte) string {
 // saneResponseID tells an id that is the same in JSON, in a path and in a log.
 func saneResponseID(id string) bool {
 	for _, c := range []byte(id) {
-		if (c|0x20 < 'a' || c|0x20 > 'z') && !isDigit(c) && c != '_' && c != '-' && c != '.' {
+		if (c|0x20 < 'a' || c|0x20 > 'z') && (c < '0' || c > '9') && c != '_' && c != '-' && c != '.' {
 			return false
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"berth/internal/body"
 	"berth/llmserver"
 	"berth/routers"
 )
@@ -62,7 +63,7 @@ func (m *metrics) handler() http.Handler {
 // readings is the collector of what is read from the state at scrape time.
 type readings struct {
 	registry *registry
-	budget   *budget
+	budget   *body.Budget
 	draining *atomic.Bool
 }
 
@@ -101,7 +102,7 @@ func (r readings) Collect(ch chan<- prometheus.Metric) {
 	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
 	}
-	gauge(descBuffered, float64(r.budget.held.Load()))
+	gauge(descBuffered, float64(r.budget.Held()))
 	gauge(descDraining, truth(r.draining.Load()))
 	for _, key := range r.registry.table.Load().auth {
 		gauge(descKeys, float64(key.ongoing.Load()), key.name)
@@ -123,14 +124,17 @@ func collectPlacing(m *model, gauge func(*prometheus.Desc, float64, ...string), 
 	for i, n := range m.router.Ranks() {
 		counter(descRanks, n, m.config.ID, [...]string{"1", "2", "3", "4+"}[i])
 	}
-	policy := m.router.Policy()
-	if p, ok := policy.(routers.Prefixed); ok {
-		bytes, evictions := p.Index()
-		gauge(descIndexBytes, float64(bytes), m.config.ID)
-		counter(descEvictions, evictions, m.config.ID)
-	}
-	if p, ok := policy.(routers.Ringed); ok {
-		counter(descRebuilds, p.Rebuilds(), m.config.ID)
+	if p, ok := m.router.Policy().(routers.Introspector); ok {
+		p.Stats(func(name string, v float64) {
+			switch name {
+			case routers.StatIndexBytes:
+				gauge(descIndexBytes, v, m.config.ID)
+			case routers.StatIndexEvictions:
+				counter(descEvictions, uint64(v), m.config.ID)
+			case routers.StatRingRebuilds:
+				counter(descRebuilds, uint64(v), m.config.ID)
+			}
+		})
 	}
 }
 

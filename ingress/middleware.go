@@ -8,7 +8,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"berth/ingress/http1"
+	"berth/internal/http1"
 	"berth/llmserver"
 )
 

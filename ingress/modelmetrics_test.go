@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"berth/config"
+	"berth/internal/body"
 )
 
 func TestModelMetricsCountWithoutAllocation(t *testing.T) {
@@ -109,7 +110,7 @@ func modelsOf(prefix string, n int) (models []config.Model) {
 
 // registryOnly is a server that listens nowhere.
 func registryOnly(t testing.TB) *Server {
-	s := &Server{log: slog.New(slog.DiscardHandler), metrics: newMetrics(), budget: newBudget(1)}
+	s := &Server{log: slog.New(slog.DiscardHandler), metrics: newMetrics(), budget: body.NewBudget(1)}
 	s.registry = newRegistry(s.metrics, s.log)
 	s.metrics.registry.MustRegister(readings{s.registry, s.budget, &s.draining})
 	s.metricsHandler = s.metrics.handler()

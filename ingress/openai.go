@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/gin-gonic/gin"
+
+	"berth/internal/openai"
 )
 
 // routes are the paths of the public listener. Those of the OpenAI API are
@@ -22,8 +24,8 @@ func (s *Server) routes() *gin.Engine {
 	// Those that have nothing to do afterwards leave it to gin to go on: they are off the stack then, which a stream
 	// holds for as long as it lasts.
 	e.Use(s.recover, s.identify, boundHeader, s.share, s.authorize)
-	e.NoRoute(s.misplaced)
-	e.NoMethod(s.misplaced)
+	e.NoRoute(s.notFound)
+	e.NoMethod(s.notFound)
 
 	get := func(path string, h gin.HandlerFunc) {
 		e.Match([]string{http.MethodGet, http.MethodHead}, path, leaveUnread, h)
@@ -41,7 +43,7 @@ func (s *Server) routes() *gin.Engine {
 	}
 	e.POST("/responses/:id/cancel", s.response)
 	e.POST("/v1/*path", s.post)
-	for path := range unversioned {
+	for path := range openai.InferencePaths() {
 		e.POST(path, s.post)
 	}
 	return e

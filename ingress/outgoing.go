@@ -5,13 +5,14 @@ import (
 	"net/http"
 	"net/url"
 
+	"berth/internal/openai"
 	"berth/streaming"
 )
 
 // outgoing is a request that takes no slot as a replica is to see it, yet without a body. Unlike exchange.request it may be
 // called more than once at a time.
 func outgoing(ctx context.Context, in *http.Request) *http.Request {
-	prefix := prefixOf(in.URL.Path)
+	prefix := openai.VersionPrefix(in.URL.Path)
 	out := &http.Request{
 		Method: in.Method,
 		URL:    &url.URL{Path: prefix + in.URL.Path, RawQuery: in.URL.RawQuery},

@@ -2,51 +2,16 @@ package ingress
 
 import (
 	"net/http"
-	"path"
 	"slices"
 	"strings"
 
 	"github.com/gin-gonic/gin"
 
-	"berth/llmserver"
+	"berth/internal/openai"
 )
 
-// unversioned are the paths of POSTs that may come without /v1. Those of the OpenAI and Anthropic APIs, which engines have
-// below /v1 only, are true: they are sent on with it. The engines' own are sent on as they came. Other paths than these pass
-// only if extra_paths names them, as engines have ways to load models and the like at paths that nobody can list.
-var unversioned = map[string]bool{
-	"/chat/completions": true, "/completions": true, "/embeddings": true, "/moderations": true,
-	"/responses": true, "/responses/compact": true, "/responses/input_tokens": true,
-	"/messages": true, "/messages/count_tokens": true,
-	"/audio/transcriptions": true, "/audio/translations": true, "/audio/speech": true,
-	"/images/generations": true, "/images/edits": true, "/images/variations": true,
-	"/chat/completions/render": true, "/completions/render": true, // vLLM
-
-	"/rerank": false, "/v2/rerank": false, "/v2/embed": false, "/score": false, "/classify": false, "/pooling": false,
-	"/tokenize": false, "/detokenize": false,
-	"/generate": false, "/inference/v1/generate": false, "/invocations": false, "/encode": false, // vLLM, SGLang
-	"/embedding": false, "/completion": false, "/infill": false, "/apply-template": false, "/reranking": false, // llama.cpp
-	"/generate_stream": false, "/chat_tokenize": false, // TGI
-	"/embed": false, "/embed_all": false, "/embed_sparse": false, "/similarity": false, "/predict": false, // TEI
-	"/api/generate": false, "/api/chat": false, "/api/embed": false, "/api/embeddings": false, // Ollama
-}
-
-// known tells whether a path is one that a request for work may have, with /v1 or without.
-func known(p string) bool {
-	_, ok := unversioned[strings.TrimPrefix(p, "/v1")]
-	return ok
-}
-
-// prefixOf is what a client may have left out before its path.
-func prefixOf(p string) string {
-	if unversioned[p] || strings.HasPrefix(p, "/responses/") {
-		return "/v1"
-	}
-	return ""
-}
-
-// isExtraPath reports whether the configuration lets a path pass beyond those that are known. An
-// entry that ends in /* stands for all paths below it.
+// isExtraPath reports whether extra_paths of the configuration admits a path that is not a known
+// inference path. An entry that ends in /* admits all paths below it.
 func (s *Server) isExtraPath(p string) bool {
 	return slices.ContainsFunc(s.registry.table.Load().config.ExtraPaths, func(entry string) bool {
 		below, all := strings.CutSuffix(entry, "*")
@@ -54,35 +19,32 @@ func (s *Server) isExtraPath(p string) bool {
 	})
 }
 
-// post passes a POST on if its path is one for inference. Calls that manage engines are not for
-// clients, whatever the configuration says.
+// post proxies a POST whose path is an inference path or an extra path. It rejects calls that
+// manage engines whatever the configuration admits: those are for the admin listener.
 func (s *Server) post(c *gin.Context) {
 	switch p := c.Request.URL.Path; {
-	case known(p):
+	case openai.IsInferencePath(p):
 		s.proxy(c)
-	case !clean(p):
+	case !openai.IsCleanPath(p):
 		refuse(c, errUnknownPath)
-	case llmserver.IsManagementPath(p):
+	case openai.IsManagementPath(p):
 		refuse(c, errAdminOnly)
-	case !llmserver.TakesSlot(http.MethodPost, p):
-		s.response(c) // to be cancelled
+	case !openai.TakesSlot(http.MethodPost, p):
+		s.response(c) // cancels a stored response
 	case s.isExtraPath(p):
 		s.proxy(c)
-		c.Writer.WriteHeaderNow() // else gin adds a text of its own to an empty 404
+		c.Writer.WriteHeaderNow() // else gin adds its own text to an empty 404
 	default:
 		refuse(c, errClosedPath)
 	}
 }
 
-// clean tells a path without dots or empty elements, which could make it another one for the engine.
-func clean(p string) bool { return strings.HasPrefix(p, "/") && path.Clean(p) == p }
-
-// misplaced answers what no route takes.
-func (s *Server) misplaced(c *gin.Context) {
-	allow, p := c.Writer.Header().Get("Allow"), c.Request.URL.Path // methods that would do
+// notFound handles requests that no route matches, and POSTs to extra paths outside /v1.
+func (s *Server) notFound(c *gin.Context) {
+	allow, p := c.Writer.Header().Get("Allow"), c.Request.URL.Path // allow: set by gin if other methods match
 	extra := s.isExtraPath(p)
 	switch {
-	case llmserver.IsManagementPath(p):
+	case openai.IsManagementPath(p):
 		c.Writer.Header().Del("Allow")
 		refuse(c, errAdminOnly)
 	case extra && c.Request.Method == http.MethodPost:
@@ -91,7 +53,7 @@ func (s *Server) misplaced(c *gin.Context) {
 	case extra:
 		c.Header("Allow", http.MethodPost)
 		refuse(c, errWrongMethod)
-	case allow != "" && (allow != http.MethodPost || known(p)): // any path below /v1 has a route for POST
+	case allow != "" && (allow != http.MethodPost || openai.IsInferencePath(p)): // any path below /v1 has a route for POST
 		refuse(c, errWrongMethod)
 	default:
 		c.Writer.Header().Del("Allow")
@@ -99,10 +61,10 @@ func (s *Server) misplaced(c *gin.Context) {
 	}
 }
 
-// route is a path as metrics name it: one of a fixed set.
+// route returns the path of a request as a metric label: one of a fixed set, without /v1.
 func route(c *gin.Context) string {
 	p := strings.TrimPrefix(c.Request.URL.Path, "/v1")
-	if _, ok := unversioned[p]; ok {
+	if openai.IsInferencePath(c.Request.URL.Path) {
 		return p
 	}
 	switch p {

@@ -5,9 +5,11 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"berth/internal/openai"
 )
 
-func TestEachPathIsServedWithAndWithoutTheVersion(t *testing.T) {
+func TestRoutePathsAreServedWithAndWithoutTheVersion(t *testing.T) {
 	c := configured(modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Write([]byte(r.Method + " " + r.RequestURI))
 	})))
@@ -27,11 +29,8 @@ func TestEachPathIsServedWithAndWithoutTheVersion(t *testing.T) {
 			t.Errorf("POST %s came as %s", path, r.body)
 		}
 	}
-	for path, openAI := range unversioned {
-		want := path
-		if openAI {
-			want = "/v1" + path
-		}
+	for path := range openai.InferencePaths() {
+		want := openai.VersionPrefix(path) + path
 		if r := f.post(path, chat("m")); r.body != "POST "+want {
 			t.Errorf("POST %s came as %s", path, r.body)
 		}
@@ -44,14 +43,14 @@ func TestEachPathIsServedWithAndWithoutTheVersion(t *testing.T) {
 	}
 }
 
-func TestAPathThatNobodyKnowsDoesNotPass(t *testing.T) {
+func TestRouteRejectsUnknownPaths(t *testing.T) {
 	url, requests := recording(t)
 	f := serve(t, modelOn("m", url))
 	for _, path := range []string{"/v1/model/load", "/v1/lora/load", "/v1/internal/model/load", "/v1/unload", "/v1/adapters/load", "/v1/chat/completions/x"} {
 		for _, body := range []string{chat("m"), `{"model":"x"}`, "{}", "", "["} {
 			r := f.post(path, body)
 			if wantError(t, r, 404, "unknown_url", ""); !strings.Contains(r.body, "extra_paths") {
-				t.Errorf("%s is told %s", path, r.body)
+				t.Errorf("%s got %s", path, r.body)
 			}
 		}
 	}
@@ -63,7 +62,7 @@ func TestAPathThatNobodyKnowsDoesNotPass(t *testing.T) {
 	}
 }
 
-func TestExtraPathsPass(t *testing.T) {
+func TestRouteAdmitsExtraPaths(t *testing.T) {
 	url, requests := recording(t)
 	c := configured(modelOn("m", url))
 	c.ExtraPaths = []string{"/v1/custom", "/plugins/*", "/v1/open/*", "/*"}
@@ -91,14 +90,14 @@ func TestExtraPathsPass(t *testing.T) {
 	}
 	r := f.get("/plugins/x")
 	if wantError(t, r, 405, "method_not_allowed", ""); r.Header.Get("Allow") != "POST" {
-		t.Errorf("a GET is told %v", r.Header)
+		t.Errorf("a GET got the header %v", r.Header)
 	}
 	if len(requests) > 0 {
 		t.Errorf("a replica was sent %s", (<-requests).uri)
 	}
 }
 
-func TestAReplicaMayHaveABasePath(t *testing.T) {
+func TestRouteKeepsTheBasePathOfAReplica(t *testing.T) {
 	c := configured(modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Write([]byte(r.RequestURI))
 	})+"/engine"))
@@ -113,8 +112,8 @@ func TestAReplicaMayHaveABasePath(t *testing.T) {
 	}
 }
 
-// An empty 404 of a replica is passed as it is, also where the router of paths has one of its own.
-func TestAnEmptyAnswerStaysEmpty(t *testing.T) {
+// An empty 404 of a replica passes unchanged, although gin has its own text for them.
+func TestRoutePassesEmptyResponses(t *testing.T) {
 	for _, status := range []int{200, 404, 405} {
 		c := configured(modelOn("m", upstream(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })))
 		c.ExtraPaths = []string{"/v1/extra", "/extra"}
@@ -127,7 +126,7 @@ func TestAnEmptyAnswerStaysEmpty(t *testing.T) {
 	}
 }
 
-func TestAMethodThatAPathDoesNotKnowIsToldFromAnUnknownPath(t *testing.T) {
+func TestRouteDistinguishesWrongMethodsFromUnknownPaths(t *testing.T) {
 	f := serve(t, modelOn("m", refusing(1)))
 	for call, status := range map[string]int{
 		"GET /v1/completions": 405, "PUT /rerank": 405, "DELETE /v1/models/m": 405, "POST /models": 405, "PATCH /v1/chat/completions": 405,
@@ -139,12 +138,12 @@ func TestAMethodThatAPathDoesNotKnowIsToldFromAnUnknownPath(t *testing.T) {
 		code := map[int]string{404: "unknown_url", 405: "method_not_allowed"}[status]
 		wantError(t, r, status, code, "")
 		if allow := r.Header.Get("Allow"); (allow != "") != (status == 405) {
-			t.Errorf("%s is told Allow: %q", call, allow)
+			t.Errorf("%s got Allow: %q", call, allow)
 		}
 	}
 }
 
-func TestAnErrorOnAnthropicsPathsHasAnthropicsForm(t *testing.T) {
+func TestAPIErrorOnAnthropicPathsHasAnthropicForm(t *testing.T) {
 	f := serve(t, modelOn("m", refusing(1)), modelOn("n", refusing(2)))
 	for _, row := range []struct {
 		method, path, body string
@@ -167,12 +166,6 @@ func TestAnErrorOnAnthropicsPathsHasAnthropicsForm(t *testing.T) {
 		}
 		if e.Type != "error" || e.Error.Type != row.kind || e.Error.Message == "" || e.RequestID == "" || e.RequestID != r.Header.Get("X-Request-Id") {
 			t.Errorf("%s %s got %s", row.method, row.path, r.body)
-		}
-	}
-	for status, kind := range map[int]string{401: "authentication_error", 403: "permission_error", 429: "rate_limit_error", 500: "api_error",
-		502: "api_error", 504: "timeout_error", 408: "invalid_request_error", 415: "invalid_request_error"} {
-		if got := anthropicKind(status); got != kind {
-			t.Errorf("%d is %s, want %s", status, got, kind)
 		}
 	}
 	if r := f.post("/v1/messagesx", `{"model":"x"}`); !strings.HasPrefix(r.body, `{"error":`) {

@@ -2,14 +2,10 @@ package ingress
 
 import (
 	"context"
-	"io"
 	"net"
 	"net/http"
-	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
-	"time"
 )
 
 // pipes is a listener of in-memory connections, for servers in virtual time.
@@ -53,45 +49,4 @@ func serveOverPipes(t *testing.T, h2c bool, handler http.HandlerFunc) (*http.Cli
 		running.Wait()
 	})
 	return &http.Client{Transport: transport}, listener
-}
-
-// echoBody answers with the body that was read, or with the error.
-func echoBody(br *bodyReader) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		b, err := br.read(w, r)
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		defer b.Release()
-		_, _ = w.Write(b.Bytes())
-	}
-}
-
-func boundedReader(maxBytes, held int64) *bodyReader {
-	return &bodyReader{maxBytes: maxBytes, timeout: 30 * time.Second, budget: newBudget(held)}
-}
-
-// upload returns the whole answer; errors of the transport count as the answer.
-func upload(client *http.Client, length int64, body io.Reader) string {
-	req, err := http.NewRequest("POST", "http://berth/", body)
-	if err != nil {
-		panic(err)
-	}
-	req.ContentLength = length
-	resp, err := client.Do(req)
-	if err != nil {
-		return err.Error()
-	}
-	defer resp.Body.Close()
-	answer, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return err.Error()
-	}
-	return strings.TrimSpace(string(answer))
-}
-
-func bothProtocols(t *testing.T, run func(t *testing.T, h2c bool)) {
-	t.Run("HTTP/1.1", func(t *testing.T) { synctest.Test(t, func(t *testing.T) { run(t, false) }) })
-	t.Run("h2c", func(t *testing.T) { synctest.Test(t, func(t *testing.T) { run(t, true) }) })
 }

@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
+	"berth/internal/body"
 	"berth/llmserver"
 	"berth/routers"
 	"berth/streaming"
@@ -29,7 +30,7 @@ type proxyRequest struct {
 	stream  bool          // events are asked for
 
 	model   *model
-	body    *body
+	body    *body.Body
 	payload routers.Payload
 	ready   time.Time // when the body was in and berth's own work began
 	phase   string    // how far it has come
@@ -56,7 +57,7 @@ func (s *Server) proxy(c *gin.Context) {
 	defer x.release()
 	var err error
 	if x.allowed, err = requestTimeout(c.Request.Header); err == nil {
-		err = x.read()
+		err = x.prepare()
 	}
 	if err == nil {
 		err = x.serve()
@@ -157,7 +158,7 @@ func (x *proxyRequest) upstreamFailed(err error) {
 // only its sending half, and must not take silence for an answer.
 func (x *proxyRequest) fail(err error) {
 	switch {
-	case !errors.Is(err, errBodySilent) && clientGone(x.c.Request.Context(), err):
+	case !errors.Is(err, body.ErrIdleTimeout) && clientGone(x.c.Request.Context(), err):
 		x.abort(err)
 	case x.body == nil:
 		refuse(x.c, err)

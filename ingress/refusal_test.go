@@ -16,6 +16,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"berth/internal/body"
 	"berth/llmserver"
 	"berth/routers"
 	"berth/streaming"
@@ -89,7 +90,7 @@ func TestRetryAfterGoesByTheQueue(t *testing.T) {
 			c, _ := gin.CreateTestContext(recorder)
 			v := enter(c)
 			c.Request = httptest.NewRequest("POST", "/v1/completions", nil)
-			(&proxyRequest{c: c, visit: v, body: new(body), model: m}).fail(failure)
+			(&proxyRequest{c: c, visit: v, body: new(body.Body), model: m}).fail(failure)
 			if after, err := strconv.Atoi(recorder.Header().Get("Retry-After")); err != nil || after < 48 || after > 60 {
 				t.Errorf("%v: the client may try again in %q s; want about 60", failure, recorder.Header().Get("Retry-After"))
 			}

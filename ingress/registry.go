@@ -15,9 +15,9 @@ import (
 	"time"
 
 	"berth/config"
+	"berth/internal/http1"
 	"berth/llmserver"
 	"berth/llmserver/agent"
-	"berth/llmserver/http1"
 	"berth/routers"
 )
 
@@ -145,7 +145,7 @@ func (r *registry) take(c *config.Config) error {
 		m := r.enact(old, p, replicas[:len(p.endpoints)])
 		replicas = replicas[len(p.endpoints):]
 		next.models = append(next.models, m)
-		if prefixed, ok := m.router.Policy().(routers.Prefixed); ok {
+		if prefixed, ok := m.router.Policy().(routers.BlockSizer); ok {
 			next.blockBytes = cmp.Or(next.blockBytes, prefixed.BlockSize())
 		}
 		for _, name := range append(slices.Clone(p.config.Aliases), p.config.ID) {

@@ -200,7 +200,7 @@ func TestABadConfigurationChangesNothing(t *testing.T) {
 		} else {
 			log += err.Error() + "\n"
 		}
-		if f.registry.table.Load() != table || !slices.Equal(f.registry.fleet.engines, engines) || f.budget.limit.Load() == 1 {
+		if f.registry.table.Load() != table || !slices.Equal(f.registry.fleet.engines, engines) || f.budget.Limit() == 1 {
 			t.Errorf("%s: something changed", name)
 		}
 		if n := len(f.model("m").router.Members()); n != 1 {

@@ -213,7 +213,7 @@ func TestABegunAnswerThatBreaksLooksBroken(t *testing.T) {
 			if _, ok := f.series(`berth_aborts_total{model="m",phase="streaming"}`); ok {
 				t.Error("a break of the replica counts as one of the client")
 			}
-			if held := f.budget.held.Load(); held != 0 {
+			if held := f.budget.Held(); held != 0 {
 				t.Errorf("%d bytes of the body are still held", held)
 			}
 		})

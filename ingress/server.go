@@ -18,7 +18,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"berth/config"
-	"berth/ingress/http1"
+	"berth/internal/body"
+	"berth/internal/http1"
 	"berth/internal/tcp"
 )
 
@@ -35,7 +36,7 @@ type Server struct {
 	metrics        *metrics
 	metricsHandler http.Handler
 	registry       *registry
-	budget         *budget
+	budget         *body.Budget
 	holders        holders
 	lookups        *lookups
 	decisionLog    decisionLog
@@ -75,7 +76,7 @@ func newServer(c *config.Config, log *slog.Logger, t *tracing) (*Server, error) 
 		tracing: t,
 		log:     log,
 		metrics: newMetrics(),
-		budget:  newBudget(bufferedBytes(c)),
+		budget:  body.NewBudget(bufferedBytes(c)),
 	}
 	s.registry = newRegistry(s.metrics, log)
 	if c.Admin.Address != "" {
@@ -85,7 +86,7 @@ func newServer(c *config.Config, log *slog.Logger, t *tracing) (*Server, error) 
 	s.metricsHandler = s.metrics.handler()
 	s.metrics.registry.MustRegister(prometheus.NewGaugeFunc(
 		prometheus.GaugeOpts{Name: "berth_buffered_bytes_limit", Help: "How many bytes of request bodies may be held in memory."},
-		func() float64 { return float64(s.budget.limit.Load()) }))
+		func() float64 { return float64(s.budget.Limit()) }))
 	s.lookups = newLookups(s.metrics.registry)
 	s.exhaustion = newExhaustion(s.metrics.registry, log)
 	s.registry.pool.Events.Exhausted = s.exhaustion.report
@@ -154,7 +155,7 @@ func (s *Server) apply(c *config.Config) error {
 	s.access.use(access, s.metrics, s.log)
 	s.decisionLog.use(decisions, veil, s.metrics, s.log)
 	s.lookups.forget()
-	s.budget.limit.Store(bufferedBytes(c))
+	s.budget.SetLimit(bufferedBytes(c))
 	if limit := bufferedBytes(c); limit < c.HTTP.MaxBodyBytes {
 		s.log.Warn("memory leaves less for request bodies than http.max_body_bytes allows for one; larger ones get 503", "bytes", limit)
 	}

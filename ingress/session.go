@@ -1,43 +1,44 @@
 package ingress
 
 import (
-	"encoding/json"
 	"net/http"
 	"strings"
 
 	"berth/config"
+	"berth/internal/openai"
 )
 
-// sessionID is what the client calls the conversation that a request belongs to: the first of the
-// configured header fields, and then of the fields of the body, that is not empty. Empty if there
-// is none.
-func sessionID(c config.Session, h http.Header, p payload, body []byte) string {
-	if id := firstLike(h, c.Headers); id != "" {
+// sessionID returns the client's ID of the conversation that a request belongs to: the first value
+// that is not empty of the configured header fields and then of the configured fields of the body.
+// It returns "" if there is none.
+func sessionID(c config.Session, h http.Header, f openai.Fields, body []byte) string {
+	if id := firstHeader(h, c.Headers); id != "" {
 		return id
 	}
 	for _, key := range c.BodyKeys {
-		value := p.promptCacheKey
+		value := f.PromptCacheKey
 		if key == "user" {
-			value = p.user
+			value = f.User
 		}
-		if id := text(value.of(body)); id != "" {
+		if id := value.Text(body); id != "" {
 			return id
 		}
 	}
 	return ""
 }
 
-// firstLike is the value of the field that comes first in names, which are in lower case and with hyphens. Fields that
-// are empty do not count, case and underscores make no difference, but of two fields that differ in these the one
-// with the hyphens is meant. It walks the header once: to look each name up would take its canonical form.
-func firstLike(h http.Header, names []string) (value string) {
+// firstHeader returns the value of the header field that comes first in names, which are in lower
+// case and with hyphens. Empty fields do not count. Names compare as equalFoldName does; of two
+// fields with the same name the one with hyphens wins. It walks the header once, because a lookup
+// of each name would have to convert it to its canonical form.
+func firstHeader(h http.Header, names []string) (value string) {
 	best := 2 * len(names)
 	for field, values := range h {
 		if len(values) == 0 || values[0] == "" {
 			continue
 		}
 		for i, name := range names {
-			if 2*i >= best || !like(field, name) {
+			if 2*i >= best || !equalFoldName(field, name) {
 				continue
 			}
 			rank := 2 * i
@@ -52,8 +53,9 @@ func firstLike(h http.Header, names []string) (value string) {
 	return value
 }
 
-// like tells whether a field is called name but for case and underscores.
-func like(field, name string) bool {
+// equalFoldName reports whether a header field has that name, which is in lower case. Case does not
+// matter, and an underscore equals a hyphen.
+func equalFoldName(field, name string) bool {
 	if len(field) != len(name) {
 		return false
 	}
@@ -65,13 +67,4 @@ func like(field, name string) bool {
 		}
 	}
 	return true
-}
-
-// text is the string that a raw JSON value holds; empty for any other value.
-func text(raw []byte) string {
-	var s string
-	if len(raw) == 0 || raw[0] != '"' || json.Unmarshal(raw, &s) != nil {
-		return ""
-	}
-	return s
 }

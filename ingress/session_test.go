@@ -5,9 +5,10 @@ import (
 	"testing"
 
 	"berth/config"
+	"berth/internal/openai"
 )
 
-func TestTheFirstNameOfASessionThatIsNotEmptyCounts(t *testing.T) {
+func TestSessionIDIsTheFirstConfiguredValueThatIsNotEmpty(t *testing.T) {
 	defaults := config.Default().Session
 	withUser := config.Session{Headers: []string{"x-session-id"}, BodyKeys: []string{"prompt_cache_key", "user"}}
 	for _, c := range []struct {
@@ -32,11 +33,11 @@ func TestTheFirstNameOfASessionThatIsNotEmptyCounts(t *testing.T) {
 		{"the order of the body keys", withUser, http.Header{}, `{"user":"someone","prompt_cache_key":"k"}`, "k"},
 		{"a header that is not configured", withUser, http.Header{"X-Correlation-Id": {"b"}}, `{}`, ""},
 	} {
-		p, err := scanPayload([]byte(c.body), nil)
+		f, err := openai.ScanBody(http.Header{}, []byte(c.body), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := sessionID(c.session, c.header, p, []byte(c.body)); got != c.want {
+		if got := sessionID(c.session, c.header, f, []byte(c.body)); got != c.want {
 			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
 		}
 	}

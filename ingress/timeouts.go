@@ -94,7 +94,7 @@ type silence struct {
 func watchSilence(ctx context.Context, m *config.Model, stream bool) (context.Context, *silence) {
 	s := &silence{firstByte: m.UnstreamedFirstByteTimeout}
 	if stream {
-		s = &silence{firstByte: m.FirstByteTimeout, gap: m.GapTimeout}
+		s = &silence{firstByte: m.FirstByteTimeout, gap: m.IdleTimeout}
 	}
 	if s.firstByte == 0 && s.gap == 0 {
 		return ctx, nil

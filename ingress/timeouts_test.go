@@ -71,7 +71,7 @@ var overTimes = map[string]overTime{
 		answer: nothing, body: streamed("m"), code: "upstream_first_byte_timeout",
 	},
 	"a head without a body": {
-		limits: func(m *config.Model, bound time.Duration) { m.FirstByteTimeout, m.GapTimeout = bound, time.Hour },
+		limits: func(m *config.Model, bound time.Duration) { m.FirstByteTimeout, m.IdleTimeout = bound, time.Hour },
 		answer: writes(""), body: streamed("m"), code: "upstream_first_byte_timeout",
 	},
 	"no response, not streamed": {
@@ -79,11 +79,11 @@ var overTimes = map[string]overTime{
 		answer: nothing, body: chat("m"), code: "upstream_first_byte_timeout",
 	},
 	"a gap between events": {
-		limits: func(m *config.Model, bound time.Duration) { m.FirstByteTimeout, m.GapTimeout = time.Hour, bound },
+		limits: func(m *config.Model, bound time.Duration) { m.FirstByteTimeout, m.IdleTimeout = time.Hour, bound },
 		answer: writes("data: 1\n\n"), body: streamed("m"), code: "upstream_gap_timeout", written: "data: 1\n\n",
 	},
 	"a gap within an event": {
-		limits: func(m *config.Model, bound time.Duration) { m.GapTimeout = bound },
+		limits: func(m *config.Model, bound time.Duration) { m.IdleTimeout = bound },
 		answer: writes("data: 1\n\ndata: "), body: streamed("m"), code: "upstream_gap_timeout", written: "data: 1\n\n",
 	},
 	"in all, before an answer": {
@@ -91,7 +91,7 @@ var overTimes = map[string]overTime{
 		answer: nothing, body: chat("m"), code: "upstream_total_timeout",
 	},
 	"in all, within a stream": {
-		limits: func(m *config.Model, _ time.Duration) { m.FirstByteTimeout, m.GapTimeout = time.Hour, time.Hour },
+		limits: func(m *config.Model, _ time.Duration) { m.FirstByteTimeout, m.IdleTimeout = time.Hour, time.Hour },
 		asked:  true,
 		answer: writes("data: 1\n\n"), body: streamed("m"), code: "upstream_total_timeout", written: "data: 1\n\n",
 	},
@@ -164,7 +164,7 @@ func TestARequestThatTakesTooLongEndsAtTheReplicaAndSaysWhy(t *testing.T) {
 func TestSilenceIsAllowedWhereNothingBoundsIt(t *testing.T) {
 	for name, set := range map[string]func(m *config.Model){
 		"no bound":            func(*config.Model) {},
-		"an answer in one":    func(m *config.Model) { m.FirstByteTimeout, m.GapTimeout = time.Millisecond, time.Millisecond },
+		"an answer in one":    func(m *config.Model) { m.FirstByteTimeout, m.IdleTimeout = time.Millisecond, time.Millisecond },
 		"a bound not reached": func(m *config.Model) { m.TotalTimeout = time.Hour },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -329,7 +329,7 @@ func TestSilenceIsMeasuredFromTheLastByte(t *testing.T) {
 		t.Run(fmt.Sprint(test.firstByte, test.gap, test.pauses), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
-				ctx, quiet := watchSilence(t.Context(), &config.Model{FirstByteTimeout: test.firstByte, GapTimeout: test.gap}, true)
+				ctx, quiet := watchSilence(t.Context(), &config.Model{FirstByteTimeout: test.firstByte, IdleTimeout: test.gap}, true)
 				defer quiet.stop()
 				resp := &http.Response{Body: &slowBody{ctx, test.pauses}}
 				quiet.over(resp)
@@ -348,7 +348,7 @@ func TestSilenceIsMeasuredFromTheLastByte(t *testing.T) {
 
 func TestAClientThatReadsSlowlyIsNotTheReplicasSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, quiet := watchSilence(t.Context(), &config.Model{FirstByteTimeout: time.Second, GapTimeout: time.Second}, true)
+		ctx, quiet := watchSilence(t.Context(), &config.Model{FirstByteTimeout: time.Second, IdleTimeout: time.Second}, true)
 		defer quiet.stop()
 		resp := &http.Response{Body: &slowBody{ctx, make([]time.Duration, 3)}}
 		quiet.over(resp)
@@ -435,7 +435,7 @@ func (endlessBody) Close() error               { return nil }
 
 // BenchmarkSilence is what the bounds of a stream cost: once per attempt, and with every read.
 func BenchmarkSilence(b *testing.B) {
-	m := &config.Model{FirstByteTimeout: 10 * time.Minute, GapTimeout: 5 * time.Minute}
+	m := &config.Model{FirstByteTimeout: 10 * time.Minute, IdleTimeout: 5 * time.Minute}
 	ctx, stop := context.WithCancel(b.Context())
 	defer stop()
 	b.Run("attempt", func(b *testing.B) {

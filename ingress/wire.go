@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"os"
 
-	client "berth/llmserver/http1"
+	client "berth/internal/http1"
 )
 
 // wireVariable is the environment variable that has all connections, of clients and to replicas,

@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"berth/config"
+	"berth/internal/http1"
 	"berth/llmserver"
-	"berth/llmserver/http1"
 )
 
 func TestOneVariableTurnsTheHandWrittenWireOff(t *testing.T) {

@@ -3,93 +3,85 @@ package llmserver
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"time"
 )
 
-// What a replica or its backend answers when it does not take a request.
-// Errors that pass through a Replica name it.
+// Errors for which a replica or its backend does not serve a request. A Replica wraps them with its
+// label; errors.Is finds them. Callers decide by them whether a request may be retried.
 var (
-	// ErrFull: every slot is taken. A freed one may be waited for.
-	ErrFull = errors.New("all slots are taken")
-	// ErrDraining: it takes nothing new and finishes what it has.
+	// ErrFull: every slot is in use. The caller may queue for one.
+	ErrFull = errors.New("all slots are in use")
+	// ErrDraining: the replica admits nothing new and finishes its ongoing requests.
 	ErrDraining = errors.New("draining")
-	// ErrGone: it has left the set.
-	ErrGone = errors.New("no longer part of the fleet")
-	// ErrToken: the replica does not know the slot's token, or not any more.
-	ErrToken = errors.New("the slot token is not known")
-	// ErrEjected: it failed too many requests in a row.
+	// ErrGone: the replica was removed from its set.
+	ErrGone = errors.New("replica removed")
+	// ErrToken: the agent does not know the slot's token, or knows it as spent.
+	ErrToken = errors.New("unknown slot token")
+	// ErrEjected: the circuit is open.
 	ErrEjected = errors.New("ejected")
 	// ErrSpent: the slot was started or released before.
-	ErrSpent = errors.New("the slot is spent")
+	ErrSpent = errors.New("slot already started or released")
 
-	// ErrNoConnection: no connection could be made, so the replica has seen nothing of the request.
+	// ErrNoConnection: no connection was established, so the replica has seen nothing of the
+	// request.
 	ErrNoConnection = errors.New("no connection")
-	// ErrConnectTimeout goes with ErrNoConnection where connecting took too long.
+	// ErrConnectTimeout is joined to ErrNoConnection if connecting took too long.
 	ErrConnectTimeout = errors.New("timed out")
-	// ErrExhausted: this process, or the machine that it runs on, is out of descriptors, ports or memory for a
-	// connection. The replica has seen nothing of the request, and the error says nothing of the replica.
-	ErrExhausted = errors.New("no descriptor, port or memory is left for a connection")
-	// ErrBroken: the connection broke before any byte of the answer; the
-	// replica may have begun the work.
-	ErrBroken = errors.New("the connection broke before the answer began")
-	// ErrStale goes with ErrBroken where the connection had been used before: the
-	// replica most likely closed it before the request came.
-	ErrStale = errors.New("the connection was an old one")
-	// ErrTimeout: the connection was given up because nothing was heard for too
-	// long; the replica may be at work yet.
-	ErrTimeout = errors.New("nothing was heard for too long")
-	// ErrSilent: the request was given up, as nothing came for it or anybody else while other replicas responded.
-	ErrSilent = errors.New("nothing came while others responded")
-	// ErrSendTimeout goes with ErrTimeout where the replica read nothing more of the request.
-	ErrSendTimeout = errors.New("it stopped reading the request")
-	// ErrNotHTTP: the answer could not be understood.
-	ErrNotHTTP = errors.New("the answer is not HTTP")
-	// ErrGateway: it answered 502, 503 or 504, and not in order to refuse.
-	ErrGateway = errors.New("it answered that it cannot serve")
-	// ErrBusy: its engine refused the request in its own words, see Busy.
-	ErrBusy = errors.New("the engine is busy")
+	// ErrExhausted: this process or its machine is out of descriptors, ports or memory for a
+	// connection. The replica has seen nothing of the request and is not to blame.
+	ErrExhausted = errors.New("out of file descriptors, ports or memory")
+	// ErrBroken: the connection broke before the first byte of the response. The replica may have
+	// begun to work on the request.
+	ErrBroken = errors.New("connection broken before the response")
+	// ErrStale is joined to ErrBroken if the connection had been used before. Most likely the
+	// replica closed it before the request arrived.
+	ErrStale = errors.New("stale connection")
+	// ErrTimeout: the connection was given up because the peer was silent for too long. The replica
+	// may still be working on the request.
+	ErrTimeout = errors.New("connection timed out")
+	// ErrSilent: the request was abandoned after a time in which this replica sent no byte to any
+	// client while a sibling responded.
+	ErrSilent = errors.New("silent while other replicas responded")
+	// ErrSendTimeout is joined to ErrTimeout if the replica stopped reading the request.
+	ErrSendTimeout = errors.New("replica stopped reading the request")
+	// ErrNotHTTP: the response could not be parsed.
+	ErrNotHTTP = errors.New("invalid HTTP response")
+	// ErrGateway: the response was a 502, 503 or 504 that is not a refusal.
+	ErrGateway = errors.New("gateway error")
+	// ErrBusy: the engine refused the request in its own format, see Busy.
+	ErrBusy = errors.New("engine busy")
 )
 
-// errUnclear marks the error of a reservation that may have been granted.
-var errUnclear = errors.New("the reservation had no clear answer")
+// errUnclear marks the error of a reservation that may have been granted all the same.
+var errUnclear = errors.New("reservation outcome unknown")
 
-// unclear marks err unless it is clear.
-func unclear(err error) error {
-	if Refused(err) {
-		return err
-	}
-	return fmt.Errorf("%w: %w", errUnclear, err)
-}
-
-// Refused tells whether err says for certain that the replica has seen nothing
-// of a request and holds nothing for it.
+// Refused reports whether err proves that the replica has seen nothing of a request and holds
+// nothing for it. Such a request may be sent to another replica.
 func Refused(err error) bool {
 	return errors.Is(err, ErrFull) || errors.Is(err, ErrDraining) || errors.Is(err, ErrGone) ||
 		errors.Is(err, ErrToken) || errors.Is(err, ErrNoConnection)
 }
 
-// Backend is how one replica is spoken to. Its methods are called from many goroutines at once. The
-// reports are those of a replica that counts its own slots, zero else; they may come with an error
-// too.
+// A Backend is the transport to one replica. Its methods are called from many goroutines at once. A
+// Report is non-zero only for a replica that counts its own slots; it may accompany an error.
 type Backend interface {
-	// Reserve asks for the slot named t, and waits for one for as long as wait says. An error that
-	// is Refused means that nothing is held; after any other Cancel follows.
+	// Reserve asks for the slot named t and queues for it for at most wait. After an error that is
+	// Refused the backend holds nothing; after any other error the caller calls Cancel.
 	Reserve(ctx context.Context, t Token, wait time.Duration) (Report, error)
-	// Cancel gives back a slot that was reserved but not dispatched. It is
-	// idempotent, and a token that is not known is fine.
+	// Cancel releases a slot that was reserved but not dispatched. It is idempotent, and an unknown
+	// token is not an error.
 	Cancel(ctx context.Context, t Token) (Report, error)
-	// Do sends the request into the slot t, or into none if t is zero, and returns when the head of
-	// the answer is there. The request's URL holds path and query only. It never sends twice.
-	// Errors: one that is Refused, ErrBroken, ErrTimeout, ErrNotHTTP, ErrExhausted, or the cause of
-	// the context's end.
+	// Do sends the request into the slot t, or without a slot if t is zero, and returns when the
+	// response header has arrived. The request's URL holds path and query only. Do never sends a
+	// request twice. It returns an error that is Refused, ErrBroken, ErrTimeout, ErrNotHTTP,
+	// ErrExhausted, or the cause of the context's end.
 	Do(req *http.Request, t Token) (*http.Response, Report, error)
-	// Probe asks whether the replica can serve; the error's text says why not.
+	// Probe checks whether the replica can serve; the error's text gives the reason if not.
 	Probe(ctx context.Context) (Report, error)
-	// Describe hears what the replica is called and how it is to be treated:
-	// at first, and when that changes.
+	// Describe sets the replica's name, keys and timeouts. It is called before any other method,
+	// and again after each change.
 	Describe(e Endpoint)
-	// Close lets go of idle connections; requests under way are not touched.
+	// Close closes idle connections; ongoing requests are not affected.
 	Close()
 }

@@ -11,7 +11,7 @@ func BenchmarkGate(b *testing.B) {
 			b.Fatal("it is full")
 		}
 		g.start()
-		g.free(oneRunning)
+		g.release(oneRunning)
 	}
 }
 
@@ -23,7 +23,7 @@ func BenchmarkGateUnderContention(b *testing.B) {
 		for pb.Next() {
 			if g.reserve(0) == nil {
 				g.start()
-				g.free(oneRunning)
+				g.release(oneRunning)
 			}
 		}
 	})
@@ -55,7 +55,7 @@ func BenchmarkSlotHandOver(b *testing.B) {
 		if s.Start() != nil {
 			b.Fatal("it was refused")
 		}
-		if s = s.HandOver("heir"); s == nil {
+		if s = s.HandOver("next"); s == nil {
 			b.Fatal("it was not handed over")
 		}
 	}

@@ -5,170 +5,176 @@ import (
 	"time"
 )
 
-// The rule is Envoy's for consecutive gateway failures, with its default numbers: so many in a row
-// eject a host, for 30 s at first and never more than 300 s. Source: Envoy's outlier detection,
-// envoy.config.cluster.v3.OutlierDetection.
+// The rule and its numbers are those of Envoy for consecutive gateway failures (source:
+// envoy.config.cluster.v3.OutlierDetection).
 const (
-	tolerated       = 5
-	firstEjection   = 30 * time.Second
-	longestEjection = 300 * time.Second
-	// trialTime is how long an open circuit whose time is over waits for the verdict of the request
-	// that it let in before it lets in the next one.
-	trialTime = 5 * time.Second
+	maxFailures      = 5                 // consecutive failures that eject a replica
+	baseEjectionTime = 30 * time.Second  // of the first ejection; doubles with each further one
+	maxEjectionTime  = 300 * time.Second // of any ejection
+	// trialTimeout is how long a half-open circuit waits for the outcome of its trial request
+	// before it admits another one.
+	trialTimeout = 5 * time.Second
 )
 
-// circuit keeps requests away from a replica that is there but fails them. Who cannot be reached is
-// down, which is health's business.
+// A circuit keeps requests away from a replica that is reachable but fails them. An unreachable
+// replica is the business of health.
 //
-//	         failed in a row           the time is over: one request is let in
+//	         failed in a row           the time is over: one request is admitted
 //	closed ──────────────────▶ open ───────────────────────────────────────▶ half-open
 //	   ▲                        ▲ ▲                                            │ │ │
 //	   │                        │ └──── failed: open for twice the time ───────┘ │ │
-//	   │                        └────── no verdict for 5 s: one more is let in ──┘ │
+//	   │                        └────── no outcome in 5 s: one more is admitted ─┘ │
 //	   └─────────────────────────────── first byte of a good response ─────────────┘
 //
-// Letting a request in moves the end of the time 5 s ahead. Nobody owns the trial, so none can be lost:
-// the verdict is that of any request that was let in after the circuit opened. An open
-// circuit may be spared, where too few other replicas are left: then it lets everybody in, and has
-// its trials all the same. Zero is closed without a failure.
+// The request that a half-open circuit admits is its trial ("probe" means a health check in this
+// package). Admitting it moves the end of the open time 5 s ahead, and no request owns the trial.
+// Therefore a trial cannot be lost: whatever becomes of its request, another one is admitted after
+// 5 s, and the outcome of any request that was admitted after the circuit opened counts.
 //
-//	63                   16 15        14     13      8 7        0
-//	│ until, ms monotonic  │ half-open│spared│  times │ failures │
+// A bypassed circuit admits every request although it is open; routers bypass circuits when too few
+// other replicas are left. Trials and their outcomes are the same then.
+//
+// The whole state is one word, so that each edge is one compare-and-swap and the winner of an edge
+// alone reports it. The zero word is closed without a failure, which is the fast path of admits and
+// tryAdmit. All methods may be called from any goroutine and do not block.
+//
+//	63                   16 15        14       13          8 7        0
+//	│ until, ms monotonic  │ half-open│bypassed│  ejections  │ failures │
 type circuit struct {
-	word      atomic.Uint64
-	opened    atomic.Int64           // when it opened last, by monotonic time
-	ejections atomic.Uint64          // so far
-	failure   atomic.Pointer[string] // the last that was counted
+	word           atomic.Uint64
+	openedAt       atomic.Int64 // when it opened last, monotonic
+	totalEjections atomic.Uint64
+	lastFailure    atomic.Pointer[error]
 }
 
-// standing is a circuit's word, unpacked.
-type standing struct {
-	until            int64 // zero while closed
-	halfOpen, spared bool
-	times            uint // ejections since it was closed last
-	failures         uint // in a row, while closed
+// A circuitState is a circuit's word, unpacked.
+type circuitState struct {
+	until              int64 // end of the open time in monotonic milliseconds; zero while closed
+	halfOpen, bypassed bool
+	ejections          uint // since the circuit was closed last
+	failures           uint // consecutive, while closed
 }
 
-func (s standing) pack() uint64 {
-	w := uint64(s.until)<<16 | uint64(s.times&0x3f)<<8 | uint64(s.failures&0xff)
+func (s circuitState) pack() uint64 {
+	w := uint64(s.until)<<16 | uint64(s.ejections&0x3f)<<8 | uint64(s.failures&0xff)
 	if s.halfOpen {
 		w |= 1 << 15
 	}
-	if s.spared {
+	if s.bypassed {
 		w |= 1 << 14
 	}
 	return w
 }
 
-func unpackStanding(w uint64) standing {
-	return standing{
-		until: int64(w >> 16), halfOpen: w>>15&1 == 1, spared: w>>14&1 == 1,
-		times: uint(w >> 8 & 0x3f), failures: uint(w & 0xff),
+func unpackCircuit(w uint64) circuitState {
+	return circuitState{
+		until: int64(w >> 16), halfOpen: w>>15&1 == 1, bypassed: w>>14&1 == 1,
+		ejections: uint(w >> 8 & 0x3f), failures: uint(w & 0xff),
 	}
 }
 
-func (s standing) open() bool { return s.until != 0 }
+func (s circuitState) isOpen() bool { return s.until != 0 }
 
-// due reports whether an open circuit's time is over.
-func (s standing) due() bool { return monotonic().Milliseconds() >= s.until }
+// expired reports whether an open circuit's time is over, so that it admits a trial request.
+func (s circuitState) expired() bool { return monotonic().Milliseconds() >= s.until }
 
-// ends returns the word's form of the time that is d from now.
-func ends(d time.Duration) int64 { return (monotonic() + d).Milliseconds() }
+// deadlineAfter returns the value of circuitState.until for a time d from now.
+func deadlineAfter(d time.Duration) int64 { return (monotonic() + d).Milliseconds() }
 
-// ejected is for how long the circuit was opened last.
-func (s standing) ejected() time.Duration {
-	d := firstEjection
-	for n := uint(1); n < s.times; n++ {
-		if d *= 2; d >= longestEjection {
-			return longestEjection
-		}
+// ejectionTime returns how long the circuit stays open after its latest ejection.
+func (s circuitState) ejectionTime() time.Duration {
+	d := baseEjectionTime
+	for n := uint(1); n < s.ejections && d < maxEjectionTime; n++ {
+		d *= 2
 	}
-	return d
+	return min(d, maxEjectionTime)
 }
 
-func (c *circuit) read() standing { return unpackStanding(c.word.Load()) }
+func (c *circuit) state() circuitState { return unpackCircuit(c.word.Load()) }
 
-// admits reports whether a request would be let in.
+// admits reports whether tryAdmit would admit a request now. It changes nothing.
 func (c *circuit) admits() bool {
-	w := c.word.Load()
-	if w>>16 == 0 {
-		return true
-	}
-	s := unpackStanding(w)
-	return s.spared || s.due()
+	s := c.state()
+	return !s.isOpen() || s.bypassed || s.expired()
 }
 
-// enter lets a request in, perhaps as a trial.
-func (c *circuit) enter() (trial, ok bool) {
+// tryAdmit reports whether a request is admitted, and whether it is the trial of a half-open
+// circuit. When the open time is over, exactly one of concurrent callers gets the trial: its
+// compare-and-swap moves the time ahead, and the others find it not yet over.
+func (c *circuit) tryAdmit() (trial, ok bool) {
 	if c.word.Load()>>16 == 0 {
 		return false, true
 	}
-	c.edge(func(s standing) standing {
-		trial = s.open() && s.due()
-		ok = trial || s.spared || !s.open()
+	c.transition(func(s circuitState) circuitState {
+		trial = s.isOpen() && s.expired()
+		ok = trial || s.bypassed || !s.isOpen()
 		if trial {
-			s.halfOpen, s.until = true, ends(trialTime)
+			s.halfOpen, s.until = true, deadlineAfter(trialTimeout)
 		}
 		return s
 	})
 	return trial, ok
 }
 
-// succeed records a good response to a request that was let in at that time. It reports whether that has closed
-// the circuit: what was sent before it opened says nothing of now.
-func (c *circuit) succeed(since time.Duration) (closed bool) {
+// recordSuccess records a good response to a request that was admitted at the given time, and
+// reports whether the circuit was closed by it. A request that was admitted before the circuit
+// opened does not close it: its success is no evidence about the time since.
+func (c *circuit) recordSuccess(admitted time.Duration) (closed bool) {
 	if c.word.Load() == 0 {
 		return false
 	}
-	c.edge(func(s standing) standing {
-		if closed = s.open(); closed && int64(since) < c.opened.Load() {
+	c.transition(func(s circuitState) circuitState {
+		if closed = s.isOpen(); closed && int64(admitted) < c.openedAt.Load() {
 			closed = false
 			return s
 		}
-		return standing{}
+		return circuitState{}
 	})
 	return closed
 }
 
-// fail records a failure of a request that was let in at that time. It returns for how long that has opened
-// the circuit; zero if it has not.
-func (c *circuit) fail(since time.Duration, why error) (ejected time.Duration) {
-	text := why.Error()
-	c.failure.Store(&text)
-	c.edge(func(s standing) standing {
+// recordFailure records the failure of a request that was admitted at the given time. It returns
+// how long the replica is ejected if this failure opened the circuit, and zero if it did not. Of
+// failures that race, one opens the circuit. While the circuit is open, only the failure of a
+// request that was admitted since then counts, and only when it is half-open.
+func (c *circuit) recordFailure(admitted time.Duration, cause error) (ejected time.Duration) {
+	c.lastFailure.Store(&cause)
+	c.transition(func(s circuitState) circuitState {
 		ejected = 0
 		switch {
-		case !s.open() && s.failures+1 < tolerated:
+		case !s.isOpen() && s.failures+1 < maxFailures:
 			s.failures++
 			return s
-		case s.open() && (!s.halfOpen || int64(since) < c.opened.Load()):
+		case s.isOpen() && (!s.halfOpen || int64(admitted) < c.openedAt.Load()):
 			return s
 		}
-		next := standing{times: min(s.times+1, 16), spared: s.spared}
-		ejected = next.ejected()
-		next.until = ends(ejected)
-		c.opened.Store(int64(monotonic()))
+		next := circuitState{ejections: min(s.ejections+1, 16), bypassed: s.bypassed}
+		ejected = next.ejectionTime()
+		next.until = deadlineAfter(ejected)
+		c.openedAt.Store(int64(monotonic()))
 		return next
 	})
 	if ejected > 0 {
-		c.ejections.Add(1)
+		c.totalEjections.Add(1)
 	}
 	return ejected
 }
 
-// spare sets whether the circuit lets requests in though it is open.
-func (c *circuit) spare(spared bool) {
-	c.edge(func(s standing) standing {
-		s.spared = spared && s.open()
+// setBypass sets whether the circuit admits every request although it is open. A closed circuit
+// cannot be bypassed, so the next ejection starts without a bypass.
+func (c *circuit) setBypass(bypassed bool) {
+	c.transition(func(s circuitState) circuitState {
+		s.bypassed = bypassed && s.isOpen()
 		return s
 	})
 }
 
-// edge is the one place where the word changes.
-func (c *circuit) edge(next func(standing) standing) {
+// transition is the only function that writes the word. It calls next again after losing a race,
+// so next must derive everything, its captured results too, from the state that it is given.
+func (c *circuit) transition(next func(circuitState) circuitState) {
 	for {
 		w := c.word.Load()
-		if n := next(unpackStanding(w)).pack(); n == w || c.word.CompareAndSwap(w, n) {
+		if n := next(unpackCircuit(w)).pack(); n == w || c.word.CompareAndSwap(w, n) {
 			return
 		}
 	}

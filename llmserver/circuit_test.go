@@ -17,50 +17,50 @@ import (
 	"pgregory.net/rapid"
 )
 
-// bubble hides the deadline of a test, for which a bubble has no use.
-type bubble struct{ rapid.TB }
+// withoutDeadline hides the deadline of a test from rapid, since time in a synctest bubble is fake.
+type withoutDeadline struct{ rapid.TB }
 
-// modelCircuit is a circuit as its picture says it.
+// modelCircuit implements the diagram of circuit in the plainest way.
 type modelCircuit struct {
-	failures int
-	times    int
-	until    time.Duration // by monotonic time; zero while closed
-	opened   time.Duration
-	halfOpen bool
-	spared   bool
+	failures  int
+	ejections int
+	until     time.Duration // by monotonic time; zero while closed
+	opened    time.Duration
+	halfOpen  bool
+	bypassed  bool
 }
 
 func (m *modelCircuit) isOpen() bool { return m.until != 0 }
 
-func (m *modelCircuit) due() bool { return m.isOpen() && monotonic() >= m.until }
+func (m *modelCircuit) expired() bool { return m.isOpen() && monotonic() >= m.until }
 
-func (m *modelCircuit) admits() bool { return !m.isOpen() || m.spared || m.due() }
+func (m *modelCircuit) admits() bool { return !m.isOpen() || m.bypassed || m.expired() }
 
-// enter lets a request in, as a trial if the time is over.
-func (m *modelCircuit) enter() {
-	if m.due() {
+// admit admits a request, as a trial if the open time is over.
+func (m *modelCircuit) admit() {
+	if m.expired() {
 		m.halfOpen, m.until = true, monotonic()+5*time.Second
 	}
 }
 
 // open opens it for 30 s, 60 s, and so on up to 300 s.
 func (m *modelCircuit) open() {
-	m.times++
+	m.ejections++
 	m.failures, m.halfOpen, m.opened = 0, false, monotonic()
-	m.until = m.opened + min(30*time.Second<<(m.times-1), 300*time.Second)
+	m.until = m.opened + min(30*time.Second<<(m.ejections-1), 300*time.Second)
 }
 
-// counts reports whether what came of the slot's request has a say while the circuit is open.
-func (m *modelCircuit) counts(s *Slot) bool { return s.since >= m.opened }
+// isConclusive reports whether the outcome of the slot's request counts while the circuit is open.
+func (m *modelCircuit) isConclusive(s *Slot) bool { return s.reservedAt >= m.opened }
 
-// circuitMachine plays requests on one replica, and the model beside it.
+// circuitMachine applies the same requests to a replica and to the model.
 type circuitMachine struct {
 	r     *Replica
 	model modelCircuit
 	slots []*Slot
 }
 
-func (m *circuitMachine) claim(t *rapid.T) {
+func (m *circuitMachine) reserve(t *rapid.T) {
 	anyway := rapid.Bool().Draw(t, "anyway")
 	s, err := (*Slot)(nil), error(nil)
 	if anyway {
@@ -71,18 +71,18 @@ func (m *circuitMachine) claim(t *rapid.T) {
 	switch {
 	case !m.model.admits() && !anyway:
 		if err != ErrEjected {
-			t.Fatalf("Claim = %v; want it ejected", err)
+			t.Fatalf("TryReserve = %v; want it ejected", err)
 		}
 		return
 	case err != nil:
-		t.Fatalf("Claim = %v", err)
+		t.Fatalf("TryReserve = %v", err)
 	}
-	m.model.enter()
+	m.model.admit()
 	m.slots = append(m.slots, s)
 }
 
-// take draws a slot and takes it out.
-func (m *circuitMachine) take(t *rapid.T) *Slot {
+// drawSlot draws a slot and removes it from the list.
+func (m *circuitMachine) drawSlot(t *rapid.T) *Slot {
 	if len(m.slots) == 0 {
 		t.Skip("no slot")
 	}
@@ -93,22 +93,22 @@ func (m *circuitMachine) take(t *rapid.T) *Slot {
 }
 
 func (m *circuitMachine) good(t *rapid.T) {
-	s := m.take(t)
+	s := m.drawSlot(t)
 	resp := &http.Response{StatusCode: rapid.SampledFrom([]int{200, 204, 302}).Draw(t, "status"), Body: io.NopCloser(strings.NewReader("x"))}
-	m.r.listen(s, resp)
+	m.r.observeBody(s, resp)
 	io.ReadAll(resp.Body)
-	if !m.model.isOpen() || m.model.counts(s) {
+	if !m.model.isOpen() || m.model.isConclusive(s) {
 		m.model = modelCircuit{}
 	}
 	s.Release()
 }
 
 func (m *circuitMachine) bad(t *rapid.T) {
-	s := m.take(t)
+	s := m.drawSlot(t)
 	s.ReportFailure(rapid.SampledFrom([]error{ErrBroken, ErrTimeout, ErrNotHTTP, ErrGateway}).Draw(t, "error"))
 	switch {
 	case m.model.isOpen():
-		if m.model.halfOpen && m.model.counts(s) {
+		if m.model.halfOpen && m.model.isConclusive(s) {
 			m.model.open()
 		}
 	default:
@@ -119,9 +119,9 @@ func (m *circuitMachine) bad(t *rapid.T) {
 	s.Release()
 }
 
-// silent ends a request in a way that says nothing of the replica.
-func (m *circuitMachine) silent(t *rapid.T) {
-	s := m.take(t)
+// inconclusive ends a request with an outcome that does not count for or against the replica.
+func (m *circuitMachine) inconclusive(t *rapid.T) {
+	s := m.drawSlot(t)
 	switch rapid.IntRange(0, 3).Draw(t, "end") {
 	case 0:
 		s.ReportFailure(fmt.Errorf("%w: %w", ErrBroken, ErrStale))
@@ -129,22 +129,22 @@ func (m *circuitMachine) silent(t *rapid.T) {
 		s.ReportFailure(context.Canceled)
 	case 2:
 		resp := &http.Response{StatusCode: rapid.SampledFrom([]int{400, 404, 429, 500, 501}).Draw(t, "status"), Body: io.NopCloser(strings.NewReader("x"))}
-		m.r.listen(s, resp)
+		m.r.observeBody(s, resp)
 		io.ReadAll(resp.Body)
 	}
 	s.Release()
 }
 
-// pass hands a slot over, as a request in line gets it.
-func (m *circuitMachine) pass(t *rapid.T) {
-	s := m.take(t)
-	heir := s.HandOver("heir")
-	if (heir != nil) != m.model.admits() {
-		t.Fatalf("handed over: %t; want %t", heir != nil, m.model.admits())
+// handOver hands a slot over, as the queue does.
+func (m *circuitMachine) handOver(t *rapid.T) {
+	s := m.drawSlot(t)
+	next := s.HandOver("next")
+	if (next != nil) != m.model.admits() {
+		t.Fatalf("handed over: %t; want %t", next != nil, m.model.admits())
 	}
-	if heir != nil {
-		m.model.enter()
-		m.slots = append(m.slots, heir)
+	if next != nil {
+		m.model.admit()
+		m.slots = append(m.slots, next)
 	}
 }
 
@@ -157,20 +157,20 @@ func (m *circuitMachine) check(t *rapid.T) {
 	}
 }
 
-func TestACircuitDoesAsItsPictureSays(t *testing.T) {
+func TestCircuitMatchesItsDiagram(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		rapid.Check(bubble{t}, func(t *rapid.T) {
+		rapid.Check(withoutDeadline{t}, func(t *rapid.T) {
 			r, _ := newTestReplica(1000)
 			m := &circuitMachine{r: r}
 			t.Repeat(map[string]func(*rapid.T){
 				"":      m.check,
-				"claim": m.claim, "claim again": m.claim,
+				"claim": m.reserve, "claim again": m.reserve,
 				"good": m.good, "bad": m.bad, "bad again": m.bad, "bad once more": m.bad,
-				"silent": m.silent, "pass": m.pass,
-				"spare": func(t *rapid.T) {
-					spared := rapid.Bool().Draw(t, "spared")
-					r.AllowEjected(spared)
-					m.model.spared = spared && m.model.isOpen()
+				"inconclusive": m.inconclusive, "hand over": m.handOver,
+				"bypass": func(t *rapid.T) {
+					bypassed := rapid.Bool().Draw(t, "bypassed")
+					r.AllowEjected(bypassed)
+					m.model.bypassed = bypassed && m.model.isOpen()
 				},
 				"sleep": func(t *rapid.T) {
 					time.Sleep(time.Duration(rapid.SampledFrom([]int{1, 4, 5, 29, 30, 60, 299, 300}).Draw(t, "seconds")) * time.Second)
@@ -184,19 +184,19 @@ func TestACircuitDoesAsItsPictureSays(t *testing.T) {
 	})
 }
 
-// fail has a replica fail n requests that were under way at once.
-func fail(t *testing.T, r *Replica, fake *fakeBackend, err error, n int) {
+// failRequests fails n concurrent requests with err.
+func failRequests(t *testing.T, r *Replica, fake *fakeBackend, err error, n int) {
 	t.Helper()
 	var under []*Slot
 	for range n {
-		under = append(under, claim(t, r))
+		under = append(under, mustReserve(t, r))
 	}
 	for _, s := range under {
-		askIn(t, s, fake, err)
+		sendInSlot(t, s, fake, err)
 	}
 }
 
-func TestOnlyTheReplicasOwnFailuresEjectIt(t *testing.T) {
+func TestCircuitEjectsOnlyForTheReplicasOwnFailures(t *testing.T) {
 	for name, row := range map[string]struct {
 		err     error
 		ejected bool
@@ -211,17 +211,17 @@ func TestOnlyTheReplicasOwnFailuresEjectIt(t *testing.T) {
 		"a forgotten token":         {ErrToken, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			watched(t, nil, func(r *Replica, fake *fakeBackend, changes *atomic.Int32) {
-				fail(t, r, fake, row.err, tolerated-1)
+			withProbedReplica(t, nil, func(r *Replica, fake *fakeBackend, changes *atomic.Int32) {
+				failRequests(t, r, fake, row.err, maxFailures-1)
 				if !r.Available() {
-					t.Errorf("it is ejected after %d", tolerated-1)
+					t.Errorf("it is ejected after %d", maxFailures-1)
 				}
-				fail(t, r, fake, row.err, 1)
+				failRequests(t, r, fake, row.err, 1)
 				if r.Available() == row.ejected {
 					t.Errorf("available: %t", r.Available())
 				}
-				if row.ejected && (changes.Load() != 1 || r.Ejections() != 1 || r.State() != "ejected" || !strings.HasPrefix(r.DownReason(), "ejected, ")) {
-					t.Errorf("%d changes, %d ejections, it is %s and said %q", changes.Load(), r.Ejections(), r.State(), r.DownReason())
+				if row.ejected && (changes.Load() != 1 || r.Ejections() != 1 || r.State() != "ejected" || !strings.HasPrefix(r.DownReason(), "ejected: ")) {
+					t.Errorf("%d changes, %d ejections, it is %s and the reason is %q", changes.Load(), r.Ejections(), r.State(), r.DownReason())
 				}
 			})
 		})
@@ -229,7 +229,7 @@ func TestOnlyTheReplicasOwnFailuresEjectIt(t *testing.T) {
 }
 
 // Down counts once each time: many requests that meet one death are one failure.
-func TestAReplicaThatAnswersNothingButItsProbesIsEjectedInTheEnd(t *testing.T) {
+func TestCircuitEjectsReplicaThatAnswersOnlyProbes(t *testing.T) {
 	var dying atomic.Bool
 	probe := func(context.Context) error {
 		if dying.Load() {
@@ -237,19 +237,19 @@ func TestAReplicaThatAnswersNothingButItsProbesIsEjectedInTheEnd(t *testing.T) {
 		}
 		return nil
 	}
-	watched(t, probe, func(r *Replica, fake *fakeBackend, _ *atomic.Int32) {
-		for n := range tolerated {
+	withProbedReplica(t, probe, func(r *Replica, fake *fakeBackend, _ *atomic.Int32) {
+		for n := range maxFailures {
 			if _, open := r.Ejected(); open {
 				t.Errorf("it is ejected after it was down %d times", n)
 				return
 			}
 			dying.Store(true)
-			fail(t, r, fake, ErrNoConnection, 20)
+			failRequests(t, r, fake, ErrNoConnection, 20)
 			if r.State() != "down" {
 				t.Errorf("it is %s", r.State())
 			}
 			dying.Store(false)
-			time.Sleep(patient.ProbeEvery + 1) // by which the next probe has come, however many failed before it
+			time.Sleep(probedEndpoint.ProbeEvery + 1) // by which the next probe has come, however many failed before it
 			synctest.Wait()
 		}
 		if r.State() != "ejected" || !r.Up() {
@@ -258,13 +258,13 @@ func TestAReplicaThatAnswersNothingButItsProbesIsEjectedInTheEnd(t *testing.T) {
 	})
 }
 
-func TestATrialIsGivenToOneOfMany(t *testing.T) {
+func TestCircuitAdmitsOneTrialOfMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, fake := newTestReplica(1000)
-		fail(t, r, fake, ErrBroken, tolerated)
-		time.Sleep(firstEjection - time.Millisecond)
+		failRequests(t, r, fake, ErrBroken, maxFailures)
+		time.Sleep(baseEjectionTime - time.Millisecond)
 		if _, err := r.TryReserve("too early", 0); err != ErrEjected || r.State() != "ejected" {
-			t.Fatalf("Claim = %v, and it is %s", err, r.State())
+			t.Fatalf("TryReserve = %v, and it is %s", err, r.State())
 		}
 		time.Sleep(time.Millisecond)
 		if r.State() != "half_open" {
@@ -291,73 +291,73 @@ func TestATrialIsGivenToOneOfMany(t *testing.T) {
 	})
 }
 
-func TestTheTrialsFirstByteClosesTheCircuitAndStartsSlowly(t *testing.T) {
+func TestCircuitClosesOnFirstByteOfTrialAndStartsSlowly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, fake := newTestReplica(1000)
-		var told atomic.Int32
-		r.OnChange(func() { told.Add(1) })
-		fail(t, r, fake, ErrBroken, tolerated)
-		time.Sleep(firstEjection)
+		var notified atomic.Int32
+		r.OnChange(func() { notified.Add(1) })
+		failRequests(t, r, fake, ErrBroken, maxFailures)
+		time.Sleep(baseEjectionTime)
 		synctest.Wait()
-		if told.Load() != 2 {
-			t.Errorf("who waits was told %d times; want of the ejection and of its end", told.Load())
+		if notified.Load() != 2 {
+			t.Errorf("the observer was notified %d times; want of the ejection and of its end", notified.Load())
 		}
-		s := claim(t, r)
+		s := mustReserve(t, r)
 		s.Start()
 		resp, err := r.Do(&http.Request{}, s)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if r.Available() {
-			t.Error("a head alone has closed the circuit")
+			t.Error("the header alone has closed the circuit")
 		}
 		resp.Body.Read(make([]byte, 1))
-		if !r.Available() || r.State() != "serving" || told.Load() != 3 {
-			t.Errorf("available: %t, it is %s, told %d times", r.Available(), r.State(), told.Load())
+		if !r.Available() || r.State() != "serving" || notified.Load() != 3 {
+			t.Errorf("available: %t, it is %s, notified %d times", r.Available(), r.State(), notified.Load())
 		}
 		resp.Body.Close()
 		s.Release()
 		if b := r.WeightedLoad(); b != 10 {
-			t.Errorf("it begins with the burden %v", b)
+			t.Errorf("it begins with the weighted load %v", b)
 		}
 		time.Sleep(slowStart / 2)
 		if b := r.WeightedLoad(); b != 2 {
-			t.Errorf("half way its burden is %v", b)
+			t.Errorf("half way the weighted load is %v", b)
 		}
 		time.Sleep(slowStart / 2)
-		if b := r.WeightedLoad(); b != 1 || r.back.Load() != 0 {
-			t.Errorf("in the end its burden is %v", b)
+		if b := r.WeightedLoad(); b != 1 || r.recoveredAt.Load() != 0 {
+			t.Errorf("in the end the weighted load is %v", b)
 		}
 	})
 }
 
-// Nobody owns a trial, so nothing that becomes of its request can keep the circuit half-open.
-func TestCircuitLetsTheNextOneInWhereATrialBringsNoVerdict(t *testing.T) {
+// No request owns the trial, so no outcome of one can keep the circuit half-open.
+func TestCircuitAdmitsAnotherTrialWithoutAnOutcome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, fake := newTestReplica(2 * tolerated)
-		fail(t, r, fake, ErrBroken, tolerated)
-		time.Sleep(firstEjection)
+		r, fake := newTestReplica(2 * maxFailures)
+		failRequests(t, r, fake, ErrBroken, maxFailures)
+		time.Sleep(baseEjectionTime)
 		synctest.Wait()
-		var told atomic.Int32
-		r.OnChange(func() { told.Add(1) })
+		var notified atomic.Int32
+		r.OnChange(func() { notified.Add(1) })
 		var under []*Slot
 		for name, end := range map[string]func(s *Slot){
 			"its client goes":      func(s *Slot) { s.ReportFailure(context.Canceled); s.Release() },
 			"it is never sent":     func(s *Slot) { s.Release() },
-			"its response is long": func(s *Slot) { r.listen(s, &http.Response{StatusCode: 200}); under = append(under, s) },
+			"its response is long": func(s *Slot) { r.observeBody(s, &http.Response{StatusCode: 200}); under = append(under, s) },
 			"its response is empty": func(s *Slot) {
 				resp := &http.Response{StatusCode: 200, Body: http.NoBody}
-				r.listen(s, resp)
+				r.observeBody(s, resp)
 				io.ReadAll(resp.Body)
 				s.Release()
 			},
-			"the request was at fault":  func(s *Slot) { r.listen(s, &http.Response{StatusCode: 400}); s.Release() },
-			"the backend would not":     func(s *Slot) { fake.faults = func(string) error { return ErrFull }; s.Confirm(t.Context(), 0) },
-			"its connection was an old": func(s *Slot) { s.ReportFailure(fmt.Errorf("%w: %w", ErrBroken, ErrStale)); s.Release() },
-			"another one gets its slot": func(s *Slot) { s.HandOver("heir").Release() },
+			"the request was at fault":  func(s *Slot) { r.observeBody(s, &http.Response{StatusCode: 400}); s.Release() },
+			"the backend refused":       func(s *Slot) { fake.faults = func(string) error { return ErrFull }; s.Confirm(t.Context(), 0) },
+			"its connection was stale":  func(s *Slot) { s.ReportFailure(fmt.Errorf("%w: %w", ErrBroken, ErrStale)); s.Release() },
+			"another one gets its slot": func(s *Slot) { s.HandOver("next").Release() },
 		} {
 			fake.faults = nil
-			told.Store(0)
+			notified.Store(0)
 			s, err := r.TryReserve("holder", 0)
 			if err != nil {
 				t.Fatalf("where %s: %v", name, err)
@@ -365,14 +365,14 @@ func TestCircuitLetsTheNextOneInWhereATrialBringsNoVerdict(t *testing.T) {
 			r.AllowEjected(name == "another one gets its slot")
 			end(s)
 			r.AllowEjected(false)
-			time.Sleep(trialTime - time.Millisecond)
+			time.Sleep(trialTimeout - time.Millisecond)
 			if r.Available() {
 				t.Errorf("where %s: another is let in too soon", name)
 			}
 			time.Sleep(time.Millisecond)
 			synctest.Wait()
-			if !r.Available() || told.Load() == 0 {
-				t.Errorf("where %s: available %t, told %d times", name, r.Available(), told.Load())
+			if !r.Available() || notified.Load() == 0 {
+				t.Errorf("where %s: available %t, notified %d times", name, r.Available(), notified.Load())
 			}
 		}
 		for _, s := range under {
@@ -382,27 +382,27 @@ func TestCircuitLetsTheNextOneInWhereATrialBringsNoVerdict(t *testing.T) {
 	})
 }
 
-// What was sent before the circuit opened says nothing of the time since.
-func TestCircuitHeedsNoRequestFromBeforeItOpened(t *testing.T) {
+// The outcome of a request from before the circuit opened does not count.
+func TestCircuitIgnoresRequestsAdmittedBeforeItOpened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, fake := newTestReplica(3 * tolerated)
+		r, fake := newTestReplica(3 * maxFailures)
 		respond := func(s *Slot) {
 			resp := &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader("x"))}
-			r.listen(s, resp)
+			r.observeBody(s, resp)
 			resp.Body.Read(make([]byte, 1))
 			s.Release()
 		}
-		good, bad := claim(t, r), claim(t, r)
+		good, bad := mustReserve(t, r), mustReserve(t, r)
 		time.Sleep(time.Second)
-		fail(t, r, fake, ErrBroken, tolerated)
-		var told atomic.Int32
-		r.OnChange(func() { told.Add(1) })
+		failRequests(t, r, fake, ErrBroken, maxFailures)
+		var notified atomic.Int32
+		r.OnChange(func() { notified.Add(1) })
 		respond(good)
-		if r.Available() || told.Load() != 0 {
-			t.Errorf("a response to an earlier request has closed it, or so it was told %d times", told.Load())
+		if r.Available() || notified.Load() != 0 {
+			t.Errorf("a response to an earlier request has closed the circuit; %d notifications", notified.Load())
 		}
-		time.Sleep(firstEjection)
-		trial := claim(t, r)
+		time.Sleep(baseEjectionTime)
+		trial := mustReserve(t, r)
 		bad.ReportFailure(ErrBroken)
 		bad.Release()
 		if r.Ejections() != 1 {
@@ -416,21 +416,21 @@ func TestCircuitHeedsNoRequestFromBeforeItOpened(t *testing.T) {
 	})
 }
 
-// A clock that is set back keeps no replica out: time.Now is never compared.
+// Setting the wall clock back keeps no replica ejected: deadlines are monotonic.
 func TestCircuitTimesAreMonotonic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, fake := newTestReplica(tolerated)
-		fail(t, r, fake, ErrBroken, tolerated)
-		if until := time.Duration(r.circuit.read().until) * time.Millisecond; until > monotonic()+firstEjection {
+		r, fake := newTestReplica(maxFailures)
+		failRequests(t, r, fake, ErrBroken, maxFailures)
+		if until := time.Duration(r.circuit.state().until) * time.Millisecond; until > monotonic()+baseEjectionTime {
 			t.Errorf("it ends at %v; now it is %v", until, monotonic())
 		}
 	})
 }
 
-func TestAFailedTrialDoublesTheTimeUpToABound(t *testing.T) {
+func TestCircuitDoublesEjectionTimeUpToAMaximum(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, fake := newTestReplica(tolerated)
-		fail(t, r, fake, ErrBroken, tolerated)
+		r, fake := newTestReplica(maxFailures)
+		failRequests(t, r, fake, ErrBroken, maxFailures)
 		times := append([]int{30, 60, 120, 240}, slices.Repeat([]int{300}, 70)...)
 		for n, want := range times {
 			time.Sleep(time.Duration(want)*time.Second - 1e6)
@@ -438,7 +438,7 @@ func TestAFailedTrialDoublesTheTimeUpToABound(t *testing.T) {
 				t.Errorf("ejection %d is over too soon", n+1)
 			}
 			time.Sleep(1e6)
-			ask(t, r, fake, errors.Join(ErrBroken))
+			sendRequest(t, r, fake, errors.Join(ErrBroken))
 		}
 		if r.Ejections() != uint64(len(times)+1) {
 			t.Errorf("%d ejections", r.Ejections())
@@ -447,42 +447,42 @@ func TestAFailedTrialDoublesTheTimeUpToABound(t *testing.T) {
 }
 
 // Two requests that fail at the same moment open the circuit once.
-func TestCircuitCountsOneEjectionWhereFailuresRace(t *testing.T) {
+func TestCircuitCountsOneEjectionWhenFailuresRace(t *testing.T) {
 	for range 15_000 {
 		var c circuit
-		for range tolerated - 1 {
-			c.fail(0, ErrBroken)
+		for range maxFailures - 1 {
+			c.recordFailure(0, ErrBroken)
 		}
-		twice(func() { c.fail(0, ErrBroken) }, func() { c.fail(0, ErrBroken) })
-		if n := c.ejections.Load(); n != 1 {
+		race(func() { c.recordFailure(0, ErrBroken) }, func() { c.recordFailure(0, ErrBroken) })
+		if n := c.totalEjections.Load(); n != 1 {
 			t.Fatalf("%d ejections", n)
 		}
 	}
 }
 
-// A replica that is down may still get the request that nobody else can take. If its circuit's time is over, that is
-// its trial, and what comes of it counts.
-func TestCircuitCountsATrialThatCannotConnect(t *testing.T) {
+// A replica that is down may still get a request that no other replica can serve. If the circuit's
+// open time is over, that request is the trial, and its outcome counts.
+func TestCircuitCountsTrialThatCannotConnect(t *testing.T) {
 	for name, down := range map[string]bool{"down before": true, "up before": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r, fake := newTestReplica(tolerated)
-				fail(t, r, fake, ErrBroken, tolerated)
-				time.Sleep(firstEjection)
+				r, fake := newTestReplica(maxFailures)
+				failRequests(t, r, fake, ErrBroken, maxFailures)
+				time.Sleep(baseEjectionTime)
 				if down {
-					r.set(errors.New("its health check failed"))
+					r.setHealth(errors.New("its health check failed"))
 				}
 				s, err := r.ForceReserve("holder")
 				if err != nil {
 					t.Fatal(err)
 				}
 				fake.reserve(s.Token())
-				askIn(t, s, fake, ErrNoConnection)
+				sendInSlot(t, s, fake, ErrNoConnection)
 				if r.Ejections() != 2 || r.State() != "down" {
 					t.Errorf("%d ejections, and it is %s; want 2, down", r.Ejections(), r.State())
 				}
-				r.set(nil) // a good probe
-				time.Sleep(2*firstEjection - time.Millisecond)
+				r.setHealth(nil) // a good probe
+				time.Sleep(2*baseEjectionTime - time.Millisecond)
 				if r.State() != "ejected" {
 					t.Errorf("it is %s, before twice the first time is over", r.State())
 				}
@@ -492,14 +492,14 @@ func TestCircuitCountsATrialThatCannotConnect(t *testing.T) {
 	}
 }
 
-// A replica that comes back while somebody finds its earlier return long past starts slowly all the same.
-func TestReplicaThatComesBackAgainStartsSlowlyAgain(t *testing.T) {
+// A replica that recovers while another goroutine ends its earlier slow start begins a new one.
+func TestReplicaSecondRecoveryStartsSlowlyAgain(t *testing.T) {
 	r, _ := newTestReplica(1)
 	for range 12_000 {
-		r.back.Store(1)
-		twice(func() { r.WeightedLoad() }, r.comeBack)
-		if r.back.Load() == 0 {
-			t.Fatal("its return is forgotten")
+		r.recoveredAt.Store(1)
+		race(func() { r.WeightedLoad() }, r.markRecovered)
+		if r.recoveredAt.Load() == 0 {
+			t.Fatal("the second recovery is lost")
 		}
 	}
 }

@@ -1,17 +1,15 @@
-// Package llmserver is the replica side of berth: replicas, the slots on
-// them, and the ways to reach them.
+// Package llmserver implements the replica side of the ingress: replicas, their slots, their
+// health, and the backends that reach them.
 //
-// A [Replica] is one LLM server process. Its [Slot]s are units of its
-// capacity; a request holds exactly one from before it is sent until its
-// answer is over. Check and count are one atomic step on the replica's gate, so
-// capacity cannot be passed, and each slot's life is a chain of single
-// compare-and-swap edges, so it cannot leak or be given back twice.
+// A [Replica] is one LLM server process, and a [Slot] is one unit of its capacity. A request holds
+// exactly one slot, from before it is sent until its response has ended. The replica's gate checks
+// and counts in one atomic step, so the capacity cannot be exceeded. Every state change of a slot
+// is a single compare-and-swap, so a slot can neither leak nor be released twice.
 //
-// Whether a replica is up is its health's to say, by probes and by requests that could
-// not connect; whether one that is up does its work is its circuit's. Neither takes it out
-// of its set.
+// Health (probes and failed connects) decides whether a replica is up; the circuit breaker decides
+// whether an up replica gets traffic. Neither removes it from the set.
 //
-// A [Backend] is how a replica is spoken to: package http1 for an engine over plain TCP, [HTTP] for
-// one behind TLS, package agent for an agent over either of them, or a fake in tests. A [Pool] turns full sets of [Endpoint]s into
-// replicas by identity and keeps an eye on their health.
+// A [Backend] reaches one replica: package http1 for an engine over plain TCP, [HTTP] for one
+// behind TLS, package agent for an agent over either of them, or a fake in tests. A [Pool] turns
+// full sets of [Endpoint] values into replicas by identity and probes them.
 package llmserver

@@ -18,7 +18,7 @@ func dialError(call string, cause error, to net.Addr) error {
 	return &net.OpError{Op: "dial", Net: "tcp", Addr: to, Err: os.NewSyscallError(call, cause)}
 }
 
-func TestExhaustedTellsOwnLimitsFromReplicasThatCannotBeReached(t *testing.T) {
+func TestReplicaExhaustionIsDistinguishedFromUnreachable(t *testing.T) {
 	loopback := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9}
 	for _, row := range []struct {
 		err  error
@@ -45,7 +45,7 @@ func TestExhaustedTellsOwnLimitsFromReplicasThatCannotBeReached(t *testing.T) {
 	}
 }
 
-func TestOwnExhaustionSetsNoReplicaAside(t *testing.T) {
+func TestReplicaStaysUpDuringOwnExhaustion(t *testing.T) {
 	var out, asked atomic.Int32
 	probe := func(context.Context) error {
 		asked.Add(1)
@@ -54,13 +54,13 @@ func TestOwnExhaustionSetsNoReplicaAside(t *testing.T) {
 		}
 		return nil
 	}
-	watched(t, probe, func(r *Replica, fake *fakeBackend, changes *atomic.Int32) {
+	withProbedReplica(t, probe, func(r *Replica, fake *fakeBackend, changes *atomic.Int32) {
 		var reported atomic.Int32
 		r.events.Exhausted = func(error) { reported.Add(1) }
 		synctest.Wait()
 		out.Store(1)
-		for range 2 * tolerated {
-			ask(t, r, fake, ErrExhausted)
+		for range 2 * maxFailures {
+			sendRequest(t, r, fake, ErrExhausted)
 		}
 		fake.faults = func(op string) error {
 			if op == "reserve" {
@@ -68,22 +68,22 @@ func TestOwnExhaustionSetsNoReplicaAside(t *testing.T) {
 			}
 			return nil
 		}
-		if err := claimed(t, r).Confirm(t.Context(), 0); !errors.Is(err, ErrExhausted) {
+		if err := reserveUnconfirmed(t, r).Confirm(t.Context(), 0); !errors.Is(err, ErrExhausted) {
 			t.Errorf("Confirm = %v", err)
 		}
 		synctest.Wait() // for the cancel by name
 		fake.faults = nil
 		time.Sleep(time.Minute) // dozens of probes
 		synctest.Wait()
-		if s := r.circuit.read(); !r.Available() || changes.Load() != 0 || s.failures != 0 {
-			t.Errorf("available %t after %d changes and %d failures; it said %q", r.Available(), changes.Load(), s.failures, r.DownReason())
+		if s := r.circuit.state(); !r.Available() || changes.Load() != 0 || s.failures != 0 {
+			t.Errorf("available %t after %d changes and %d failures; reason %q", r.Available(), changes.Load(), s.failures, r.DownReason())
 		}
-		if n := reported.Load(); n < 2*tolerated+1+missesAllowed {
+		if n := reported.Load(); n < 2*maxFailures+1+maxProbeFailures {
 			t.Errorf("%d failures were reported", n)
 		}
 		out.Store(0)
 		before := asked.Load()
-		time.Sleep(2 * firstRetry)
+		time.Sleep(2 * firstProbeRetry)
 		if asked.Load() == before {
 			t.Error("the replica is not probed soon after")
 		}
@@ -91,10 +91,10 @@ func TestOwnExhaustionSetsNoReplicaAside(t *testing.T) {
 }
 
 // A replica that is down stays down while it cannot be probed.
-func TestOwnExhaustionBringsNoReplicaBack(t *testing.T) {
+func TestReplicaStaysDownDuringOwnExhaustion(t *testing.T) {
 	probe := func(context.Context) error { return ErrExhausted }
-	watched(t, probe, func(r *Replica, fake *fakeBackend, _ *atomic.Int32) {
-		ask(t, r, fake, ErrNoConnection)
+	withProbedReplica(t, probe, func(r *Replica, fake *fakeBackend, _ *atomic.Int32) {
+		sendRequest(t, r, fake, ErrNoConnection)
 		time.Sleep(time.Minute)
 		if r.Available() {
 			t.Error("it is available")
@@ -102,10 +102,10 @@ func TestOwnExhaustionBringsNoReplicaBack(t *testing.T) {
 	})
 }
 
-// claimed is a slot that is reserved at the gate alone.
-func claimed(t *testing.T, r *Replica) *Slot {
+// reserveUnconfirmed returns a slot that the gate has granted and the backend does not know yet.
+func reserveUnconfirmed(t *testing.T, r *Replica) *Slot {
 	t.Helper()
-	s, err := r.TryReserve("a test", 0)
+	s, err := r.TryReserve("test", 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,27 +14,28 @@ import (
 	"berth/internal/tcp"
 )
 
-// staleness is how soon a request must break on an old connection for that to
-// be the connection's fault: later the replica had it and failed.
-const staleness = time.Second
+// staleWindow is how soon after it was sent a request must break on a reused connection for the
+// connection to be stale. Later than that, the replica has received the request and failed.
+const staleWindow = time.Second
 
-// Progress is how far a request came before it failed.
+// Progress is how far a request got before it failed.
 type Progress struct {
-	Connected bool      // it had a connection
-	Reused    bool      // which had served before
-	Answered  bool      // some byte of an answer came
-	At        time.Time // when it was connected
+	Connected bool      // the request had a connection
+	Reused    bool      // the connection had served a request before
+	Answered  bool      // some byte of a response arrived
+	At        time.Time // when the request got its connection
 }
 
-// Failure gives an error the sentinel that decides whether another try is
-// allowed. Addresses are left out of the text: it may reach a client.
+// Failure wraps err in the sentinel that decides whether the request may be retried. If ctx has
+// ended, Failure returns the cause of that instead. The text contains no address, since clients may
+// read it.
 func (p Progress) Failure(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case !p.Connected && tcp.Exhausted(err):
 		return fmt.Errorf("%w: %s", ErrExhausted, FailureReason(err))
-	case !p.Connected && timedOut(err):
+	case !p.Connected && isTimeout(err):
 		return fmt.Errorf("%w: %w", ErrNoConnection, ErrConnectTimeout)
 	case !p.Connected:
 		return fmt.Errorf("%w: %s", ErrNoConnection, FailureReason(err))
@@ -42,31 +43,32 @@ func (p Progress) Failure(ctx context.Context, err error) error {
 		return fmt.Errorf("%w: %w", ErrTimeout, ErrSendTimeout)
 	case p.Answered:
 		return fmt.Errorf("%w: %s", ErrNotHTTP, FailureReason(err))
-	case timedOut(err):
+	case isTimeout(err):
 		return ErrTimeout
-	case p.Reused && time.Since(p.At) < staleness:
+	case p.Reused && time.Since(p.At) < staleWindow:
 		return fmt.Errorf("%w: %w", ErrBroken, ErrStale)
 	default:
 		return fmt.Errorf("%w: %s", ErrBroken, FailureReason(err))
 	}
 }
 
-// timedOut tells a connection that was given up for its silence, by the kernel too.
-func timedOut(err error) bool {
+// isTimeout reports whether a connection was given up because the peer was silent, by the kernel or
+// by a deadline.
+func isTimeout(err error) bool {
 	n, ok := errors.AsType[net.Error](err)
 	return ok && n.Timeout()
 }
 
-// FailureReason is the innermost cause of a network error, without addresses.
+// FailureReason returns the innermost cause of a network error, without addresses.
 func FailureReason(err error) string {
 	if dns, ok := errors.AsType[*net.DNSError](err); ok {
 		return dns.Err
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return "it was closed at the other end"
+		return "closed by peer"
 	}
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return "its certificate could not be verified"
+		return "certificate verification failed"
 	}
 	if op, ok := errors.AsType[*net.OpError](err); ok {
 		if op.Timeout() {
@@ -77,8 +79,8 @@ func FailureReason(err error) string {
 	return err.Error()
 }
 
-// ProbeHealth asks for /health by do. Any answer below 500 counts: an engine without
-// that path is alive too, while one that loads its model answers 503.
+// ProbeHealth requests /health through do. Any status below 500 is a success: an engine without
+// that path is alive too, while one that still loads its model responds 503.
 func ProbeHealth(ctx context.Context, do func(*http.Request, Token) (*http.Response, Report, error)) (Report, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "/health", nil)
 	if err != nil {
@@ -89,9 +91,9 @@ func ProbeHealth(ctx context.Context, do func(*http.Request, Token) (*http.Respo
 		return report, err
 	}
 	defer resp.Body.Close()
-	io.Copy(io.Discard, io.LimitReader(resp.Body, 4<<10)) // so that the connection can be used again
+	io.Copy(io.Discard, io.LimitReader(resp.Body, 4<<10)) // so that the connection can be reused
 	if resp.StatusCode >= http.StatusInternalServerError {
-		return report, fmt.Errorf("its /health answered %s", cmp.Or(http.StatusText(resp.StatusCode), resp.Status))
+		return report, fmt.Errorf("/health returned %s", cmp.Or(http.StatusText(resp.StatusCode), resp.Status))
 	}
 	return report, nil
 }

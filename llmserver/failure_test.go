@@ -3,17 +3,20 @@ package llmserver
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"net"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
-// The sentinel decides whether the request may be sent again, so one that the replica may be at work on is never an old
-// connection's failure.
-func TestProgressFailureTellsWhatMayBeSentAgain(t *testing.T) {
+// The sentinel decides whether a request may be retried, so a request that the replica may be
+// working on never fails with ErrStale.
+func TestProgressFailureDecidesRetries(t *testing.T) {
 	reset := dialError("read", syscall.ECONNRESET, nil)
 	silent := &net.OpError{Op: "read", Net: "tcp", Err: os.NewSyscallError("read", syscall.ETIMEDOUT)} // by the kernel's probes
 	for name, c := range map[string]struct {
@@ -26,13 +29,13 @@ func TestProgressFailureTellsWhatMayBeSentAgain(t *testing.T) {
 		"not connected":                    {Progress{}, 0, reset, []error{ErrNoConnection}, "no connection: read: connection reset by peer"},
 		"not connected in time":            {Progress{}, 0, silent, []error{ErrNoConnection, ErrConnectTimeout}, "no connection: timed out"},
 		"new":                              {Progress{Connected: true}, 0, reset, []error{ErrBroken}, ""},
-		"used before":                      {Progress{Connected: true, Reused: true}, staleness - 1, reset, []error{ErrBroken, ErrStale}, ""},
-		"used before, and it had time":     {Progress{Connected: true, Reused: true}, staleness, reset, []error{ErrBroken}, ""},
+		"used before":                      {Progress{Connected: true, Reused: true}, staleWindow - 1, reset, []error{ErrBroken, ErrStale}, ""},
+		"used before, and it had time":     {Progress{Connected: true, Reused: true}, staleWindow, reset, []error{ErrBroken}, ""},
 		"silent":                           {Progress{Connected: true}, 0, silent, []error{ErrTimeout}, ""},
 		"silent, used before":              {Progress{Connected: true, Reused: true}, 0, silent, []error{ErrTimeout}, ""},
 		"some of the response":             {Progress{Connected: true, Answered: true}, 0, reset, []error{ErrNotHTTP}, ""},
 		"some of it, on one used before":   {Progress{Connected: true, Reused: true, Answered: true}, 0, reset, []error{ErrNotHTTP}, ""},
-		"some of it, and silent from then": {Progress{Connected: true, Answered: true}, 0, silent, []error{ErrNotHTTP}, "the answer is not HTTP: timed out"},
+		"some of it, and silent from then": {Progress{Connected: true, Answered: true}, 0, silent, []error{ErrNotHTTP}, "invalid HTTP response: timed out"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -58,5 +61,14 @@ func TestProgressFailureTellsWhatMayBeSentAgain(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// Clients may read the reason, so it must not contain Go's internal term for the end of a stream.
+func TestFailureReasonContainsNoEOF(t *testing.T) {
+	for _, err := range []error{io.EOF, io.ErrUnexpectedEOF, fmt.Errorf("reading: %w", io.EOF)} {
+		if got := FailureReason(err); strings.Contains(got, "EOF") || got == "" {
+			t.Errorf("FailureReason(%v) = %q", err, got)
+		}
 	}
 }

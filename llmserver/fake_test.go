@@ -13,13 +13,13 @@ import (
 
 var errReplyLost = errors.New("the reply was lost")
 
-// fakeBackend is a slot table at the replica's side that bites: it counts by
-// token what it holds itself, refuses what is beyond its capacity and remembers
-// each token that was dispatched unreserved or twice.
+// fakeBackend is a strict slot table on the replica's side. It counts its slots by token, refuses
+// reservations beyond its capacity and records every violation, such as a token that was dispatched
+// without a reservation or twice.
 type fakeBackend struct {
 	capacity int
 	faults   func(op string) error // asked before each call; nil: none
-	deaf     bool                  // cancels reach it never
+	deaf     bool                  // cancels time out
 	probe    func(ctx context.Context) error
 
 	mu         sync.Mutex
@@ -91,7 +91,7 @@ func (f *fakeBackend) cancel(ctx context.Context, t Token) error {
 	return err
 }
 
-// Do holds the slot until the answer's body is closed.
+// Do holds the slot until the response body is closed.
 func (f *fakeBackend) Do(_ *http.Request, t Token) (*http.Response, Report, error) {
 	resp, err := f.do(t)
 	return resp, Report{}, err
@@ -131,7 +131,7 @@ func (f *fakeBackend) Close() {
 	f.closed++
 }
 
-// holds is how many slots the backend itself counts.
+// holds returns the number of slots that the backend counts.
 func (f *fakeBackend) holds() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -150,7 +150,7 @@ type fakeBody struct {
 	read    bool
 }
 
-// Read gives one byte.
+// Read returns one byte.
 func (b *fakeBody) Read(p []byte) (int, error) {
 	if b.read {
 		return 0, io.EOF
@@ -166,18 +166,18 @@ func (b *fakeBody) Close() error {
 	return nil
 }
 
-// newTestReplica is a replica with room for limit requests and its backend.
+// newTestReplica returns a replica with the given limit and its backend.
 func newTestReplica(limit int) (*Replica, *fakeBackend) {
 	f := newFake(limit)
 	return NewReplica(Endpoint{Model: "m", ID: "r", URL: "http://r", Limit: limit}, f), f
 }
 
-// claim claims and confirms a slot that must be there.
-func claim(t *testing.T, r *Replica) *Slot {
+// mustReserve reserves and confirms a slot.
+func mustReserve(t *testing.T, r *Replica) *Slot {
 	t.Helper()
 	s, err := r.TryReserve("holder", 0)
 	if err != nil {
-		t.Fatalf("Claim: %v", err)
+		t.Fatalf("TryReserve: %v", err)
 	}
 	if err := s.Confirm(t.Context(), 0); err != nil {
 		t.Fatalf("Confirm: %v", err)

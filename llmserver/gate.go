@@ -5,18 +5,18 @@ import (
 	"sync/atomic"
 )
 
-// MaxLimit is the largest capacity a replica can have; larger ones are
-// clamped to it. It is what a configured "no limit" means.
+// MaxLimit is the largest capacity of a replica, and the meaning of a configured "no limit". Larger
+// values are clamped.
 const MaxLimit = 1<<gateBits - 1
 
-// gate is everything that decides whether a replica takes one more request, in
-// one word, so that every check-and-count is one compare-and-swap:
+// A gate decides whether a replica admits one more request. Everything that the decision needs is
+// in one word, so each check-and-count is one compare-and-swap and no lock is held:
 //
 //	63      60 59         40 39         20 19          0
 //	│  phase  │    limit    │  reserved   │   running   │
 //
-// reserved + running is what the replica's load is everywhere. It passes the
-// limit only when the limit is lowered under it.
+// reserved + running is the load that balancing, draining and gauges use. It exceeds the limit only
+// after the limit was lowered. All methods may be called from any goroutine and do not block.
 type gate struct{ word atomic.Uint64 }
 
 const (
@@ -27,13 +27,13 @@ const (
 	oneReserved = uint64(1) << gateBits
 )
 
-// phase is where a replica stands on its way out.
+// A phase is a replica's position on its way out of service.
 type phase uint64
 
 const (
 	serving  phase = iota
-	draining       // nothing new; what is reserved may still be dispatched
-	retired        // gone from the set: nothing new, nothing more dispatched
+	draining       // admits nothing; a reserved slot may still be started
+	retired        // removed from the set: admits nothing and starts nothing
 )
 
 // counts is a gate's word, unpacked.
@@ -44,7 +44,7 @@ type counts struct {
 
 func (c counts) ongoing() int { return c.running + c.reserved }
 
-func unpack(w uint64) counts {
+func unpackCounts(w uint64) counts {
 	return counts{
 		running:  int(w & gateMask),
 		reserved: int(w >> gateBits & gateMask),
@@ -53,30 +53,33 @@ func unpack(w uint64) counts {
 	}
 }
 
-func (g *gate) read() counts { return unpack(g.word.Load()) }
+// counts returns running, reserved, limit and phase at one moment.
+func (g *gate) counts() counts { return unpackCounts(g.word.Load()) }
 
-// setLimit changes the capacity and nothing else: a lowered one admits
-// nothing until ongoing is below it.
+// setLimit changes the capacity and nothing else. A lowered limit ends no request; the gate admits
+// nothing until fewer requests than the new limit are ongoing.
 func (g *gate) setLimit(limit int) {
 	l := uint64(min(max(limit, 0), MaxLimit))
-	g.edge(func(w uint64) (uint64, error) {
+	g.update(func(w uint64) (uint64, error) {
 		return w&^(gateMask<<(2*gateBits)) | l<<(2*gateBits), nil
 	})
 }
 
-// move puts the gate in phase p.
-func (g *gate) move(p phase) {
-	g.edge(func(w uint64) (uint64, error) {
+// setPhase changes the phase and nothing else.
+func (g *gate) setPhase(p phase) {
+	g.update(func(w uint64) (uint64, error) {
 		return w&(1<<(3*gateBits)-1) | uint64(p)<<(3*gateBits), nil
 	})
 }
 
-// reserve takes one unit if fewer than the limit are ongoing, and fewer than
-// bound where bound > 0. It answers ErrFull, ErrDraining or ErrGone.
+// reserve takes one unit if fewer requests are ongoing than the limit and, if bound > 0, than
+// bound. The check and the count are the same compare-and-swap: of many callers that compete for
+// the last unit exactly one gets it. reserve returns ErrFull, ErrDraining or ErrGone if nothing was
+// taken.
 func (g *gate) reserve(bound int) error {
-	return g.edge(func(w uint64) (uint64, error) {
-		c := unpack(w)
-		if err := c.closed(); err != nil {
+	return g.update(func(w uint64) (uint64, error) {
+		c := unpackCounts(w)
+		if err := c.admissionError(); err != nil {
 			return w, err
 		}
 		if c.ongoing() >= c.limit || bound > 0 && c.ongoing() >= bound {
@@ -86,34 +89,35 @@ func (g *gate) reserve(bound int) error {
 	})
 }
 
-// pass ends one unit, reserved or running, and reserves it anew in the same
-// step, so that it is free at no moment. Refused with ErrFull while more is ongoing than
-// a lowered limit allows, and when the replica is leaving; then nothing has changed.
-func (g *gate) pass(unit uint64) error {
-	return g.edge(func(w uint64) (uint64, error) {
-		c := unpack(w)
-		if err := c.closed(); err != nil {
+// transfer turns one unit, reserved or running, into a reserved one in a single step. The unit is
+// free at no moment, so a concurrent reserve cannot take it. On an error nothing has changed:
+// ErrFull while more is ongoing than a lowered limit allows, ErrDraining, or ErrGone.
+func (g *gate) transfer(unit uint64) error {
+	return g.update(func(w uint64) (uint64, error) {
+		c := unpackCounts(w)
+		if err := c.admissionError(); err != nil {
 			return w, err
 		}
 		if c.ongoing() > c.limit {
 			return w, ErrFull
 		}
-		return take(w, unit) + oneReserved, nil
+		return subtract(w, unit) + oneReserved, nil
 	})
 }
 
-// start turns a reserved unit into a running one.
+// start turns a reserved unit into a running one. The sum of both does not change.
 func (g *gate) start() {
-	g.edge(func(w uint64) (uint64, error) { return take(w, oneReserved) + oneRunning, nil })
+	g.update(func(w uint64) (uint64, error) { return subtract(w, oneReserved) + oneRunning, nil })
 }
 
-// free gives one unit back.
-func (g *gate) free(unit uint64) {
-	g.edge(func(w uint64) (uint64, error) { return take(w, unit), nil })
+// release returns one unit. Only the winner of a slot's edge to done may call it.
+func (g *gate) release(unit uint64) {
+	g.update(func(w uint64) (uint64, error) { return subtract(w, unit), nil })
 }
 
-// edge is the one place where the word changes.
-func (g *gate) edge(next func(uint64) (uint64, error)) error {
+// update is the only function that writes the word. It calls next again after losing a race, so
+// next must be a pure function of the word.
+func (g *gate) update(next func(uint64) (uint64, error)) error {
 	for {
 		w := g.word.Load()
 		n, err := next(w)
@@ -123,8 +127,8 @@ func (g *gate) edge(next func(uint64) (uint64, error)) error {
 	}
 }
 
-// closed says why nothing new may be admitted, if so.
-func (c counts) closed() error {
+// admissionError returns the reason why the phase admits nothing, or nil while serving.
+func (c counts) admissionError() error {
 	switch c.phase {
 	case serving:
 		return nil
@@ -135,12 +139,12 @@ func (c counts) closed() error {
 	}
 }
 
-// take subtracts one unit that must be there: a count that would go below
-// zero is a slot given back twice.
-func take(w, unit uint64) uint64 {
-	c := unpack(w)
+// subtract removes one unit from the word. It panics if there is none: the count would wrap into
+// the neighboring field, and some slot was released twice.
+func subtract(w, unit uint64) uint64 {
+	c := unpackCounts(w)
 	if unit == oneRunning && c.running == 0 || unit == oneReserved && c.reserved == 0 {
-		panic(fmt.Sprintf("BUG: a slot given back twice: %d running, %d reserved", c.running, c.reserved))
+		panic(fmt.Sprintf("BUG: slot released twice: %d running, %d reserved", c.running, c.reserved))
 	}
 	return w - unit
 }

@@ -23,7 +23,7 @@ func admits(c counts, bound int) error {
 	}
 }
 
-func TestAGateCountsAsANaiveModelDoes(t *testing.T) {
+func TestGateMatchesModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var g gate
 		var model counts
@@ -35,7 +35,7 @@ func TestAGateCountsAsANaiveModelDoes(t *testing.T) {
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"": func(t *rapid.T) {
-				if got := g.read(); got != model {
+				if got := g.counts(); got != model {
 					t.Fatalf("the gate reads %+v; want %+v", got, model)
 				}
 			},
@@ -46,7 +46,7 @@ func TestAGateCountsAsANaiveModelDoes(t *testing.T) {
 			},
 			"move": func(t *rapid.T) {
 				model.phase = rapid.SampledFrom([]phase{serving, serving, serving, draining, retired}).Draw(t, "phase")
-				g.move(model.phase)
+				g.setPhase(model.phase)
 			},
 			"reserve": func(t *rapid.T) {
 				bound := rapid.IntRange(0, 4).Draw(t, "bound")
@@ -70,7 +70,7 @@ func TestAGateCountsAsANaiveModelDoes(t *testing.T) {
 				if *count == 0 {
 					t.Skip("nothing to free")
 				}
-				g.free(u)
+				g.release(u)
 				*count--
 			},
 			"pass": func(t *rapid.T) {
@@ -81,7 +81,7 @@ func TestAGateCountsAsANaiveModelDoes(t *testing.T) {
 				without := model // the unit that is passed does not count against itself
 				without.reserved--
 				want := admits(without, 0)
-				if err := g.pass(u); err != want {
+				if err := g.transfer(u); err != want {
 					t.Fatalf("pass = %v; want %v at %+v", err, want, model)
 				}
 				if want == nil {
@@ -93,7 +93,7 @@ func TestAGateCountsAsANaiveModelDoes(t *testing.T) {
 	})
 }
 
-func TestALoweredLimitAdmitsNothingUntilOngoingIsBelowIt(t *testing.T) {
+func TestGateLoweredLimitAdmitsNothingUntilBelowIt(t *testing.T) {
 	var g gate
 	g.setLimit(4)
 	for range 4 {
@@ -107,19 +107,19 @@ func TestALoweredLimitAdmitsNothingUntilOngoingIsBelowIt(t *testing.T) {
 		if err := g.reserve(0); !errors.Is(err, ErrFull) {
 			t.Fatalf("reserve with %d ongoing and a limit of 2 = %v", ongoing, err)
 		}
-		g.free(oneReserved)
+		g.release(oneReserved)
 	}
 	if err := g.reserve(0); err != nil {
 		t.Fatalf("reserve with 1 ongoing and a limit of 2 = %v", err)
 	}
 }
 
-func TestAUnitThatIsNotThereCannotBeGivenBack(t *testing.T) {
+func TestGatePanicsOnDoubleRelease(t *testing.T) {
 	for name, give := range map[string]func(*gate){
-		"free reserved": func(g *gate) { g.free(oneReserved) },
-		"free running":  func(g *gate) { g.free(oneRunning) },
+		"free reserved": func(g *gate) { g.release(oneReserved) },
+		"free running":  func(g *gate) { g.release(oneRunning) },
 		"start":         (*gate).start,
-		"pass":          func(g *gate) { g.pass(oneRunning) },
+		"pass":          func(g *gate) { g.transfer(oneRunning) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			defer func() {
@@ -134,7 +134,7 @@ func TestAUnitThatIsNotThereCannotBeGivenBack(t *testing.T) {
 	}
 }
 
-func TestAGateIsExactUnderContention(t *testing.T) {
+func TestGateIsExactUnderContention(t *testing.T) {
 	const limit = 3
 	var g gate
 	g.setLimit(limit)
@@ -151,12 +151,12 @@ func TestAGateIsExactUnderContention(t *testing.T) {
 				}
 				g.start()
 				inside.Add(-1)
-				g.free(oneRunning)
+				g.release(oneRunning)
 			}
 		})
 	}
 	all.Wait()
-	if c := g.read(); c.ongoing() != 0 || most.Load() != 0 {
+	if c := g.counts(); c.ongoing() != 0 || most.Load() != 0 {
 		t.Errorf("at the end it reads %+v; %d were inside, with a limit of %d", c, most.Load(), limit)
 	}
 }

@@ -4,194 +4,189 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// health is what is known of whether a replica can be reached. Two things tell: requests and probes.
+// A replica's health is whether it can be reached. Requests and probes decide it:
 //
-//	     a request: no connection, draining, no clear answer
-//	     probes: draining, late while nothing else came either, or anything else three times in a row
+//	     a request: no connection, draining, outcome of a reservation unknown
+//	     probes: draining, a timeout while no body was read either, or 3 other failures in a row
 //	up ─────────────────────────────────────────────────────────▶ down
 //	 ▲                                                             │
 //	 └─────────────────────────────────────────────────────────────┘
-//	     a good probe
+//	     a successful probe
 //
-// A late probe does not count if some byte of a response came meanwhile: a busy engine answers its health
-// last. After a failed probe the next one comes soon, with growing gaps up to the usual period.
-// Whether what is reached works is the circuit's business. A replica that is down keeps its place in
-// the set, and so on the hash ring.
+// A probe that times out does not count if some byte of a response body came meanwhile, because a
+// busy engine serves its health check last. After a failed probe the next one follows soon, with
+// exponential backoff up to the configured period. The circuit decides whether a reachable replica
+// works. A replica that is down stays in its set, and so on the hash ring.
+//
+// All fields may be used from any goroutine. Requests and probes write them concurrently: the last
+// write wins, and the next probe corrects a wrong one.
 type health struct {
-	down      atomic.Pointer[string] // why it cannot serve; nil while it can
-	responded atomic.Int64           // when the body of a good response last began, by monotonic time
-	silent    atomic.Int64           // when its silence last counted as a failure, likewise
-	received  atomic.Uint64          // reads that have brought some of a body so far
-	wake      chan struct{}          // asks for a probe now
-	mu        sync.Mutex
-	observer  func() // called after each change, from the goroutine that saw it; may be nil
+	downReason   atomic.Pointer[error]  // nil while up
+	lastResponse atomic.Int64           // when a good response body began, monotonic
+	lastSilence  atomic.Int64           // when silence was counted as a failure, monotonic
+	bodyReads    atomic.Uint64          // reads that returned bytes of a response body
+	probeNow     chan struct{}          // capacity 1; asks probeLoop for a probe at once
+	observer     atomic.Pointer[func()] // see OnChange
 }
 
 const (
-	// missesAllowed is how many probes in a row may fail before they alone
-	// set a replica aside. It is Ray Serve's number.
-	missesAllowed = 3
-	// firstRetry is how soon a probe that failed is repeated; the
-	// time doubles up to the usual period.
-	firstRetry = 500 * time.Millisecond
+	// maxProbeFailures is how many consecutive failed probes mark a replica down. It is the number
+	// that Ray Serve uses.
+	maxProbeFailures = 3
+	// firstProbeRetry is the delay of the first probe after a failed one. It doubles up to the
+	// configured period.
+	firstProbeRetry = 500 * time.Millisecond
 )
 
-// Available tells whether the replica can be expected to serve something new.
-func (r *Replica) Available() bool {
-	return r.Up() && r.circuit.admits()
-}
+// Available reports whether the replica can be expected to serve a new request: it is up, and its
+// circuit admits requests.
+func (r *Replica) Available() bool { return r.Up() && r.circuit.admits() }
 
-// Up tells whether the replica can be reached and serves: it is neither down nor draining. It may be
+// Up reports whether the replica is reachable and serving: neither down nor draining. It may be
 // ejected.
-func (r *Replica) Up() bool { return r.health.down.Load() == nil && r.gate.read().phase == serving }
+func (r *Replica) Up() bool { return r.health.downReason.Load() == nil && !r.Draining() }
 
-// Ejected reports whether the replica's circuit is open, and since when, by a monotonic clock.
+// Ejected reports whether the replica's circuit is open, and since when on a monotonic clock.
 func (r *Replica) Ejected() (since time.Duration, open bool) {
-	return time.Duration(r.circuit.opened.Load()), r.circuit.read().open()
+	return time.Duration(r.circuit.openedAt.Load()), r.circuit.state().isOpen()
 }
 
-// AllowEjected has the replica chosen though its circuit is open, or not any more. Whoever knows the other
-// replicas decides.
-func (r *Replica) AllowEjected(spared bool) { r.circuit.spare(spared) }
+// AllowEjected sets whether the replica admits requests although its circuit is open. The caller
+// decides by the state of the other replicas (Envoy's panic threshold).
+func (r *Replica) AllowEjected(allowed bool) { r.circuit.setBypass(allowed) }
 
-// Ejections is how often the circuit was opened so far.
-func (r *Replica) Ejections() uint64 { return r.circuit.ejections.Load() }
+// Ejections returns how often the circuit was opened so far.
+func (r *Replica) Ejections() uint64 { return r.circuit.totalEjections.Load() }
 
-// State says in one word how the replica stands.
+// State returns the replica's state, one of States.
 func (r *Replica) State() string {
-	s := r.circuit.read()
+	s := r.circuit.state()
 	switch {
 	case r.Draining():
 		return "draining"
 	case !r.Up():
 		return "down"
-	case !s.open():
+	case !s.isOpen():
 		return "serving"
-	case s.halfOpen || s.due():
+	case s.halfOpen || s.expired():
 		return "half_open"
 	default:
 		return "ejected"
 	}
 }
 
-// States are all that State says.
+// States lists the values that State returns.
 var States = []string{"serving", "half_open", "ejected", "down", "draining"}
 
-// Draining tells whether the replica takes nothing new for good: it drains or has left the set.
-func (r *Replica) Draining() bool { return r.gate.read().phase != serving }
+// Draining reports whether the replica admits nothing new for good: it is draining or was removed.
+func (r *Replica) Draining() bool { return r.gate.counts().phase != serving }
 
-// DownReason is why the replica is not available: the last thing that it, or the
-// attempt to reach it, said. Empty while it is available.
+// DownReason returns why the replica is not available: the last error of the replica, or of the
+// attempt to reach it. It returns "" while the replica is available.
 func (r *Replica) DownReason() string {
-	if s := r.health.down.Load(); s != nil {
-		return *s
+	if err := r.health.downReason.Load(); err != nil {
+		return (*err).Error()
 	}
-	if err := r.gate.read().closed(); err != nil {
+	if err := r.gate.counts().admissionError(); err != nil {
 		return err.Error()
 	}
-	if s := r.circuit.failure.Load(); s != nil && !r.circuit.admits() {
-		return "ejected, " + *s
+	if err := r.circuit.lastFailure.Load(); err != nil && !r.circuit.admits() {
+		return "ejected: " + (*err).Error()
 	}
 	return ""
 }
 
-// OnChange has f called after each change of Available, in place of what was set before.
-func (r *Replica) OnChange(f func()) {
-	r.health.mu.Lock()
-	defer r.health.mu.Unlock()
-	r.health.observer = f
+// OnChange registers f, which replaces the function registered before. f is called after each
+// change of Available and whenever a waiter might be served, from the goroutine that caused the
+// change: any that serves a request, probes or runs a timer. f must not block.
+func (r *Replica) OnChange(f func()) { r.health.observer.Store(&f) }
+
+// NotifyFreed notifies the observer that a slot became free for which nothing waits at the router
+// that held it. The replica may serve another model by now, whose waiters can use the slot.
+func (r *Replica) NotifyFreed() { r.health.notify() }
+
+// notify calls the observer, with no lock held.
+func (h *health) notify() {
+	if f := h.observer.Load(); f != nil {
+		(*f)()
+	}
 }
 
-// set records why the replica cannot serve, or that it can, and tells the
-// observer when that is news.
-func (r *Replica) set(err error) (news bool) {
-	var why *string
+// setHealth records why the replica cannot serve, or with nil that it can, and reports whether that
+// changed between up and down. The swap is atomic, so of concurrent callers exactly one sees the
+// change and notifies the observer.
+func (r *Replica) setHealth(err error) (changed bool) {
+	var reason *error
 	if err != nil {
-		s := err.Error()
-		why = &s
+		reason = &err
 	}
-	old := r.health.down.Swap(why)
-	if news = (old == nil) != (why == nil); news {
+	old := r.health.downReason.Swap(reason)
+	if changed = (old == nil) != (reason == nil); changed {
 		if err == nil {
-			r.comeBack()
+			r.markRecovered() // before the observer compares loads
 		}
-		r.health.tell()
+		r.health.notify()
 	}
-	return news
+	return changed
 }
 
-// NotifyFreed tells the observer that a slot came free which nobody waits for where
-// it was held: the replica may serve another model by now.
-func (r *Replica) NotifyFreed() { r.health.tell() }
-
-func (h *health) tell() {
-	h.mu.Lock()
-	observer := h.observer
-	h.mu.Unlock()
-	if observer != nil {
-		observer()
-	}
-}
-
-// setAside has the replica not chosen until a probe has reached it, and it probed now. It tells
-// whether that is news.
-func (r *Replica) setAside(err error) (news bool) {
-	news = r.set(err)
+// markDown marks the replica down until a probe succeeds, requests a probe at once, and reports
+// whether the replica was up before. It does not block.
+func (r *Replica) markDown(err error) (changed bool) {
+	changed = r.setHealth(err)
 	select {
-	case r.health.wake <- struct{}{}:
-	default:
+	case r.health.probeNow <- struct{}{}:
+	default: // a probe is requested already
 	}
-	return news
+	return changed
 }
 
-// keepProbing probes the replica until ctx ends: at its period, soon and with growing
-// gaps after a failure, and at once when a request could not connect. The first
-// probe comes at once.
-func (r *Replica) keepProbing(ctx context.Context) {
-	misses, retry := 0, firstRetry
+// probeLoop probes the replica until ctx ends: immediately, then once per period, soon and with
+// exponential backoff after a failure, and at once when markDown asks. One goroutine runs it.
+func (r *Replica) probeLoop(ctx context.Context) {
+	failures, retry := 0, firstProbeRetry
 	for {
-		received := r.health.received.Load()
-		err := r.probe(ctx)
+		reads := r.health.bodyReads.Load()
+		err := r.probeOnce(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		period, late := r.Endpoint().ProbeEvery, errors.Is(err, errProbeLate)
+		period, late := r.Endpoint().ProbeEvery, errors.Is(err, errProbeTimeout)
 		switch {
 		case err == nil:
-			misses, retry = 0, firstRetry
-			r.set(nil)
-		case errors.Is(err, ErrExhausted): // nothing was asked
-			r.exhausted(err)
-			period = min(firstRetry, period)
-		case late && r.health.received.Load() != received:
-			misses = 0
+			failures, retry = 0, firstProbeRetry
+			r.setHealth(nil)
+		case errors.Is(err, ErrExhausted): // no probe was sent
+			r.reportExhausted(err)
+			period = min(firstProbeRetry, period)
+		case late && r.health.bodyReads.Load() != reads: // alive, but busy
+			failures = 0
 		default:
-			if misses++; misses >= missesAllowed || late || errors.Is(err, ErrDraining) || !r.Up() {
-				r.set(err)
+			if failures++; failures >= maxProbeFailures || late || errors.Is(err, ErrDraining) || !r.Up() {
+				r.setHealth(err)
 			}
 			period = min(retry, period)
 			retry = 2 * period
 		}
-		if !r.pause(ctx, period) {
+		if !r.waitForProbe(ctx, period) {
 			return
 		}
 	}
 }
 
-// errProbeLate is what clients read of a replica that is down for it.
-var errProbeLate = errors.New("its health check was not answered in time")
+// errProbeTimeout is the reason that clients read while the replica is down for it.
+var errProbeTimeout = errors.New("health check timed out")
 
-// probe asks once.
-func (r *Replica) probe(ctx context.Context) error {
-	ctx, stop := context.WithTimeoutCause(ctx, r.Endpoint().ProbeTimeout, errProbeLate)
+// probeOnce sends one probe, within the endpoint's ProbeTimeout.
+func (r *Replica) probeOnce(ctx context.Context) error {
+	ctx, stop := context.WithTimeoutCause(ctx, r.Endpoint().ProbeTimeout, errProbeTimeout)
 	defer stop()
 	report, err := r.backend.Probe(ctx)
-	r.learn(report)
+	r.applyReport(report)
 	switch {
 	case err == nil && report.Draining:
 		return ErrDraining
@@ -201,13 +196,14 @@ func (r *Replica) probe(ctx context.Context) error {
 	return err
 }
 
-// pause waits about d, less when a probe is asked for; false when ctx ended.
-func (r *Replica) pause(ctx context.Context, d time.Duration) bool {
+// waitForProbe waits for d less up to 20 % of jitter, or until a probe is requested. It returns
+// false if ctx ended.
+func (r *Replica) waitForProbe(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d - time.Duration(rand.Int64N(int64(d)/5+1)))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-r.health.wake:
+	case <-r.health.probeNow:
 	case <-ctx.Done():
 	}
 	return ctx.Err() == nil

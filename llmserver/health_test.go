@@ -12,23 +12,23 @@ import (
 	"time"
 )
 
-// patient is an endpoint that is probed every ten seconds.
-var patient = Endpoint{Model: "m", ID: "a", URL: "http://a", Limit: 100, ProbeEvery: 10 * time.Second, ProbeTimeout: 2 * time.Second}
+// probedEndpoint is probed every ten seconds.
+var probedEndpoint = Endpoint{Model: "m", ID: "a", URL: "http://a", Limit: 100, ProbeEvery: 10 * time.Second, ProbeTimeout: 2 * time.Second}
 
-// late is a probe that is not answered in time.
-func late(ctx context.Context) error {
+// lateProbe is a probe that times out.
+func lateProbe(ctx context.Context) error {
 	<-ctx.Done()
 	return ctx.Err()
 }
 
-// watched runs f in a bubble on a replica that is probed by probe, with a
-// count of what its observer heard.
-func watched(t *testing.T, probe func(ctx context.Context) error, f func(r *Replica, fake *fakeBackend, changes *atomic.Int32)) {
+// withProbedReplica runs f in a synctest bubble on a replica that is probed by probe. changes
+// counts the calls of its observer.
+func withProbedReplica(t *testing.T, probe func(ctx context.Context) error, f func(r *Replica, fake *fakeBackend, changes *atomic.Int32)) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := newFake(100)
 		fake.probe = probe
 		p := &Pool{Dial: func(Endpoint) (Backend, error) { return fake, nil }}
-		r := mustSet(t, p, patient)[0]
+		r := mustSet(t, p, probedEndpoint)[0]
 		changes := new(atomic.Int32)
 		r.OnChange(func() { changes.Add(1) })
 		f(r, fake, changes)
@@ -36,14 +36,14 @@ func watched(t *testing.T, probe func(ctx context.Context) error, f func(r *Repl
 	})
 }
 
-// ask sends one request whose sending ends with err.
-func ask(t *testing.T, r *Replica, fake *fakeBackend, err error) {
+// sendRequest sends one request, which ends with err.
+func sendRequest(t *testing.T, r *Replica, fake *fakeBackend, err error) {
 	t.Helper()
-	askIn(t, claim(t, r), fake, err)
+	sendInSlot(t, mustReserve(t, r), fake, err)
 }
 
-// askIn sends it into a slot.
-func askIn(t *testing.T, s *Slot, fake *fakeBackend, err error) {
+// sendInSlot sends one request into s, which ends with err.
+func sendInSlot(t *testing.T, s *Slot, fake *fakeBackend, err error) {
 	t.Helper()
 	r := s.Replica()
 	defer s.Release()
@@ -61,7 +61,7 @@ func askIn(t *testing.T, s *Slot, fake *fakeBackend, err error) {
 	}
 }
 
-func TestARefusedConnectionTakesAReplicaDownAtOnceAndAProbeBringsItBack(t *testing.T) {
+func TestReplicaIsDownAfterRefusedConnectUntilAProbeSucceeds(t *testing.T) {
 	var down atomic.Bool
 	probe := func(context.Context) error {
 		if down.Load() {
@@ -69,31 +69,31 @@ func TestARefusedConnectionTakesAReplicaDownAtOnceAndAProbeBringsItBack(t *testi
 		}
 		return nil
 	}
-	watched(t, probe, func(r *Replica, fake *fakeBackend, changes *atomic.Int32) {
+	withProbedReplica(t, probe, func(r *Replica, fake *fakeBackend, changes *atomic.Int32) {
 		synctest.Wait()
 		down.Store(true)
-		ask(t, r, fake, ErrNoConnection)
-		ask(t, r, fake, ErrNoConnection)
+		sendRequest(t, r, fake, ErrNoConnection)
+		sendRequest(t, r, fake, ErrNoConnection)
 		if r.Available() || changes.Load() != 1 || r.DownReason() == "" {
-			t.Fatalf("available %t, %d changes, said %q", r.Available(), changes.Load(), r.DownReason())
+			t.Fatalf("available %t, %d changes, reason %q", r.Available(), changes.Load(), r.DownReason())
 		}
 		synctest.Wait()
 		if r.DownReason() != "not yet" {
-			t.Errorf("it was not probed at once; it said %q", r.DownReason())
+			t.Errorf("it was not probed at once; reason %q", r.DownReason())
 		}
 		down.Store(false)
-		time.Sleep(2 * firstRetry)
+		time.Sleep(2 * firstProbeRetry)
 		synctest.Wait()
 		if !r.Available() || changes.Load() != 2 || r.DownReason() != "" {
-			t.Errorf("after a good probe: available %t, %d changes, said %q", r.Available(), changes.Load(), r.DownReason())
+			t.Errorf("after a good probe: available %t, %d changes, reason %q", r.Available(), changes.Load(), r.DownReason())
 		}
 	})
 }
 
-func TestOnlyAFailureToConnectTakesAReplicaDown(t *testing.T) {
-	watched(t, nil, func(r *Replica, fake *fakeBackend, changes *atomic.Int32) {
+func TestReplicaIsDownOnlyAfterFailedConnects(t *testing.T) {
+	withProbedReplica(t, nil, func(r *Replica, fake *fakeBackend, changes *atomic.Int32) {
 		for _, err := range []error{ErrBroken, ErrStale, ErrNotHTTP, context.Canceled, context.DeadlineExceeded} {
-			ask(t, r, fake, err)
+			sendRequest(t, r, fake, err)
 		}
 		if !r.Available() || changes.Load() != 0 {
 			t.Errorf("available %t after %d changes", r.Available(), changes.Load())
@@ -101,24 +101,24 @@ func TestOnlyAFailureToConnectTakesAReplicaDown(t *testing.T) {
 	})
 }
 
-func TestADownReplicaIsProbedWithGrowingGaps(t *testing.T) {
+func TestReplicaDownIsProbedWithBackoff(t *testing.T) {
 	var at []time.Time
 	probe := func(context.Context) error {
 		at = append(at, time.Now())
 		return errors.New("loading")
 	}
-	watched(t, probe, func(r *Replica, _ *fakeBackend, _ *atomic.Int32) {
+	withProbedReplica(t, probe, func(r *Replica, _ *fakeBackend, _ *atomic.Int32) {
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		if r.Available() {
 			t.Fatal("it is available")
 		}
-		want := firstRetry
+		want := firstProbeRetry
 		for i := range len(at) - 1 {
 			if gap := at[i+1].Sub(at[i]); gap < want*4/5 || gap > want {
 				t.Errorf("gap %d is %v; want at most a fifth below %v", i, gap, want)
 			}
-			want = min(2*want, patient.ProbeEvery)
+			want = min(2*want, probedEndpoint.ProbeEvery)
 		}
 		if len(at) < 360 {
 			t.Errorf("%d probes in an hour", len(at))
@@ -126,23 +126,23 @@ func TestADownReplicaIsProbedWithGrowingGaps(t *testing.T) {
 	})
 }
 
-func TestProbesAloneSetAReplicaAsideOnlyAfterThreeFailuresInARow(t *testing.T) {
-	for name, failure := range map[string]error{"a 5xx": errors.New("its /health answered 500"), "refused": ErrNoConnection} {
+func TestReplicaIsDownAfterThreeConsecutiveProbeFailures(t *testing.T) {
+	for name, failure := range map[string]error{"a 5xx": errors.New("/health returned 500"), "refused": ErrNoConnection} {
 		t.Run(name, func(t *testing.T) {
-			var answers = []error{failure, failure, nil, failure, failure, nil, failure, failure, failure}
+			results := []error{failure, failure, nil, failure, failure, nil, failure, failure, failure}
 			probes := 0
 			probe := func(context.Context) error {
 				probes++
-				return answers[min(probes, len(answers))-1]
+				return results[min(probes, len(results))-1]
 			}
-			watched(t, probe, func(r *Replica, _ *fakeBackend, _ *atomic.Int32) {
-				setAside := make(chan int, 1)
-				r.OnChange(func() { setAside <- probes })
+			withProbedReplica(t, probe, func(r *Replica, _ *fakeBackend, _ *atomic.Int32) {
+				down := make(chan int, 1)
+				r.OnChange(func() { down <- probes })
 				began := time.Now()
-				if n := <-setAside; n != len(answers) || r.Available() {
-					t.Errorf("available %t after %d probes; want false, %d", r.Available(), n, len(answers))
+				if n := <-down; n != len(results) || r.Available() {
+					t.Errorf("available %t after %d probes; want false, %d", r.Available(), n, len(results))
 				}
-				if took := time.Since(began); took > 2*patient.ProbeEvery+9*time.Second {
+				if took := time.Since(began); took > 2*probedEndpoint.ProbeEvery+9*time.Second {
 					t.Errorf("failures are followed up only after %v", took)
 				}
 			})
@@ -150,48 +150,48 @@ func TestProbesAloneSetAReplicaAsideOnlyAfterThreeFailuresInARow(t *testing.T) {
 	}
 }
 
-func TestReplicaIsDownAfterItsFirstLateProbeIfNothingElseCame(t *testing.T) {
+func TestReplicaIsDownAfterFirstProbeTimeoutWithoutTraffic(t *testing.T) {
 	probes := 0
 	probe := func(ctx context.Context) error {
 		probes++
-		return late(ctx)
+		return lateProbe(ctx)
 	}
-	watched(t, probe, func(r *Replica, _ *fakeBackend, _ *atomic.Int32) {
-		setAside := make(chan int, 1)
-		r.OnChange(func() { setAside <- probes })
-		if n := <-setAside; n != 1 || r.Available() {
+	withProbedReplica(t, probe, func(r *Replica, _ *fakeBackend, _ *atomic.Int32) {
+		down := make(chan int, 1)
+		r.OnChange(func() { down <- probes })
+		if n := <-down; n != 1 || r.Available() {
 			t.Errorf("available %t after %d probes; want false, 1", r.Available(), n)
 		}
-		if r.DownReason() != "its health check was not answered in time" {
-			t.Errorf("it says %q", r.DownReason())
+		if r.DownReason() != "health check timed out" {
+			t.Errorf("the reason is %q", r.DownReason())
 		}
 	})
 }
 
-func TestReplicaThatSendsResponsesIsNotDownForLateProbes(t *testing.T) {
+func TestReplicaWithTrafficSurvivesProbeTimeouts(t *testing.T) {
 	for name, sends := range map[string]func(t *testing.T, r *Replica, fake *fakeBackend) func(){
 		"responses": func(t *testing.T, r *Replica, _ *fakeBackend) func() {
-			return func() { respond(t, r) }
+			return func() { sendResponse(t, r) }
 		},
 		"more of a long one": func(t *testing.T, r *Replica, _ *fakeBackend) func() {
-			s := claim(t, r)
+			s := mustReserve(t, r)
 			resp := &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(strings.Repeat("x", 1000)))}
-			r.listen(s, resp)
+			r.observeBody(s, resp)
 			t.Cleanup(s.Release)
 			return func() { resp.Body.Read(make([]byte, 1)) }
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			watched(t, late, func(r *Replica, fake *fakeBackend, changes *atomic.Int32) {
+			withProbedReplica(t, lateProbe, func(r *Replica, fake *fakeBackend, changes *atomic.Int32) {
 				send := sends(t, r, fake)
 				for range 120 {
 					send()
-					time.Sleep(patient.ProbeTimeout / 2)
+					time.Sleep(probedEndpoint.ProbeTimeout / 2)
 				}
 				if !r.Available() || changes.Load() != 0 {
 					t.Fatalf("available %t after %d changes", r.Available(), changes.Load())
 				}
-				time.Sleep(2 * (patient.ProbeEvery + patient.ProbeTimeout)) // now it sends nothing any more
+				time.Sleep(2 * (probedEndpoint.ProbeEvery + probedEndpoint.ProbeTimeout)) // without traffic
 				synctest.Wait()
 				if r.Available() {
 					t.Error("it is still available")
@@ -201,29 +201,29 @@ func TestReplicaThatSendsResponsesIsNotDownForLateProbes(t *testing.T) {
 	}
 }
 
-func TestDrainingIsTold(t *testing.T) {
-	watched(t, nil, func(r *Replica, _ *fakeBackend, changes *atomic.Int32) {
+func TestReplicaDrainNotifiesTheObserver(t *testing.T) {
+	withProbedReplica(t, nil, func(r *Replica, _ *fakeBackend, changes *atomic.Int32) {
 		r.Drain()
 		if r.Available() || changes.Load() != 1 || r.DownReason() != ErrDraining.Error() {
-			t.Errorf("available %t, %d changes, said %q", r.Available(), changes.Load(), r.DownReason())
+			t.Errorf("available %t, %d changes, reason %q", r.Available(), changes.Load(), r.DownReason())
 		}
 	})
 }
 
-func TestARetiredReplicaIsProbedNoMore(t *testing.T) {
+func TestReplicaRetiredIsNotProbed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		probes := 0
 		fake := newFake(1)
 		fake.probe = func(ctx context.Context) error {
 			if probes++; probes == 5 {
-				return late(ctx) // it is under way when the replica leaves
+				return lateProbe(ctx) // in progress when the replica is removed
 			}
 			return nil
 		}
 		p := &Pool{Dial: func(Endpoint) (Backend, error) { return fake, nil }}
-		e := patient
+		e := probedEndpoint
 		e.ProbeTimeout = time.Hour
-		mustSet(t, p, e)[0].OnChange(func() { t.Error("its leaving was told as a change") })
+		mustSet(t, p, e)[0].OnChange(func() { t.Error("the removal was notified as a change") })
 		time.Sleep(time.Minute)
 		mustSet(t, p)
 		time.Sleep(time.Minute)
@@ -235,9 +235,9 @@ func TestARetiredReplicaIsProbedNoMore(t *testing.T) {
 	})
 }
 
-func TestAProbeThatHearsOfADrainSetsTheReplicaAsideAtOnce(t *testing.T) {
+func TestReplicaIsDownAfterProbeReportsDraining(t *testing.T) {
 	probe := func(context.Context) error { return ErrDraining }
-	watched(t, probe, func(r *Replica, _ *fakeBackend, _ *atomic.Int32) {
+	withProbedReplica(t, probe, func(r *Replica, _ *fakeBackend, _ *atomic.Int32) {
 		synctest.Wait()
 		if r.Available() || r.State() != "down" {
 			t.Errorf("it is %s after one probe", r.State())

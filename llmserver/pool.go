@@ -8,41 +8,50 @@ import (
 	"sync"
 )
 
-// Pool turns full sets of endpoints into replicas. A replica that is in the
-// next set too, by identity, stays the same and keeps its counts.
+// A Pool turns full sets of endpoints into replicas. A replica whose identity is in the next set
+// too keeps its pointer, and so its slots, health and circuit:
+//
+//	new ──Set──▶ in the set ──Set without it──▶ leaving ──retire, and idle──▶ forgotten
+//	                 ▲                              │
+//	                 └────── Set with it, busy ─────┘
+//
+// The methods may be called from any goroutine. Set dials with the pool's mutex held, which is fine
+// because dialing only makes a backend and does not connect.
 type Pool struct {
-	// Dial makes the backend of a new replica; it does not connect yet.
+	// Dial returns the backend of a new replica. It must not connect yet.
 	Dial func(Endpoint) (Backend, error)
-	// Events of all its replicas.
+	// Events are the callbacks of all replicas.
 	Events Events
 
 	mu       sync.Mutex
 	members  map[identity]*member
-	leaving  []*member // no longer in the set, perhaps with requests still on them
+	leaving  []*member // no longer in the set, perhaps with ongoing requests
 	watchers sync.WaitGroup
 }
 
-// member is a replica with what belongs to its stay in the pool.
+// A member is a replica with its probing.
 type member struct {
 	*Replica
-	stop context.CancelFunc // ends its probing; nil while it is not in the set
+	stop context.CancelFunc // ends the probing; nil while retired; guarded by Pool.mu
 }
 
-// Set makes the pool hold exactly these endpoints and returns their replicas in
-// the same order. A set with an error in it (two endpoints of one identity, one that
-// cannot be dialled) changes nothing. Replicas that are no longer named serve on
-// until retire is called, which is due when nobody chooses among them any more; from then on
-// they admit nothing, and what runs on them goes on.
+// Set makes the pool hold exactly the given endpoints and returns their replicas in the same order.
+// A bad set (two endpoints with one identity, or one that cannot be dialed) returns an error and
+// changes nothing.
+//
+// Replicas that are no longer in the set continue to serve until the caller calls retire, which is
+// due when no request chooses among them any more. From then on they admit nothing, and their
+// running requests continue. A late retire spares replicas that came back in a later Set.
 func (p *Pool) Set(endpoints []Endpoint) (replicas []*Replica, retire func(), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	next := make(map[identity]*member, len(endpoints))
-	replicas = make([]*Replica, len(endpoints))
-	for i, e := range endpoints {
-		if _, twice := next[e.identity()]; twice {
+	for _, e := range endpoints {
+		id := e.identity()
+		if next[id] != nil {
 			return nil, nil, fmt.Errorf("two replicas have the URL %s", e.URL)
 		}
-		m := p.known(e.identity())
+		m := p.findReusable(id)
 		if m == nil {
 			backend, err := p.Dial(e)
 			if err != nil {
@@ -51,69 +60,70 @@ func (p *Pool) Set(endpoints []Endpoint) (replicas []*Replica, retire func(), er
 			m = &member{Replica: NewReplica(e, backend)}
 			m.events = p.Events
 		}
-		next[e.identity()], replicas[i] = m, m.Replica
+		next[id], replicas = m, append(replicas, m.Replica)
 	}
-	return replicas, p.commit(next, endpoints), nil
+	return replicas, p.apply(next, endpoints), nil
 }
 
-// known finds a replica in the set, or one that has left it and is still busy:
-// an engine that comes back has its old requests yet. One in whose place another process
-// answers is not known.
-func (p *Pool) known(id identity) *member {
-	if m := p.members[id]; m != nil && !m.view.restarted.Load() {
+// findReusable returns the member with the given identity, also one that has left the set and is
+// busy: if its engine comes back, the engine still has the old requests. A member whose process was
+// replaced by another one is not reusable, because that process has none of them.
+func (p *Pool) findReusable(id identity) *member {
+	if m := p.members[id]; m != nil && !m.remote.restarted.Load() {
 		return m
 	}
 	for _, m := range p.leaving {
-		if m.Endpoint().identity() == id && m.Usage().Ongoing() > 0 && !m.view.restarted.Load() {
+		if m.Endpoint().identity() == id && m.Usage().Ongoing() > 0 && !m.remote.restarted.Load() {
 			return m
 		}
 	}
 	return nil
 }
 
-// commit is the part of Set that cannot fail.
-func (p *Pool) commit(next map[identity]*member, endpoints []Endpoint) (retire func()) {
+// apply is the part of Set that cannot fail. It returns the function that retires the members that
+// are no longer in the set.
+func (p *Pool) apply(next map[identity]*member, endpoints []Endpoint) (retire func()) {
 	p.leaving = slices.DeleteFunc(p.leaving, func(m *member) bool { return next[m.Endpoint().identity()] == m })
-	p.prune()
-	var gone []*member
+	p.pruneLeaving()
+	var removed []*member
 	for id, m := range p.members {
 		if next[id] != m {
-			gone = append(gone, m)
+			removed = append(removed, m)
 		}
 	}
 	p.members = next
-	p.leaving = append(p.leaving, gone...)
+	p.leaving = append(p.leaving, removed...)
 	for _, e := range endpoints {
 		m := next[e.identity()]
 		m.describe(e)
 		if m.stop == nil {
-			m.enter(&p.watchers)
+			m.join(&p.watchers)
 		}
 	}
 	return func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		for _, m := range gone {
-			if p.members[m.Endpoint().identity()] != m { // it may have come back since
-				m.leave()
+		for _, m := range removed {
+			if p.members[m.Endpoint().identity()] != m { // not back in the set
+				m.withdraw()
 			}
 		}
 	}
 }
 
-// enter opens the replica and begins what the pool does for it.
-func (m *member) enter(watchers *sync.WaitGroup) {
-	m.open()
+// join activates the replica and starts its probing. Close waits for the probing goroutine.
+func (m *member) join(watchers *sync.WaitGroup) {
+	m.activate()
 	ctx, stop := context.WithCancel(context.Background())
 	m.stop = stop
 	if m.Endpoint().ProbeEvery > 0 {
-		watchers.Go(func() { m.keepProbing(ctx) })
+		watchers.Go(func() { m.probeLoop(ctx) })
 	}
 }
 
-// leave retires the replica and ends all that the pool does for it; a second
-// call does nothing.
-func (m *member) leave() {
+// withdraw retires the replica, stops its probing and closes its idle connections. A second call
+// does nothing.
+func (m *member) withdraw() {
 	if m.stop == nil {
 		return
 	}
@@ -123,35 +133,34 @@ func (m *member) leave() {
 	m.backend.Close()
 }
 
-// Leaving lists the replicas that are no longer in the set but still have
-// requests on them.
-func (p *Pool) Leaving() []*Replica {
+// Leaving returns the replicas that are no longer in the set and still have ongoing requests.
+func (p *Pool) Leaving() (replicas []*Replica) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.prune()
-	replicas := make([]*Replica, len(p.leaving))
-	for i, m := range p.leaving {
-		replicas[i] = m.Replica
+	p.pruneLeaving()
+	for _, m := range p.leaving {
+		replicas = append(replicas, m.Replica)
 	}
 	return replicas
 }
 
-// prune forgets the replicas that have left and are idle.
-func (p *Pool) prune() {
+// pruneLeaving forgets the retired replicas that are idle. One that is not retired may still be
+// chosen, so it is kept even if it is idle.
+func (p *Pool) pruneLeaving() {
 	p.leaving = slices.DeleteFunc(p.leaving, func(m *member) bool {
-		return m.Usage().Ongoing() == 0 && m.gate.read().phase == retired
+		return m.Usage().Ongoing() == 0 && m.gate.counts().phase == retired
 	})
 }
 
-// Close ends probing, lets go of idle connections and waits for what the pool
-// does in the background. No slot may be live any more.
+// Close stops all probing, closes idle connections and waits for the pool's goroutines. It blocks
+// for at most the timeout of a cancel or probe in progress. No slot may be live any more.
 func (p *Pool) Close() {
 	p.mu.Lock()
 	all := slices.AppendSeq(p.leaving, maps.Values(p.members))
 	p.members, p.leaving = nil, nil
 	p.mu.Unlock()
 	for _, m := range all {
-		m.leave()
+		m.withdraw()
 		m.Wait()
 	}
 	p.watchers.Wait()

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// newTestPool is a pool on fakes, which are found by the replica's ID.
+// newTestPool returns a pool of fake backends, and the fakes by replica ID.
 func newTestPool() (*Pool, map[string]*fakeBackend) {
 	fakes := make(map[string]*fakeBackend)
 	return &Pool{Dial: func(e Endpoint) (Backend, error) {
@@ -26,7 +26,7 @@ func endpoint(id string) Endpoint {
 	return Endpoint{Model: "m", ID: id, URL: "http://" + id, Limit: 2}
 }
 
-// mustSet sets and retires at once.
+// mustSet calls Set and its retire function.
 func mustSet(t *testing.T, p *Pool, endpoints ...Endpoint) []*Replica {
 	t.Helper()
 	replicas, retire, err := p.Set(endpoints)
@@ -37,11 +37,11 @@ func mustSet(t *testing.T, p *Pool, endpoints ...Endpoint) []*Replica {
 	return replicas
 }
 
-func TestARenamedOrRecappedReplicaKeepsItsPointerAndItsCounts(t *testing.T) {
+func TestPoolKeepsPointerAndSlotsAcrossRenames(t *testing.T) {
 	p, fakes := newTestPool()
 	defer p.Close()
 	a := mustSet(t, p, endpoint("a"), endpoint("b"))[0]
-	s := claim(t, a)
+	s := mustReserve(t, a)
 	changed := endpoint("a")
 	changed.ID, changed.Limit, changed.APIKey = "renamed", 7, "key"
 	got := mustSet(t, p, endpoint("b"), changed)
@@ -49,18 +49,18 @@ func TestARenamedOrRecappedReplicaKeepsItsPointerAndItsCounts(t *testing.T) {
 		t.Errorf("%p %q with load %d and limit %d; want %p renamed, 1, 7", got[1], a.ID(), a.Load(), a.Usage().Limit, a)
 	}
 	if d := fakes["a"].described; d[len(d)-1] != changed {
-		t.Errorf("the backend was last told %+v", d[len(d)-1])
+		t.Errorf("the backend's last description is %+v", d[len(d)-1])
 	}
 	s.Release()
 }
 
-func TestAnotherProcessIsAnotherReplica(t *testing.T) {
+func TestPoolMakesAnotherReplicaForAnotherInstance(t *testing.T) {
 	p, _ := newTestPool()
 	defer p.Close()
 	first := endpoint("a")
 	first.Instance = "one"
 	old := mustSet(t, p, first)[0]
-	s := claim(t, old)
+	s := mustReserve(t, old)
 	if err := s.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func TestAnotherProcessIsAnotherReplica(t *testing.T) {
 	if reborn == old || reborn.Load() != 0 {
 		t.Fatalf("the new process is %p with load %d; the old one is %p", reborn, reborn.Load(), old)
 	}
-	other := claim(t, reborn)
+	other := mustReserve(t, reborn)
 	if got := p.Leaving(); !slices.Equal(got, []*Replica{old}) {
 		t.Errorf("leaving: %v", got)
 	}
@@ -78,7 +78,7 @@ func TestAnotherProcessIsAnotherReplica(t *testing.T) {
 	wantUsage(t, old, 0, 0)
 	wantUsage(t, reborn, 1, 0)
 	if _, err := old.TryReserve("late", 0); !errors.Is(err, ErrGone) {
-		t.Errorf("Claim on the old process = %v", err)
+		t.Errorf("TryReserve on the old process = %v", err)
 	}
 	if got := p.Leaving(); len(got) != 0 {
 		t.Errorf("leaving although idle: %v", got)
@@ -86,10 +86,10 @@ func TestAnotherProcessIsAnotherReplica(t *testing.T) {
 	other.Release()
 }
 
-func TestABadSetChangesNothing(t *testing.T) {
+func TestPoolBadSetChangesNothing(t *testing.T) {
 	for name, c := range map[string]struct {
 		bad  Endpoint
-		says string
+		want string
 	}{
 		"two of one identity": {Endpoint{Model: "m", ID: "c", URL: "http://a"}, "http://a"},
 		"not to be dialled":   {Endpoint{Model: "m", ID: "c"}, "replica c: no URL"},
@@ -101,8 +101,8 @@ func TestABadSetChangesNothing(t *testing.T) {
 			recapped := endpoint("a")
 			recapped.Limit = 9
 			_, _, err := p.Set([]Endpoint{recapped, c.bad})
-			if err == nil || !strings.Contains(err.Error(), c.says) {
-				t.Fatalf("Set = %v; want it to say %q", err, c.says)
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Fatalf("Set = %v; want an error with %q", err, c.want)
 			}
 			if before[0].Usage().Limit != 2 || !before[1].Available() {
 				t.Error("the bad set had an effect")
@@ -114,20 +114,20 @@ func TestABadSetChangesNothing(t *testing.T) {
 	}
 }
 
-func TestAReplicaThatIsNoLongerNamedServesUntilItIsRetired(t *testing.T) {
+func TestPoolRemovedReplicaServesUntilRetired(t *testing.T) {
 	p, fakes := newTestPool()
 	a := mustSet(t, p, endpoint("a"))[0]
 	_, retire, err := p.Set(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := claim(t, a)
+	s := mustReserve(t, a)
 	if err := s.Start(); err != nil {
 		t.Fatal(err)
 	}
 	retire()
 	if _, err := a.TryReserve("late", 0); !errors.Is(err, ErrGone) || a.Available() || a.DownReason() != ErrGone.Error() {
-		t.Errorf("Claim = %v, available %t, said %q", err, a.Available(), a.DownReason())
+		t.Errorf("TryReserve = %v, available %t, reason %q", err, a.Available(), a.DownReason())
 	}
 	wantUsage(t, a, 0, 1)
 	if fakes["a"].closed == 0 {
@@ -138,11 +138,11 @@ func TestAReplicaThatIsNoLongerNamedServesUntilItIsRetired(t *testing.T) {
 	retire() // late
 }
 
-func TestABusyReplicaThatComesBackKeepsItsRequests(t *testing.T) {
+func TestPoolReusesBusyReplicaThatComesBack(t *testing.T) {
 	p, _ := newTestPool()
 	defer p.Close()
 	a := mustSet(t, p, endpoint("a"))[0]
-	s := claim(t, a)
+	s := mustReserve(t, a)
 	mustSet(t, p)
 	if got := mustSet(t, p, endpoint("a"))[0]; got != a || !got.Available() || got.Load() != 1 {
 		t.Fatalf("it came back as %p with load %d; want %p, 1", got, got.Load(), a)
@@ -160,11 +160,11 @@ func TestABusyReplicaThatComesBackKeepsItsRequests(t *testing.T) {
 	}
 }
 
-func TestALateRetireSparesWhatHasComeBack(t *testing.T) {
+func TestPoolLateRetireSparesReplicaThatCameBack(t *testing.T) {
 	p, _ := newTestPool()
 	defer p.Close()
 	a := mustSet(t, p, endpoint("a"))[0]
-	s := claim(t, a)
+	s := mustReserve(t, a)
 	_, early, _ := p.Set(nil)
 	mustSet(t, p, endpoint("a"))
 	early()
@@ -180,14 +180,14 @@ func TestALateRetireSparesWhatHasComeBack(t *testing.T) {
 	s.Release()
 }
 
-func TestClosingAPoolWaitsForTheCancelsUnderWay(t *testing.T) {
+func TestPoolCloseWaitsForCancels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var failed []string
 		p, fakes := newTestPool()
 		p.Events.CancelFailed = func(replica string, err error) { failed = append(failed, replica+": "+err.Error()) }
 		a := mustSet(t, p, endpoint("a"))[0]
 		fakes["a"].deaf = true
-		claim(t, a).Release()
+		mustReserve(t, a).Release()
 		began := time.Now()
 		p.Close()
 		if took := time.Since(began); took != cancelTimeout {
@@ -199,15 +199,15 @@ func TestClosingAPoolWaitsForTheCancelsUnderWay(t *testing.T) {
 	})
 }
 
-// The process that answers now has none of the requests that the replica had when it left.
-func TestPoolMakesAnotherReplicaOfOneThatRestartedWhileItWasAway(t *testing.T) {
+// The new process has none of the requests that the replica had when it was removed.
+func TestPoolDoesNotReuseReplicaThatRestarted(t *testing.T) {
 	p, _ := newTestPool()
 	defer p.Close()
 	a := mustSet(t, p, endpoint("a"))[0]
-	s := claim(t, a)
-	a.learn(Report{Ongoing: 1, Limit: 2, Instance: "first", Seq: 9})
+	s := mustReserve(t, a)
+	a.applyReport(Report{Ongoing: 1, Limit: 2, Instance: "first", Seq: 9})
 	mustSet(t, p)
-	a.learn(Report{Limit: 2, Instance: "second", Seq: 1})
+	a.applyReport(Report{Limit: 2, Instance: "second", Seq: 1})
 	if got := mustSet(t, p, endpoint("a"))[0]; got == a || got.Load() != 0 || got.Usage().Limit != 2 {
 		t.Errorf("it came back as %p with load %d; want another than %p, without load", got, got.Load(), a)
 	}
@@ -215,7 +215,7 @@ func TestPoolMakesAnotherReplicaOfOneThatRestartedWhileItWasAway(t *testing.T) {
 }
 
 // Until retire is called, requests may still choose a replica that has left the set.
-func TestPoolRemembersAnIdleReplicaUntilItIsRetired(t *testing.T) {
+func TestPoolKeepsIdleReplicaUntilRetired(t *testing.T) {
 	p, _ := newTestPool()
 	defer p.Close()
 	a := mustSet(t, p, endpoint("a"))[0]
@@ -223,8 +223,8 @@ func TestPoolRemembersAnIdleReplicaUntilItIsRetired(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.Leaving() // which forgets what is over
-	s := claim(t, a)
+	p.Leaving() // prunes
+	s := mustReserve(t, a)
 	retire()
 	if got := p.Leaving(); !slices.Equal(got, []*Replica{a}) {
 		t.Errorf("leaving: %v; want the replica that has a request", got)
@@ -235,7 +235,7 @@ func TestPoolRemembersAnIdleReplicaUntilItIsRetired(t *testing.T) {
 	s.Release()
 }
 
-func TestPoolForgetsReplicasThatLeftThoughNobodyAsks(t *testing.T) {
+func TestPoolForgetsIdleReplicasOnSet(t *testing.T) {
 	p, _ := newTestPool()
 	defer p.Close()
 	for n := range 10 {
@@ -246,16 +246,16 @@ func TestPoolForgetsReplicasThatLeftThoughNobodyAsks(t *testing.T) {
 	}
 }
 
-func TestPoolProbesAReplicaOnceHoweverOftenItIsSet(t *testing.T) {
+func TestPoolProbesEachReplicaOnceAcrossSets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		probes := 0
 		fake := newFake(1)
 		fake.probe = func(context.Context) error { probes++; return nil }
 		p := &Pool{Dial: func(Endpoint) (Backend, error) { return fake, nil }}
 		for range 5 {
-			mustSet(t, p, patient)
+			mustSet(t, p, probedEndpoint)
 		}
-		time.Sleep(patient.ProbeEvery / 2)
+		time.Sleep(probedEndpoint.ProbeEvery / 2)
 		p.Close()
 		if probes != 1 {
 			t.Errorf("%d probes in the first half of a period; want 1", probes)
@@ -264,12 +264,12 @@ func TestPoolProbesAReplicaOnceHoweverOftenItIsSet(t *testing.T) {
 }
 
 // A pause between probes must not hold up the end of the process.
-func TestPoolCloseEndsAllProbingAtOnce(t *testing.T) {
+func TestPoolCloseStopsProbingAtOnce(t *testing.T) {
 	for name, leave := range map[string]bool{"in the set": false, "left, not yet retired": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := &Pool{Dial: func(Endpoint) (Backend, error) { return newFake(1), nil }}
-				mustSet(t, p, patient)
+				mustSet(t, p, probedEndpoint)
 				if leave {
 					p.Set(nil)
 				}
@@ -284,7 +284,7 @@ func TestPoolCloseEndsAllProbingAtOnce(t *testing.T) {
 	}
 }
 
-func TestPoolCloseWaitsForTheProbeUnderWay(t *testing.T) {
+func TestPoolCloseWaitsForTheCurrentProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		over := false
 		fake := newFake(1)
@@ -295,11 +295,11 @@ func TestPoolCloseWaitsForTheProbeUnderWay(t *testing.T) {
 			return ctx.Err()
 		}
 		p := &Pool{Dial: func(Endpoint) (Backend, error) { return fake, nil }}
-		mustSet(t, p, patient)
+		mustSet(t, p, probedEndpoint)
 		synctest.Wait()
 		p.Close()
 		if !over {
-			t.Error("a probe was still under way when Close returned")
+			t.Error("a probe was still in progress when Close returned")
 		}
 	})
 }

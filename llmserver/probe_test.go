@@ -8,9 +8,9 @@ import (
 	"testing/synctest"
 )
 
-// Three failed probes in a row set a replica aside. One that could not be sent is none of them, and one that is late
-// while a response goes on shows that the replica is alive.
-func TestProbesInARowAreCountedByWhatTheySay(t *testing.T) {
+// Three consecutive probe failures mark a replica down. A probe that could not be sent does not
+// count, and one that times out while a response continues shows that the replica is alive.
+func TestReplicaProbeFailuresAreCountedByKind(t *testing.T) {
 	const fails, lost, alive = "fails", "not sent", "late, while a response goes on"
 	for name, c := range map[string]struct {
 		probes []string
@@ -34,24 +34,24 @@ func TestProbesInARowAreCountedByWhatTheySay(t *testing.T) {
 				case lost:
 					return ErrExhausted
 				case alive:
-					r.health.received.Add(1)
-					return late(ctx)
+					r.health.bodyReads.Add(1)
+					return lateProbe(ctx)
 				default:
-					return errors.New("its /health answered 500")
+					return errors.New("/health returned 500")
 				}
 			}
 			synctest.Test(t, func(t *testing.T) {
 				fake := newFake(1)
 				fake.probe = probe
 				over = make(chan struct{})
-				e := patient
+				e := probedEndpoint
 				e.ProbeEvery = 0
 				p := &Pool{Dial: func(Endpoint) (Backend, error) { return fake, nil }}
 				r = mustSet(t, p, e)[0]
-				e.ProbeEvery = patient.ProbeEvery
+				e.ProbeEvery = probedEndpoint.ProbeEvery
 				r.describe(e)
 				ctx, stop := context.WithCancel(t.Context())
-				go r.keepProbing(ctx)
+				go r.probeLoop(ctx)
 				<-over
 				if r.Up() == c.down {
 					t.Errorf("up: %t; want %t", r.Up(), !c.down)
@@ -63,34 +63,34 @@ func TestProbesInARowAreCountedByWhatTheySay(t *testing.T) {
 	}
 }
 
-// An agent that drains says so in its report; its engine is well all the while.
-func TestProbeOfAnAgentThatDrainsSetsTheReplicaAside(t *testing.T) {
-	r, b, _ := newReporting(1)
-	b.say(Report{Limit: 1, Instance: "i", Seq: 1, Draining: true})
-	if err := r.probe(t.Context()); err != ErrDraining {
-		t.Errorf("the probe says %v", err)
+// A draining agent reports it although its engine is healthy.
+func TestReplicaProbeReturnsErrDrainingForDrainingAgent(t *testing.T) {
+	r, b, _ := newReportingReplica(1)
+	b.setReport(Report{Limit: 1, Instance: "i", Seq: 1, Draining: true})
+	if err := r.probeOnce(t.Context()); err != ErrDraining {
+		t.Errorf("probeOnce = %v", err)
 	}
 }
 
-// A request that the replica refuses because it drains says the same, and is no failure.
-func TestReplicaThatRefusesARequestForADrainIsSetAside(t *testing.T) {
-	watched(t, late, func(r *Replica, fake *fakeBackend, changes *atomic.Int32) {
-		ask(t, r, fake, ErrDraining)
-		if r.Up() || changes.Load() != 1 || r.DownReason() != ErrDraining.Error() || r.circuit.read().failures != 0 {
-			t.Errorf("up: %t, %d changes, said %q, %d failures", r.Up(), changes.Load(), r.DownReason(), r.circuit.read().failures)
+// A refusal because of draining marks the replica down and is no failure.
+func TestReplicaIsDownAfterDrainingRefusal(t *testing.T) {
+	withProbedReplica(t, lateProbe, func(r *Replica, fake *fakeBackend, changes *atomic.Int32) {
+		sendRequest(t, r, fake, ErrDraining)
+		if r.Up() || changes.Load() != 1 || r.DownReason() != ErrDraining.Error() || r.circuit.state().failures != 0 {
+			t.Errorf("up: %t, %d changes, reason %q, %d failures", r.Up(), changes.Load(), r.DownReason(), r.circuit.state().failures)
 		}
 	})
 }
 
-func TestReplicaThatComesUpStartsSlowly(t *testing.T) {
+func TestReplicaStartsSlowlyAfterRecovery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := newTestReplica(1)
-		r.set(errors.New("down"))
-		var burden float64
-		r.OnChange(func() { burden = r.WeightedLoad() })
-		r.set(nil)
-		if burden != 10 {
-			t.Errorf("its burden is %v when it is known to be up", burden)
+		r.setHealth(errors.New("down"))
+		var weighted float64
+		r.OnChange(func() { weighted = r.WeightedLoad() })
+		r.setHealth(nil)
+		if weighted != 10 {
+			t.Errorf("the weighted load is %v when the observer is notified", weighted)
 		}
 	})
 }

@@ -11,135 +11,140 @@ import (
 	"time"
 )
 
-// cancelTimeout bounds the call that gives a reserved slot back to its backend.
+// cancelTimeout bounds the call that cancels a reserved slot at its backend.
 const cancelTimeout = 5 * time.Second
 
-// Endpoint describes a replica as configuration or discovery knows it. URL and
-// Instance are its identity: what differs in them is another process.
+// An Endpoint describes a replica as configuration or discovery knows it. URL, Instance and
+// CountsSlots are its identity: an endpoint that differs in one of them is another replica.
 type Endpoint struct {
-	Model    string // the model it serves
-	ID       string // its name towards operators and the hash ring
-	Label    string // its name in texts that clients may read; the ID if empty
-	URL      string // scheme://host:port and perhaps a base path, without /v1
-	Instance string // the process behind the URL, where known
-	Limit    int    // requests it takes at once; at most MaxLimit
-	APIKey   string // sent instead of the client's Authorization, if not empty
+	Model    string // the model that the replica serves
+	ID       string // the name for operators and the hash ring
+	Label    string // the name in texts that clients may read; the ID if empty
+	URL      string // scheme://host:port and an optional base path, without /v1
+	Instance string // the process behind the URL, if known
+	Limit    int    // concurrent requests; at most MaxLimit
+	APIKey   string // replaces the client's Authorization, if not empty
 
-	CountsSlots bool   // it has an agent that counts; its capacity is what that reports
-	SlotSecret  string // that the agent wants to see
+	CountsSlots bool   // an agent counts the slots, and its reports give the capacity
+	SlotSecret  string // shared secret for the agent's control calls
 
 	ConnectTimeout time.Duration
-	SendTimeout    time.Duration // how long it may read nothing of a request; 0: no bound but the kernel's
+	SendTimeout    time.Duration // how long the replica may read nothing of a request; 0: only the kernel's bound
 	ProbeEvery     time.Duration // 0: never probed
 	ProbeTimeout   time.Duration
 }
 
-// identity is what makes two endpoints the same process, spoken to in the same way.
+// An identity is equal for two endpoints of the same process, reached in the same way.
 type identity struct {
 	url, instance string
 	countsSlots   bool
 }
 
-func (e Endpoint) identity() identity {
-	return identity{e.URL, e.Instance, e.CountsSlots}
-}
+func (e Endpoint) identity() identity { return identity{e.URL, e.Instance, e.CountsSlots} }
 
-// Events are optional functions that hear of what happens to replicas in the
-// background. They must not block.
+// Events are optional callbacks for what happens to replicas in the background. They are called
+// from any goroutine, with no lock held, and must not block.
 type Events struct {
-	// CancelFailed: a backend could not be told to give a reserved slot back.
+	// CancelFailed: the cancel of a reserved slot did not reach the backend.
 	CancelFailed func(replica string, err error)
-	// CapacityDiffers: a replica reports another capacity than the one configured, and that holds.
+	// CapacityDiffers: a replica reports a capacity other than the configured one. The reported
+	// capacity applies.
 	CapacityDiffers func(replica string, configured, reported int)
-	// Restarted: another process answers at the replica's address. The next
-	// Set makes a new Replica of it.
+	// Restarted: another process responds at the replica's address. The next Pool.Set makes a new
+	// Replica for it.
 	Restarted func(Endpoint)
-	// Exhausted: this process could not connect to a replica, for a request or a probe, for want of
-	// descriptors, ports or memory of its own. The error is an ErrExhausted.
+	// Exhausted: this process lacked descriptors, ports or memory to connect to a replica. The
+	// error is an ErrExhausted.
 	Exhausted func(err error)
 }
 
-// Replica is one LLM server process. The pointer is its identity: a new
-// process on an old address is a new Replica, and what is released late on the
-// old one touches nothing of the new. Name and capacity may change under it.
+// A Replica is one LLM server process. The pointer is its identity: a new process on an old address
+// is a new Replica, so a late Release on the old one does not affect the new one. Name, keys and
+// capacity may change during its life.
+//
+// Three parts decide independently whether a request is admitted: the circuit (does the replica
+// work), the gate (is there a free unit) and, for a replica that counts its own slots, its agent.
+// Health only excludes a replica from being chosen. Methods may be called from any goroutine and do
+// not block, except for Do, Call and Wait.
 type Replica struct {
-	gate     gate
-	backend  Backend
-	endpoint atomic.Pointer[Endpoint]
-	health   health
-	circuit  circuit
-	back     atomic.Int64 // when it came back, by monotonic time; zero once that is long ago
-	view     view
-	events   Events
+	gate        gate
+	backend     Backend
+	endpoint    atomic.Pointer[Endpoint]
+	health      health
+	circuit     circuit
+	recoveredAt atomic.Int64 // start of the slow start, monotonic; zero when it is over
+	remote      remoteUsage
+	events      Events
 
-	background sync.WaitGroup // cancels under way
+	background sync.WaitGroup // cancels in progress
 
 	mu   sync.Mutex
-	live *Slot // the newest of the live slots
+	live *Slot // head of the list of live slots, the newest first; held for no I/O and no callback
 }
 
-// NewReplica makes a replica that is spoken to over backend. It is assumed to be
-// able to serve until something says otherwise.
+// NewReplica returns a replica that is reached through backend. It is up until a request or a probe
+// fails.
 func NewReplica(e Endpoint, backend Backend) *Replica {
 	r := &Replica{backend: backend}
-	r.health.wake = make(chan struct{}, 1)
+	r.health.probeNow = make(chan struct{}, 1)
 	r.describe(e)
 	return r
 }
 
-// describe renames and re-caps the replica; the counts stay.
+// describe applies a changed endpoint of the same identity. The slots stay.
 func (r *Replica) describe(e Endpoint) {
 	r.endpoint.Store(&e)
 	r.backend.Describe(e)
-	r.recap(e.Limit)
+	r.setConfiguredLimit(e.Limit)
 }
 
-// ID is the replica's name.
+// ID returns the replica's name for operators.
 func (r *Replica) ID() string { return r.endpoint.Load().ID }
 
-// Label is the replica's name in texts that clients may read.
+// Label returns the replica's name in texts that clients may read.
 func (r *Replica) Label() string {
 	e := r.endpoint.Load()
 	return cmp.Or(e.Label, e.ID)
 }
 
-// Endpoint is how the replica was last described.
+// Endpoint returns the replica's current description.
 func (r *Replica) Endpoint() Endpoint { return *r.endpoint.Load() }
 
-// CountsSlots tells whether an agent counts the replica's slots, so that the
-// gate's word is not the last one.
+// CountsSlots reports whether an agent counts the replica's slots. Then the gate is a bound for
+// this process only, and the agent has the final say in Slot.Confirm.
 func (r *Replica) CountsSlots() bool { return r.endpoint.Load().CountsSlots }
 
-// Load is how many requests are ongoing, as best known: what is reserved counts
-// as what is running, and what other ingresses have there counts too.
-func (r *Replica) Load() int { return r.gate.read().ongoing() + int(r.view.others.Load()) }
+// Load returns the number of ongoing requests, as far as known: reserved and running slots of this
+// process, and those of other ingresses as last reported.
+func (r *Replica) Load() int { return r.gate.counts().ongoing() + int(r.remote.others.Load()) }
 
-// HasRoom tells whether a reservation can be expected to find a free slot.
+// HasRoom reports whether a reservation can be expected to succeed. It reserves nothing: only
+// TryReserve decides.
 func (r *Replica) HasRoom() bool {
-	c := r.gate.read()
+	c := r.gate.counts()
 	if c.phase != serving || c.ongoing() >= c.limit || !r.circuit.admits() {
 		return false
 	}
-	others := int(r.view.others.Load())
-	return others == 0 || c.ongoing()+others < c.limit || !r.view.fresh()
+	others := int(r.remote.others.Load())
+	return others == 0 || c.ongoing()+others < c.limit || !r.remote.isFresh()
 }
 
-// Usage is a reading of the slots that this process holds on a replica.
+// Usage is the number of slots that this process holds on a replica.
 type Usage struct{ Reserved, Running, Limit int }
 
-// Ongoing is reserved and running together.
+// Ongoing returns the sum of reserved and running slots.
 func (u Usage) Ongoing() int { return u.Reserved + u.Running }
 
-// Usage reads reserved, running and limit at one moment.
+// Usage returns reserved, running and limit at one moment.
 func (r *Replica) Usage() Usage {
-	c := r.gate.read()
+	c := r.gate.counts()
 	return Usage{Reserved: c.reserved, Running: c.running, Limit: c.limit}
 }
 
-// TryReserve takes a slot for holder, a name for people, if fewer than bound (where bound > 0) and fewer
-// than the replica's limit are ongoing. It is the gate's own decision, made in one step and without
-// waiting: ErrFull, ErrDraining or ErrGone if not; ErrEjected if its circuit lets nobody in. The
-// backend is yet to agree: see Slot.Confirm.
+// TryReserve reserves a slot if fewer requests are ongoing than the replica's limit and, if
+// bound > 0, than bound. The holder is a name for operators. The gate decides in one atomic step,
+// without waiting; the backend has yet to agree, see Slot.Confirm. TryReserve returns ErrFull,
+// ErrDraining, ErrGone, or ErrEjected if the circuit admits nothing.
 func (r *Replica) TryReserve(holder string, bound int) (*Slot, error) {
 	s := new(Slot)
 	if err := r.TryReserveInto(s, holder, bound); err != nil {
@@ -148,32 +153,35 @@ func (r *Replica) TryReserve(holder string, bound int) (*Slot, error) {
 	return s, nil
 }
 
-// TryReserveInto is Claim for one who has the slot's memory already, still zero. On an error it is as it was.
+// TryReserveInto is TryReserve with memory for the slot that the caller provides. The slot must be
+// zero; after an error it is still zero.
 func (r *Replica) TryReserveInto(s *Slot, holder string, bound int) error {
-	if !r.enter() {
+	if !r.passCircuit() {
 		return ErrEjected
 	}
-	return r.claim(s, holder, bound)
+	return r.reserve(s, holder, bound)
 }
 
-// ForceReserve is Claim for one who has nobody else to ask: the circuit has no say.
+// ForceReserve is TryReserve without a bound and regardless of the circuit, for a request that no
+// other replica can serve.
 func (r *Replica) ForceReserve(holder string) (*Slot, error) {
 	s := new(Slot)
-	r.enter() // perhaps as a trial
-	return s, r.claim(s, holder, 0)
+	r.passCircuit() // the request may become the circuit's trial
+	return s, r.reserve(s, holder, 0)
 }
 
-func (r *Replica) claim(s *Slot, holder string, bound int) error {
+func (r *Replica) reserve(s *Slot, holder string, bound int) error {
 	if err := r.gate.reserve(bound); err != nil {
 		return err
 	}
-	r.grant(s, holder)
+	r.initSlot(s, holder)
 	return nil
 }
 
-// grant makes the slot for a unit that the gate counts as reserved already.
-func (r *Replica) grant(s *Slot, holder string) {
-	s.replica, s.token, s.holder, s.since = r, NewUUID(), holder, monotonic()
+// initSlot initializes s, whose unit the gate already counts as reserved, and links it into the
+// list of live slots.
+func (r *Replica) initSlot(s *Slot, holder string) {
+	s.replica, s.token, s.holder, s.reservedAt = r, NewUUID(), holder, monotonic()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s.next = r.live
@@ -183,8 +191,9 @@ func (r *Replica) grant(s *Slot, holder string) {
 	r.live = s
 }
 
-// forget takes a slot that is done from the list of live ones.
-func (r *Replica) forget(s *Slot) {
+// unlinkSlot removes a slot that is done from the list of live slots. Its mutex is also the barrier
+// that Slot.Start needs, see there.
+func (r *Replica) unlinkSlot(s *Slot) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if s.prev != nil {
@@ -198,84 +207,89 @@ func (r *Replica) forget(s *Slot) {
 	s.prev, s.next = nil, nil
 }
 
-// SlotInfo describes a live slot to people.
+// SlotInfo describes a live slot for operators.
 type SlotInfo struct {
 	Holder  string
-	Running bool // else reserved
+	Running bool // otherwise reserved
 	Since   time.Time
 }
 
-// Slots lists the live slots, the newest first.
-func (r *Replica) Slots() []SlotInfo {
+// Slots returns the live slots, the newest first.
+func (r *Replica) Slots() (infos []SlotInfo) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var all []SlotInfo
-	start := time.Now().Add(-monotonic())
+	origin := time.Now().Add(-monotonic())
 	for s := r.live; s != nil; s = s.next {
-		all = append(all, SlotInfo{s.holder, s.state.Load() == slotRunning, start.Add(s.since)})
+		infos = append(infos, SlotInfo{s.holder, s.state.Load() == slotRunning, origin.Add(s.reservedAt)})
 	}
-	return all
+	return infos
 }
 
-// Do sends a request into a slot that was started. A replica that cannot be
-// connected to is down from then on, until a probe reaches it.
+// Do sends a request into a started slot and returns when the response header has arrived. The
+// caller must call it at most once per slot, which Slot.Start guarantees, and still releases the
+// slot. A replica that refuses the connection is down until a probe succeeds. Errors carry the
+// replica's label.
 func (r *Replica) Do(req *http.Request, s *Slot) (*http.Response, error) {
-	s.sent, s.received = monotonic(), r.health.received.Load()
+	s.sentAt, s.readsAtSend = monotonic(), r.health.bodyReads.Load()
 	resp, report, err := r.backend.Do(req, s.token)
-	r.learn(report)
+	r.applyReport(report)
 	if err != nil {
-		r.failed(s, err)
+		r.recordFailure(s, err)
 		if r.CountsSlots() && !errors.Is(err, ErrToken) && !errors.Is(err, ErrFull) && !errors.Is(err, ErrDraining) {
-			r.cancel(s.token) // the agent may have heard nothing of the request, and would hold the reservation for its lease
+			// The agent may have seen nothing of the request and would hold the reservation for
+			// its lease. The three errors above come from the agent, after it ended it.
+			r.cancelToken(s.token)
 		}
 		return nil, fmt.Errorf("replica %s: %w", r.Label(), err)
 	}
-	r.listen(s, resp)
+	r.observeBody(s, resp)
 	return resp, nil
 }
 
-// Call sends a request that takes no slot: one that manages the replica and
-// asks for no work.
+// Call sends a request that takes no slot, such as one to a management path. Its outcome does not
+// affect health or circuit.
 func (r *Replica) Call(req *http.Request) (*http.Response, error) {
 	resp, report, err := r.backend.Do(req, Token{})
-	r.learn(report)
+	r.applyReport(report)
 	if err != nil {
 		if errors.Is(err, ErrExhausted) {
-			r.exhausted(err)
+			r.reportExhausted(err)
 		}
 		return nil, fmt.Errorf("replica %s: %w", r.Label(), err)
 	}
 	return resp, nil
 }
 
-// Drain lets nothing new in; what is reserved may still be dispatched.
+// Drain stops admissions. Reserved slots may still be started, and running requests continue.
 func (r *Replica) Drain() {
-	r.gate.move(draining)
-	r.health.tell()
+	r.gate.setPhase(draining)
+	r.health.notify()
 }
 
-// retire takes the replica out of service; running requests go on.
-func (r *Replica) retire() { r.gate.move(retired) }
+// retire takes the replica out of service: no slot is reserved or started any more, and running
+// requests continue.
+func (r *Replica) retire() { r.gate.setPhase(retired) }
 
-// open puts a replica in service that has come, or come back.
-func (r *Replica) open() { r.gate.move(serving) }
+// activate puts the replica into service, again if it was retired.
+func (r *Replica) activate() { r.gate.setPhase(serving) }
 
-// cancel tells the backend, in the background, that a token will not be used.
-func (r *Replica) cancel(t Token) {
+// cancelToken cancels a reservation at the backend, in the background, since Release must not
+// block. Wait waits for it.
+func (r *Replica) cancelToken(t Token) {
 	r.background.Go(func() {
 		ctx, stop := context.WithTimeout(context.Background(), cancelTimeout)
 		defer stop()
 		report, err := r.backend.Cancel(ctx, t)
-		r.learn(report)
+		r.applyReport(report)
 		switch {
 		case errors.Is(err, ErrExhausted):
-			r.exhausted(err)
+			r.reportExhausted(err)
 		case err != nil && r.events.CancelFailed != nil:
 			r.events.CancelFailed(r.ID(), err)
 		}
 	})
 }
 
-// Wait returns when no call in the background is under way. Nothing may be
-// reserved or released meanwhile.
+// Wait returns when no background cancel is in progress. No slot may be reserved or released
+// meanwhile.
 func (r *Replica) Wait() { r.background.Wait() }

@@ -11,7 +11,7 @@ import (
 )
 
 // An agent that has not seen the request would hold its reservation until the lease ends.
-func TestReplicaDoCancelsTheReservationOfARequestThatFailed(t *testing.T) {
+func TestReplicaDoCancelsReservationAfterFailure(t *testing.T) {
 	for _, c := range []struct {
 		err     error
 		plain   bool // no agent counts
@@ -27,7 +27,7 @@ func TestReplicaDoCancelsTheReservationOfARequestThatFailed(t *testing.T) {
 		{err: ErrNoConnection, plain: true},
 	} {
 		t.Run(fmt.Sprintf("%v, plain: %t", c.err, c.plain), func(t *testing.T) {
-			r, b, _ := newReporting(1)
+			r, b, _ := newReportingReplica(1)
 			if c.plain {
 				e := r.Endpoint()
 				e.CountsSlots = false
@@ -53,20 +53,20 @@ func TestReplicaDoCancelsTheReservationOfARequestThatFailed(t *testing.T) {
 	}
 }
 
-// Whichever call meets it, the exhaustion of this process is reported as such.
-func TestReplicaReportsExhaustionMetByACallOrACancel(t *testing.T) {
+// Exhaustion of this process is reported as such for every kind of call.
+func TestReplicaReportsExhaustionOfCallsAndCancels(t *testing.T) {
 	for name, c := range map[string]struct {
 		err                     error
 		call                    func(r *Replica)
 		exhausted, cancelFailed int
 	}{
 		"a call":                     {ErrExhausted, func(r *Replica) { r.Call(&http.Request{}) }, 1, 0},
-		"a cancel":                   {ErrExhausted, func(r *Replica) { r.cancel(NewUUID()) }, 1, 0},
+		"a cancel":                   {ErrExhausted, func(r *Replica) { r.cancelToken(NewUUID()) }, 1, 0},
 		"a call to a dead replica":   {ErrNoConnection, func(r *Replica) { r.Call(&http.Request{}) }, 0, 0},
-		"a cancel at a dead replica": {ErrNoConnection, func(r *Replica) { r.cancel(NewUUID()) }, 0, 1},
+		"a cancel at a dead replica": {ErrNoConnection, func(r *Replica) { r.cancelToken(NewUUID()) }, 0, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r, b, _ := newReporting(1)
+			r, b, _ := newReportingReplica(1)
 			b.faults = func(string) error { return c.err }
 			var exhausted, cancelFailed int
 			r.events = Events{
@@ -79,13 +79,13 @@ func TestReplicaReportsExhaustionMetByACallOrACancel(t *testing.T) {
 				t.Errorf("%d times exhausted, %d failed cancels; want %d, %d", exhausted, cancelFailed, c.exhausted, c.cancelFailed)
 			}
 			if !r.Available() {
-				t.Error("a call that takes no slot has set the replica aside")
+				t.Error("a call that takes no slot has marked the replica down")
 			}
 		})
 	}
 }
 
-func TestReplicaLabelIsWhatClientsMayRead(t *testing.T) {
+func TestReplicaErrorsCarryTheLabel(t *testing.T) {
 	r, fake := newTestReplica(1)
 	fake.faults = func(string) error { return ErrBroken }
 	if _, err := r.Call(&http.Request{}); r.Label() != "r" || err.Error() != "replica r: "+ErrBroken.Error() {
@@ -99,11 +99,11 @@ func TestReplicaLabelIsWhatClientsMayRead(t *testing.T) {
 	}
 }
 
-func TestReplicaSlotsTellHolderAndAge(t *testing.T) {
+func TestReplicaSlotsListHolderAndAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := newTestReplica(2)
 		began := time.Now()
-		s := claimed(t, r)
+		s := reserveUnconfirmed(t, r)
 		s.Rename("the next in the queue")
 		time.Sleep(time.Minute)
 		got := r.Slots()

@@ -7,76 +7,86 @@ import (
 	"time"
 )
 
-// Report is what a replica that counts its own slots says of them. The zero
-// Report says nothing.
+// A Report is the state of a replica that counts its own slots, as its agent sends it. The zero
+// Report carries no information.
 type Report struct {
-	Ongoing  int    // reserved and running, of all ingresses
-	Limit    int    // its capacity
-	Draining bool   // it takes nothing new
-	Instance string // the process; another one knows nothing of the slots of this one
+	Ongoing  int    // reserved and running, for all ingresses
+	Limit    int    // the capacity; zero if the report does not include it
+	Draining bool   // the replica admits nothing new
+	Instance string // the process; another process knows no slot of this one
 	Seq      uint64 // of the last change; a report with a lower one is older
-	Own      int    // of Ongoing, that of the ingress which gets the report; only the agent can know it
+	Own      int    // the part of Ongoing that is the receiving ingress's own
 }
 
-// freshness is how long a report that leaves no room keeps requests from being
-// tried all the same: what the other ingresses give back is told to them, not to this one.
-const freshness = time.Second
+// reportTTL is how long a report of a full replica keeps requests away. The other ingresses release
+// their slots at the agent, which does not push reports, so an old one must not be trusted.
+const reportTTL = time.Second
 
-// view is what is known of a replica that counts its own slots. Its capacity and the requests of
-// other ingresses are as it reported last; this process's own are counted by the gate, so that its own
-// edges since the report count at once, in whatever order reports come.
-type view struct {
-	others    atomic.Int64 // ongoing for other ingresses
-	at        atomic.Int64 // when that was reported, by monotonic time
-	restarted atomic.Bool  // another process has answered
+// remoteUsage is what the reports say about a replica that counts its own slots: its capacity and
+// the requests of other ingresses. This process's own requests are counted by the gate alone, so
+// they are right at once, in whatever order reports arrive. Only the agent can split its count
+// (Report.Own): it may or may not have seen what this process reserved or released since.
+type remoteUsage struct {
+	// Written under mu, read without it on the request path.
+	others     atomic.Int64 // ongoing requests of other ingresses
+	reportedAt atomic.Int64 // when others was reported, monotonic
+	restarted  atomic.Bool  // another process reported; never reset
 
 	mu   sync.Mutex
 	last Report
 }
 
-// learn folds a report in. One that is older than what is known is ignored, and one
-// of another process tells that this replica is no more.
-func (r *Replica) learn(report Report) {
+// applyReport merges a report. Reports arrive in any order, from any goroutine; one that is older
+// than the last is ignored. A report of another process shows that this replica has restarted: it
+// changes nothing here, and Events.Restarted is called for the first of them. applyReport does not
+// block, and calls the events and the observer with no lock held.
+func (r *Replica) applyReport(report Report) {
 	if report.Instance == "" {
 		return
 	}
-	v := &r.view
-	v.mu.Lock()
-	switch {
-	case v.last.Instance != "" && v.last.Instance != report.Instance:
-		v.mu.Unlock()
-		if !v.restarted.Swap(true) && r.events.Restarted != nil {
-			r.events.Restarted(r.Endpoint())
-		}
-		return
-	case report.Seq < v.last.Seq:
-		v.mu.Unlock()
-		return
+	current, limitKnown := r.remote.merge(report)
+	if !current && !r.remote.restarted.Swap(true) && r.events.Restarted != nil {
+		r.events.Restarted(r.Endpoint())
 	}
-	told := v.last.Limit == 0 && report.Limit > 0 // a process does not change its mind
-	if report.Limit == 0 {
-		report.Limit = v.last.Limit // not every report tells it
-	}
-	v.others.Store(int64(max(0, report.Ongoing-report.Own)))
-	v.at.Store(int64(monotonic()))
-	v.last = report
-	v.mu.Unlock()
-	if !told {
+	if !limitKnown {
 		return
 	}
 	r.gate.setLimit(report.Limit)
 	if e := r.endpoint.Load(); e.Limit != report.Limit && r.events.CapacityDiffers != nil {
 		r.events.CapacityDiffers(e.ID, e.Limit, report.Limit)
 	}
-	r.health.tell() // who waits may be served now
+	r.health.notify() // the capacity may have grown
 }
 
-// recap takes over a configured capacity, unless the replica has reported its own.
-func (r *Replica) recap(limit int) {
-	r.view.mu.Lock()
-	defer r.view.mu.Unlock()
-	r.gate.setLimit(cmp.Or(r.view.last.Limit, limit))
+// merge stores a report unless it is outdated. It returns whether the report comes from the known
+// process, and whether it is the first one with a capacity; a process never changes its capacity.
+func (u *remoteUsage) merge(report Report) (current, limitKnown bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.last.Instance != "" && u.last.Instance != report.Instance {
+		return false, false
+	}
+	if report.Seq < u.last.Seq {
+		return true, false
+	}
+	limitKnown = u.last.Limit == 0 && report.Limit > 0
+	report.Limit = cmp.Or(report.Limit, u.last.Limit) // reports in response headers lack it
+	u.others.Store(int64(max(0, report.Ongoing-report.Own)))
+	u.reportedAt.Store(int64(monotonic()))
+	u.last = report
+	return true, limitKnown
 }
 
-// fresh tells whether the last report is to be believed when it leaves no room.
-func (v *view) fresh() bool { return monotonic()-time.Duration(v.at.Load()) < freshness }
+// setConfiguredLimit applies the capacity from the configuration, unless the replica has reported
+// its own. The mutex orders it with merge: a reload that races with the first report must not
+// overwrite the reported capacity.
+func (r *Replica) setConfiguredLimit(limit int) {
+	r.remote.mu.Lock()
+	defer r.remote.mu.Unlock()
+	r.gate.setLimit(cmp.Or(r.remote.last.Limit, limit))
+}
+
+// isFresh reports whether the last report is recent enough to be trusted when it leaves no room.
+func (u *remoteUsage) isFresh() bool {
+	return monotonic()-time.Duration(u.reportedAt.Load()) < reportTTL
+}

@@ -13,71 +13,71 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestEveryAnswerOfAnAgentIsListenedTo(t *testing.T) {
+func TestReplicaAppliesReportOfEveryCall(t *testing.T) {
 	failed := errors.New("failed")
-	answers := map[string]func(t *testing.T, r *Replica, b *reporting){
-		"a reservation": func(t *testing.T, r *Replica, _ *reporting) { claim(t, r).Release() },
-		"a refusal": func(t *testing.T, r *Replica, b *reporting) {
+	calls := map[string]func(t *testing.T, r *Replica, b *reportingBackend){
+		"a reservation": func(t *testing.T, r *Replica, _ *reportingBackend) { mustReserve(t, r).Release() },
+		"a refusal": func(t *testing.T, r *Replica, b *reportingBackend) {
 			b.capacity = 0
 			s, _ := r.TryReserve("holder", 0)
 			s.Confirm(t.Context(), 0)
 		},
-		"a cancel": func(t *testing.T, r *Replica, b *reporting) {
-			now := b.said()
-			b.say(Report{})
-			s := claim(t, r)
-			b.say(now)
+		"a cancel": func(t *testing.T, r *Replica, b *reportingBackend) {
+			now := b.currentReport()
+			b.setReport(Report{})
+			s := mustReserve(t, r)
+			b.setReport(now)
 			s.Release()
 		},
-		"an answer": func(t *testing.T, r *Replica, b *reporting) {
-			now := b.said()
-			b.say(Report{})
-			s := claim(t, r)
-			b.say(now)
+		"a response": func(t *testing.T, r *Replica, b *reportingBackend) {
+			now := b.currentReport()
+			b.setReport(Report{})
+			s := mustReserve(t, r)
+			b.setReport(now)
 			s.Start()
 			if resp, err := r.Do(&http.Request{}, s); err == nil {
 				resp.Body.Close()
 			}
 			s.Release()
 		},
-		"a refused request": func(t *testing.T, r *Replica, b *reporting) {
-			now := b.said()
-			b.say(Report{})
-			s := claim(t, r)
-			b.say(now)
+		"a refused request": func(t *testing.T, r *Replica, b *reportingBackend) {
+			now := b.currentReport()
+			b.setReport(Report{})
+			s := mustReserve(t, r)
+			b.setReport(now)
 			b.faults = func(string) error { return failed }
 			s.Start()
 			r.Do(&http.Request{}, s)
 			s.Release()
 		},
-		"a call without a slot": func(_ *testing.T, r *Replica, _ *reporting) { r.Call(&http.Request{}) },
-		"a call that was denied": func(_ *testing.T, r *Replica, b *reporting) {
+		"a call without a slot": func(_ *testing.T, r *Replica, _ *reportingBackend) { r.Call(&http.Request{}) },
+		"a call that was denied": func(_ *testing.T, r *Replica, b *reportingBackend) {
 			b.faults = func(string) error { return failed }
 			r.Call(&http.Request{})
 		},
-		"a probe": func(t *testing.T, r *Replica, _ *reporting) { r.probe(t.Context()) },
+		"a probe": func(t *testing.T, r *Replica, _ *reportingBackend) { r.probeOnce(t.Context()) },
 	}
-	for name, answer := range answers {
+	for name, call := range calls {
 		t.Run(name, func(t *testing.T) {
-			r, b, _ := newReporting(8)
-			b.say(Report{Ongoing: 5, Limit: 6, Instance: "i", Seq: 1})
-			answer(t, r, b)
+			r, b, _ := newReportingReplica(8)
+			b.setReport(Report{Ongoing: 5, Limit: 6, Instance: "i", Seq: 1})
+			call(t, r, b)
 			r.Wait()
-			if got := r.view.last; got != b.said() {
-				t.Errorf("it was heard as %+v", got)
+			if got := r.remote.last; got != b.currentReport() {
+				t.Errorf("the last report is %+v", got)
 			}
 		})
 	}
 }
 
-func TestOthersCountAsLoad(t *testing.T) {
-	r, _, _ := newReporting(8)
-	mine := claim(t, r)
-	r.learn(Report{Ongoing: 4, Limit: 8, Instance: "i", Seq: 5, Own: 1})
+func TestReplicaLoadIncludesOtherIngresses(t *testing.T) {
+	r, _, _ := newReportingReplica(8)
+	mine := mustReserve(t, r)
+	r.applyReport(Report{Ongoing: 4, Limit: 8, Instance: "i", Seq: 5, Own: 1})
 	if r.Load() != 4 {
 		t.Errorf("load %d; want 4, of which one is ours", r.Load())
 	}
-	second := claim(t, r)
+	second := mustReserve(t, r)
 	if r.Load() != 5 {
 		t.Errorf("load %d; want ours since the report on top", r.Load())
 	}
@@ -86,46 +86,45 @@ func TestOthersCountAsLoad(t *testing.T) {
 	if r.Load() != 3 {
 		t.Errorf("load %d; want that of the others", r.Load())
 	}
-	r.learn(Report{Ongoing: 0, Instance: "i", Seq: 6})
+	r.applyReport(Report{Ongoing: 0, Instance: "i", Seq: 6})
 	if r.Load() != 0 {
 		t.Errorf("load %d after the others have gone", r.Load())
 	}
-	r.learn(Report{Ongoing: 1, Instance: "i", Seq: 7, Own: 3}) // which cannot be, and must not attract requests
+	r.applyReport(Report{Ongoing: 1, Instance: "i", Seq: 7, Own: 3}) // which cannot be, and must not attract requests
 	if r.Load() != 0 {
 		t.Errorf("load %d; want none", r.Load())
 	}
 }
 
-func TestAnOlderReportIsIgnoredAndOneOfTheSameStateIsNot(t *testing.T) {
-	r, _, n := newReporting(8)
-	r.learn(Report{Ongoing: 4, Limit: 8, Instance: "i", Seq: 5})
-	r.learn(Report{Ongoing: 7, Limit: 3, Instance: "i", Seq: 4})
+func TestReplicaIgnoresOlderReports(t *testing.T) {
+	r, _, n := newReportingReplica(8)
+	r.applyReport(Report{Ongoing: 4, Limit: 8, Instance: "i", Seq: 5})
+	r.applyReport(Report{Ongoing: 7, Limit: 3, Instance: "i", Seq: 4})
 	if r.Load() != 4 || r.Usage().Limit != 8 {
 		t.Errorf("load %d of %d", r.Load(), r.Usage().Limit)
 	}
-	mine := claim(t, r)
-	r.learn(Report{Ongoing: 4, Instance: "i", Seq: 5, Own: 1}) // with one of them ours by now
+	mine := mustReserve(t, r)
+	r.applyReport(Report{Ongoing: 4, Instance: "i", Seq: 5, Own: 1}) // with one of them ours by now
 	if r.Load() != 4 {
 		t.Errorf("load %d; want 4", r.Load())
 	}
 	mine.Release()
-	r.learn(Report{})
+	r.applyReport(Report{})
 	if r.Load() != 3 || n.restarted.Load() != 0 {
-		t.Errorf("after a report that says nothing: load %d, %d restarts", r.Load(), n.restarted.Load())
+		t.Errorf("after an empty report: load %d, %d restarts", r.Load(), n.restarted.Load())
 	}
 }
 
-// A report that leaves no room holds for a while: the others tell the agent,
-// not us, what they give back.
-func TestAFullReplicaIsTriedAgainOnlyWhenItsReportIsOld(t *testing.T) {
+// A report of a full replica expires: other ingresses release their slots at the agent, not here.
+func TestReplicaFullReportExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, _, _ := newReporting(2)
-		r.learn(Report{Ongoing: 1, Limit: 2, Instance: "i", Seq: 1})
+		r, _, _ := newReportingReplica(2)
+		r.applyReport(Report{Ongoing: 1, Limit: 2, Instance: "i", Seq: 1})
 		if !r.HasRoom() {
 			t.Error("one of two is taken, and there is no room")
 		}
-		r.learn(Report{Ongoing: 2, Instance: "i", Seq: 2})
-		time.Sleep(freshness - 1)
+		r.applyReport(Report{Ongoing: 2, Instance: "i", Seq: 2})
+		time.Sleep(reportTTL - 1)
 		if r.HasRoom() {
 			t.Error("others have it all, and there is room")
 		}
@@ -133,7 +132,7 @@ func TestAFullReplicaIsTriedAgainOnlyWhenItsReportIsOld(t *testing.T) {
 		if !r.HasRoom() {
 			t.Error("an old report keeps requests away")
 		}
-		first, second := claim(t, r), claim(t, r)
+		first, second := mustReserve(t, r), mustReserve(t, r)
 		if r.HasRoom() {
 			t.Error("all slots are held here, and there is room")
 		}
@@ -143,10 +142,10 @@ func TestAFullReplicaIsTriedAgainOnlyWhenItsReportIsOld(t *testing.T) {
 	})
 }
 
-// What was asked for in vain is not among the requests that the report counts.
-func TestARefusalShowsThatThereIsNoRoom(t *testing.T) {
-	r, b, _ := newReporting(3)
-	b.say(Report{Ongoing: 3, Limit: 3, Instance: "i", Seq: 1})
+// A refused reservation is not among the requests that the report counts.
+func TestReplicaHasNoRoomAfterRefusal(t *testing.T) {
+	r, b, _ := newReportingReplica(3)
+	b.setReport(Report{Ongoing: 3, Limit: 3, Instance: "i", Seq: 1})
 	b.capacity = 0
 	s, err := r.TryReserve("holder", 0)
 	if err != nil {
@@ -160,26 +159,26 @@ func TestARefusalShowsThatThereIsNoRoom(t *testing.T) {
 	}
 }
 
-func TestACapacityThatIsReportedHolds(t *testing.T) {
-	r, b, n := newReporting(8)
-	r.learn(Report{Ongoing: 1, Instance: "i", Seq: 1}) // a header, which does not tell it
+func TestReplicaReportedCapacityApplies(t *testing.T) {
+	r, b, n := newReportingReplica(8)
+	r.applyReport(Report{Ongoing: 1, Instance: "i", Seq: 1}) // from a header, without the capacity
 	if r.Usage().Limit != 8 || n.differs.Load() != 0 {
-		t.Errorf("limit %d before it was told", r.Usage().Limit)
+		t.Errorf("limit %d before one was reported", r.Usage().Limit)
 	}
-	r.learn(Report{Ongoing: 1, Limit: 3, Instance: "i", Seq: 1})
-	r.learn(Report{Ongoing: 1, Limit: 3, Instance: "i", Seq: 2})
+	r.applyReport(Report{Ongoing: 1, Limit: 3, Instance: "i", Seq: 1})
+	r.applyReport(Report{Ongoing: 1, Limit: 3, Instance: "i", Seq: 2})
 	if r.Usage().Limit != 3 || n.differs.Load() != 1 || n.configured != 8 || n.reported != 3 {
-		t.Errorf("limit %d; told %d times that %d was configured and %d reported", r.Usage().Limit, n.differs.Load(), n.configured, n.reported)
+		t.Errorf("limit %d; %d events that %d was configured and %d reported", r.Usage().Limit, n.differs.Load(), n.configured, n.reported)
 	}
 	if n.observed.Load() != 1 {
-		t.Errorf("who waits was told %d times", n.observed.Load())
+		t.Errorf("the observer was notified %d times", n.observed.Load())
 	}
-	r.learn(Report{Ongoing: 1, Instance: "i", Seq: 3}) // a header again
-	r.learn(Report{Ongoing: 1, Limit: 3, Instance: "i", Seq: 3})
+	r.applyReport(Report{Ongoing: 1, Instance: "i", Seq: 3}) // a header again
+	r.applyReport(Report{Ongoing: 1, Limit: 3, Instance: "i", Seq: 3})
 	if n.differs.Load() != 1 || n.observed.Load() != 1 {
 		t.Errorf("the same capacity was reported as news %d times", n.differs.Load())
 	}
-	r.learn(Report{Ongoing: 1, Instance: "i", Seq: 4})
+	r.applyReport(Report{Ongoing: 1, Instance: "i", Seq: 4})
 	e := r.Endpoint()
 	e.Limit, e.ID = 5, "renamed"
 	r.describe(e) // a reload
@@ -187,22 +186,22 @@ func TestACapacityThatIsReportedHolds(t *testing.T) {
 		t.Errorf("after a reload: limit %d of %s", r.Usage().Limit, r.ID())
 	}
 
-	same, _, n := newReporting(8)
-	same.learn(Report{Limit: 8, Instance: "i", Seq: 1})
+	same, _, n := newReportingReplica(8)
+	same.applyReport(Report{Limit: 8, Instance: "i", Seq: 1})
 	if n.differs.Load() != 0 {
 		t.Error("the configured capacity differs from itself")
 	}
 }
 
-// A report and a reload at the same time: whichever comes first, the report holds.
-func TestAReloadDoesNotUndoACapacityReportedMeanwhile(t *testing.T) {
+// A report and a reload race: the reported capacity applies in either order.
+func TestReplicaReloadKeepsReportedCapacity(t *testing.T) {
 	for range 2000 {
-		r, _, _ := newReporting(8)
+		r, _, _ := newReportingReplica(8)
 		e := r.Endpoint()
 		e.Limit = 5
 		var both sync.WaitGroup
 		both.Go(func() { r.describe(e) })
-		both.Go(func() { r.learn(Report{Limit: 3, Instance: "i", Seq: 1}) })
+		both.Go(func() { r.applyReport(Report{Limit: 3, Instance: "i", Seq: 1}) })
 		both.Wait()
 		if got := r.Usage().Limit; got != 3 {
 			t.Fatalf("limit %d; want the reported one", got)
@@ -210,18 +209,18 @@ func TestAReloadDoesNotUndoACapacityReportedMeanwhile(t *testing.T) {
 	}
 }
 
-func TestAnotherProcessIsToldOnceAndChangesNothingHere(t *testing.T) {
-	r, _, n := newReporting(8)
-	r.learn(Report{Ongoing: 4, Limit: 3, Instance: "old", Seq: 900})
-	mine := claim(t, r)
+func TestReplicaReportsRestartOnce(t *testing.T) {
+	r, _, n := newReportingReplica(8)
+	r.applyReport(Report{Ongoing: 4, Limit: 3, Instance: "old", Seq: 900})
+	mine := mustReserve(t, r)
 	load := r.Load()
 	var all sync.WaitGroup
 	for range 8 {
-		all.Go(func() { r.learn(Report{Ongoing: 1, Limit: 7, Instance: "new", Seq: 901}) })
+		all.Go(func() { r.applyReport(Report{Ongoing: 1, Limit: 7, Instance: "new", Seq: 901}) })
 	}
 	all.Wait()
 	if n.restarted.Load() != 1 {
-		t.Errorf("told %d times", n.restarted.Load())
+		t.Errorf("%d restarts reported", n.restarted.Load())
 	}
 	if r.Load() != load || r.Usage().Limit != 3 {
 		t.Errorf("load %d of %d; want %d of 3", r.Load(), r.Usage().Limit, load)
@@ -230,21 +229,21 @@ func TestAnotherProcessIsToldOnceAndChangesNothingHere(t *testing.T) {
 	mine.Release()
 }
 
-func TestARestartedReplicaIsReplacedAndTheOthersStay(t *testing.T) {
+func TestPoolReplacesOnlyTheRestartedReplica(t *testing.T) {
 	p, _ := newTestPool()
 	defer p.Close()
 	var restarted atomic.Int32
 	p.Events.Restarted = func(Endpoint) { restarted.Add(1) }
 	before := mustSet(t, p, endpoint("a"), endpoint("b"))
 	old, other := before[0], before[1]
-	s, otherSlot := claim(t, old), claim(t, other)
+	s, otherSlot := mustReserve(t, old), mustReserve(t, other)
 	if err := s.Start(); err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range before {
-		r.learn(Report{Ongoing: 1, Limit: 2, Instance: "first of " + r.ID(), Seq: 9})
+		r.applyReport(Report{Ongoing: 1, Limit: 2, Instance: "first of " + r.ID(), Seq: 9})
 	}
-	old.learn(Report{Ongoing: 1, Limit: 2, Instance: "second", Seq: 1})
+	old.applyReport(Report{Ongoing: 1, Limit: 2, Instance: "second", Seq: 1})
 	if restarted.Load() != 1 {
 		t.Fatalf("%d have restarted", restarted.Load())
 	}
@@ -258,7 +257,7 @@ func TestARestartedReplicaIsReplacedAndTheOthersStay(t *testing.T) {
 	if got := p.Leaving(); len(got) != 1 || got[0] != old {
 		t.Errorf("leaving: %v", got)
 	}
-	after[0].learn(Report{Limit: 2, Instance: "second", Seq: 2})
+	after[0].applyReport(Report{Limit: 2, Instance: "second", Seq: 2})
 	if again := mustSet(t, p, endpoint("a"), endpoint("b")); again[0] != after[0] {
 		t.Error("it was replaced a second time")
 	}
@@ -268,14 +267,14 @@ func TestARestartedReplicaIsReplacedAndTheOthersStay(t *testing.T) {
 	wantUsage(t, after[0], 0, 0)
 }
 
-// agentModel is what an agent counts, and the reports that are on their way from it.
+// agentModel is an agent's count, and its reports in transit.
 type agentModel struct {
 	others, own int
 	seq         uint64
 	reports     []Report
 }
 
-// changed counts, and has the agent report it.
+// changed changes the count and sends a report.
 func (m *agentModel) changed(others, own int) {
 	m.others, m.own, m.seq = m.others+others, m.own+own, m.seq+1
 	m.report()
@@ -287,16 +286,16 @@ func (m *agentModel) report() {
 	})
 }
 
-// Reports may be late and overtake each other and the edges here: what the others have is always as the newest
-// report says, and what is this ingress's own is always as it is now.
-func TestTheLoadIsRightInWhateverOrderReportsCome(t *testing.T) {
+// Reports may be late and reordered, among themselves and with changes here. The count of the
+// others is always that of the newest report; this ingress's own count is always current.
+func TestReplicaLoadIsExactForAnyOrderOfReports(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		r, _, _ := newReporting(100)
+		r, _, _ := newReportingReplica(100)
 		var m agentModel
 		var claimed, counted []*Slot // before and after the agent knows of them
 		var over int                 // requests whose end the agent has counted and the ingress not
 		newest, others := uint64(0), 0
-		r.learn(Report{Limit: 100, Instance: "i"})
+		r.applyReport(Report{Limit: 100, Instance: "i"})
 		t.Repeat(map[string]func(*rapid.T){
 			"": func(t *rapid.T) {
 				if want := len(claimed) + len(counted) + others; r.Load() != want {
@@ -345,7 +344,7 @@ func TestTheLoadIsRightInWhateverOrderReportsCome(t *testing.T) {
 				if report.Seq >= newest {
 					newest, others = report.Seq, report.Ongoing-report.Own
 				}
-				r.learn(report)
+				r.applyReport(report)
 			},
 		})
 	})

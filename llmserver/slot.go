@@ -2,52 +2,40 @@ package llmserver
 
 import (
 	"context"
-	"encoding/binary"
-	"math/rand/v2"
+	"fmt"
 	"sync/atomic"
 	"time"
-
-	"github.com/google/uuid"
 )
 
-// Token names a reserved slot. Whoever asks for the slot mints it first, so
-// that a reservation whose reply was lost can be cancelled by name.
-type Token = uuid.UUID
-
-// NewUUID is a random UUID, for tokens and request ids. The runtime's generator (ChaCha8, seeded by the system) has a state for each
-// thread, so that minting costs neither a lock nor memory.
-func NewUUID() (t uuid.UUID) {
-	binary.NativeEndian.PutUint64(t[:8], rand.Uint64())
-	binary.NativeEndian.PutUint64(t[8:], rand.Uint64())
-	t[6], t[8] = t[6]&0x0f|0x40, t[8]&0x3f|0x80 // version 4, variant of RFC 9562
-	return t
-}
-
-// Slot is one unit of a replica's capacity, held for one request.
+// A Slot is one unit of a replica's capacity, held for one request.
 //
 //	           Start             Release, HandOver
 //	reserved ─────────▶ running ───────────────────▶ done
 //	    └───────────────────────────────────────────▶ done
 //	          Release, HandOver, a failed Confirm
 //
-// Every edge is one compare-and-swap on the slot's own state, and the winner
-// alone moves the replica's counts. All methods may be called at any time,
-// from any goroutine, any number of times.
+// Every edge is one compare-and-swap on the slot's own state. The goroutine that wins the edge to
+// done, and no other, returns the slot's unit to the replica's gate. A slot can therefore neither
+// leak nor be returned twice, whatever calls race.
+//
+// Start, Release, HandOver, Replica and Token may be called from any goroutine, any number of
+// times. Confirm, Replica.Do and the methods that report failures belong to the goroutine that
+// handles the request.
 type Slot struct {
-	replica *Replica
-	token   Token
-	holder  string        // under the replica's mutex
-	since   time.Duration // when it was claimed, by monotonic time
-	state   atomic.Uint32
+	replica    *Replica
+	token      Token
+	holder     string        // guarded by replica.mu
+	reservedAt time.Duration // monotonic
+	state      atomic.Uint32
 
-	// These belong to who holds the slot.
-	confirmed bool          // by the backend
-	sent      time.Duration // when its request was sent, by monotonic time; zero before
-	received  uint64        // how many reads had brought something until then, see health
-	body      slotBody      // of the response
-	counted   bool          // as a failure of the replica
+	// These belong to the goroutine that handles the request.
+	confirmed      bool          // the backend holds the slot too
+	sentAt         time.Duration // monotonic; zero until the request is sent
+	readsAtSend    uint64        // health.bodyReads at that time, see Abandoned
+	body           slotBody      // of the response
+	failureCounted bool          // against the replica's circuit
 
-	prev, next *Slot // in the replica's list of live slots, under its mutex
+	prev, next *Slot // in the replica's list of live slots, guarded by replica.mu
 }
 
 const (
@@ -56,55 +44,63 @@ const (
 	slotDone
 )
 
-// Replica is the one that the slot is on.
+// Replica returns the replica that the slot belongs to.
 func (s *Slot) Replica() *Replica { return s.replica }
 
-// Token is the slot's name towards the backend.
+// Token returns the slot's name towards the backend.
 func (s *Slot) Token() Token { return s.token }
 
-// Confirm asks the backend to hold the slot that the gate has granted, and to wait for it as long
-// as wait says. One that is confirmed already stays so. On an error the slot is done; unless the
-// error is Refused the backend may hold it all the same, so it is cancelled by name. Only one
-// goroutine may confirm a slot.
+// Confirm asks the backend to hold the slot that the gate has granted, and to queue for it for at
+// most wait. It blocks for the backend's reply; a confirmed slot returns nil at once.
+//
+// After an error the slot is done. Unless the error is Refused, the backend may hold the slot even
+// so (the reply may be lost, not the reservation), and the token is cancelled in the background.
+// The cancel is sent only by the winner of the edge to done: a concurrent Release sends its own.
 func (s *Slot) Confirm(ctx context.Context, wait time.Duration) error {
 	if s.confirmed {
 		return nil
 	}
 	r := s.replica
 	report, err := r.backend.Reserve(ctx, s.token, wait)
-	r.learn(report)
+	r.applyReport(report)
 	if err == nil {
 		s.confirmed = true
 		return nil
 	}
-	if ctx.Err() == nil {
-		r.failed(s, unclear(err))
+	refused, cause := Refused(err), err
+	if !refused {
+		cause = fmt.Errorf("%w: %w", errUnclear, err)
 	}
-	if unit, ok := s.end(); ok {
-		r.gate.free(unit)
-		if !Refused(err) {
-			r.cancel(s.token)
+	if ctx.Err() == nil { // otherwise the caller gave up, which is no sign of a failing replica
+		r.recordFailure(s, cause)
+	}
+	if unit, ok := s.markDone(); ok {
+		r.gate.release(unit)
+		if !refused {
+			r.cancelToken(s.token)
 		}
 	}
 	return err
 }
 
-// Rename gives a slot that is handed on, before it was started, another holder.
+// Rename changes the holder that Replica.Slots lists, for a slot that moves to another request
+// before it is started.
 func (s *Slot) Rename(holder string) {
 	s.replica.mu.Lock()
 	defer s.replica.mu.Unlock()
 	s.holder = holder
 }
 
-// Start is the edge from reserved to running. ErrSpent if the slot is not
-// reserved any more; ErrGone if its replica has left the set, and then the slot
-// stays reserved.
+// Start takes the edge from reserved to running. Of concurrent calls exactly one succeeds, so a
+// slot is dispatched at most once. Start returns ErrSpent if the slot is no longer reserved, and
+// ErrGone if its replica was retired; in that case the slot stays reserved. It does no I/O.
 func (s *Slot) Start() error {
-	if s.replica.gate.read().phase == retired {
+	if s.replica.gate.counts().phase == retired {
 		return ErrGone
 	}
-	// end passes the same mutex before its unit is accounted for, so that a
-	// running slot is never given back before it was counted as running.
+	// markDone locks the same mutex before its caller returns the unit. Without the mutex, a
+	// Release between the two steps below would see a running slot and subtract a running unit
+	// that the gate has not counted yet.
 	s.replica.mu.Lock()
 	defer s.replica.mu.Unlock()
 	if !s.state.CompareAndSwap(slotReserved, slotRunning) {
@@ -114,47 +110,49 @@ func (s *Slot) Start() error {
 	return nil
 }
 
-// Release ends the slot, whatever its state; a second call does nothing. It
-// returns nothing, so that it cannot mask an error, and it asks the backend to
-// cancel only a slot that was never started.
+// Release ends the slot, whatever its state; a second call does nothing. It returns no error, so
+// that a deferred Release cannot mask one. It does not block: only a slot that was never started
+// is cancelled at the backend, in the background.
 func (s *Slot) Release() {
-	if unit, ok := s.end(); ok {
-		s.replica.gate.free(unit)
-		s.cancel(unit)
+	if unit, ok := s.markDone(); ok {
+		s.replica.gate.release(unit)
+		s.cancelIfReserved(unit)
 	}
 }
 
-// HandOver ends the slot as Release does, but its unit is reserved for the
-// next holder in the same step and is free at no moment in between. It returns
-// nil where that cannot be: the slot was done already, the replica is leaving or ejected, or its
-// capacity was lowered below what is ongoing; the unit is then given back. The
-// new slot is yet to be confirmed.
+// HandOver ends the slot as Release does and reserves its unit for the next holder in the same
+// step of the gate. The unit is free at no moment, so no other request can take it in between.
+//
+// HandOver returns nil if the slot was done already, or if nothing may be admitted: the replica is
+// draining, retired or ejected, or more is ongoing than a lowered limit allows. In the latter case
+// the unit was released. The new slot is not confirmed yet.
 func (s *Slot) HandOver(holder string) *Slot {
-	unit, ok := s.end()
+	unit, ok := s.markDone()
 	if !ok {
 		return nil
 	}
-	defer s.cancel(unit)
-	if !s.replica.enter() || s.replica.gate.pass(unit) != nil {
-		s.replica.gate.free(unit)
+	defer s.cancelIfReserved(unit)
+	if !s.replica.passCircuit() || s.replica.gate.transfer(unit) != nil {
+		s.replica.gate.release(unit)
 		return nil
 	}
-	heir := new(Slot)
-	s.replica.grant(heir, holder)
-	return heir
+	next := new(Slot)
+	s.replica.initSlot(next, holder)
+	return next
 }
 
-// end is the edge to done; the one caller that wins it gets the unit to account for.
-func (s *Slot) end() (unit uint64, ok bool) {
+// markDone takes the edge to done. Exactly one caller gets ok, along with the unit that it must
+// release or transfer.
+func (s *Slot) markDone() (unit uint64, ok bool) {
 	for {
 		state := s.state.Load()
 		if state == slotDone {
 			return 0, false
 		}
 		if !s.state.CompareAndSwap(state, slotDone) {
-			continue // it was started just now
+			continue // started or ended meanwhile
 		}
-		s.replica.forget(s)
+		s.replica.unlinkSlot(s)
 		if state == slotRunning {
 			return oneRunning, true
 		}
@@ -162,9 +160,10 @@ func (s *Slot) end() (unit uint64, ok bool) {
 	}
 }
 
-// cancel tells the backend that a slot which was only reserved will not be used.
-func (s *Slot) cancel(unit uint64) {
+// cancelIfReserved cancels the slot's token at the backend if the slot was never started. The
+// backend ends a started slot by itself, with the response.
+func (s *Slot) cancelIfReserved(unit uint64) {
 	if unit == oneReserved {
-		s.replica.cancel(s.token)
+		s.replica.cancelToken(s.token)
 	}
 }

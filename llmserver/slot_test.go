@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-func TestAnAnsweredRequestCostsNoCancel(t *testing.T) {
+func TestSlotOfCompletedRequestIsNotCancelled(t *testing.T) {
 	r, f := newTestReplica(1)
-	s := claim(t, r)
+	s := mustReserve(t, r)
 	wantUsage(t, r, 1, 0)
 	if err := s.Start(); err != nil {
 		t.Fatal(err)
@@ -30,9 +30,9 @@ func TestAnAnsweredRequestCostsNoCancel(t *testing.T) {
 	}
 }
 
-func TestASlotThatIsNeverStartedIsCancelledOnceByItsName(t *testing.T) {
+func TestSlotNeverStartedIsCancelledOnceByToken(t *testing.T) {
 	r, f := newTestReplica(1)
-	s := claim(t, r)
+	s := mustReserve(t, r)
 	s.Release()
 	s.Release()
 	r.Wait()
@@ -42,7 +42,7 @@ func TestASlotThatIsNeverStartedIsCancelledOnceByItsName(t *testing.T) {
 	}
 }
 
-func TestALostReplyIsCancelledByNameAndARefusalIsNot(t *testing.T) {
+func TestSlotConfirmCancelsLostRepliesButNotRefusals(t *testing.T) {
 	for _, c := range []struct {
 		reply   error
 		cancels int
@@ -82,7 +82,7 @@ func TestALostReplyIsCancelledByNameAndARefusalIsNot(t *testing.T) {
 	}
 }
 
-func TestAReservationThatCannotConnectTakesTheReplicaDown(t *testing.T) {
+func TestSlotConfirmWithoutConnectionMarksTheReplicaDown(t *testing.T) {
 	r, f := newTestReplica(1)
 	f.faults = func(string) error { return ErrNoConnection }
 	s, err := r.TryReserve("holder", 0)
@@ -95,9 +95,9 @@ func TestAReservationThatCannotConnectTakesTheReplicaDown(t *testing.T) {
 	}
 }
 
-func TestOneOfManyStartsWins(t *testing.T) {
+func TestSlotStartSucceedsOnce(t *testing.T) {
 	r, _ := newTestReplica(1)
-	s := claim(t, r)
+	s := mustReserve(t, r)
 	var won, spent atomic.Int32
 	var all sync.WaitGroup
 	for range 16 {
@@ -112,31 +112,31 @@ func TestOneOfManyStartsWins(t *testing.T) {
 	}
 	all.Wait()
 	if won.Load() != 1 || spent.Load() != 15 {
-		t.Errorf("%d won, %d were told it is spent; want 1, 15", won.Load(), spent.Load())
+		t.Errorf("%d won, %d got ErrSpent; want 1, 15", won.Load(), spent.Load())
 	}
 	wantUsage(t, r, 0, 1)
 	s.Release()
 	wantUsage(t, r, 0, 0)
 }
 
-// A slot that is started and released at one moment must not be counted down
-// as running before it was counted up.
-func TestAReleaseThatRacesWithTheStartGivesBackOnce(t *testing.T) {
+// A slot that is started and released concurrently must not be subtracted as running before it is
+// counted as running.
+func TestSlotReleaseRacingWithStartReleasesOnce(t *testing.T) {
 	r, _ := newTestReplica(1)
 	for range 20_000 {
 		s, err := r.TryReserve("holder", 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		twice(func() { s.Start() }, s.Release)
+		race(func() { s.Start() }, s.Release)
 		wantUsage(t, r, 0, 0)
 	}
 	r.Wait()
 }
 
-func TestAHandOverIsFreeAtNoMoment(t *testing.T) {
+func TestSlotHandOverIsNeverFree(t *testing.T) {
 	r, f := newTestReplica(1)
-	s := claim(t, r)
+	s := mustReserve(t, r)
 	if err := s.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -150,14 +150,14 @@ func TestAHandOverIsFreeAtNoMoment(t *testing.T) {
 		}
 	})
 	for n := 0; n < 50_000 && !seen.Load(); n++ {
-		heir := s.HandOver("heir")
-		if heir == nil || heir.Start() != nil {
+		next := s.HandOver("next")
+		if next == nil || next.Start() != nil {
 			t.Fatal("the hand-over failed")
 		}
 		if s.HandOver("second") != nil {
 			t.Fatal("a spent slot was handed over")
 		}
-		s = heir
+		s = next
 	}
 	over.Store(true)
 	onlooker.Wait()
@@ -172,38 +172,38 @@ func TestAHandOverIsFreeAtNoMoment(t *testing.T) {
 	wantUsage(t, r, 0, 0)
 }
 
-func TestAHandOverOfAReservationCancelsItByItsName(t *testing.T) {
+func TestSlotHandOverCancelsReservationByToken(t *testing.T) {
 	r, f := newTestReplica(2)
-	s := claim(t, r)
-	heir := s.HandOver("heir")
-	if heir == nil || heir.Token() == s.Token() {
-		t.Fatalf("the heir is %v", heir)
+	s := mustReserve(t, r)
+	next := s.HandOver("next")
+	if next == nil || next.Token() == s.Token() {
+		t.Fatalf("HandOver = %v", next)
 	}
 	r.Wait()
 	wantUsage(t, r, 1, 0)
 	if !f.cancelled[s.Token()] || f.cancelCount() != 1 {
 		t.Errorf("cancelled: %v", f.cancelled)
 	}
-	heir.Release()
+	next.Release()
 	r.Wait()
 }
 
-func TestAHandOverIsRefusedWhereNothingMayBeAdmitted(t *testing.T) {
+func TestSlotHandOverIsRefusedWhenNothingMayBeAdmitted(t *testing.T) {
 	for name, forbid := range map[string]func(*Replica){
 		"draining":      (*Replica).Drain,
 		"retired":       (*Replica).retire,
 		"lowered limit": func(r *Replica) { r.gate.setLimit(1) },
 		"ejected": func(r *Replica) {
-			for range tolerated {
-				r.circuit.fail(0, ErrBroken)
+			for range maxFailures {
+				r.circuit.recordFailure(0, ErrBroken)
 			}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, _ := newTestReplica(2)
-			s, other := mustStart(t, r), claim(t, r)
+			s, other := mustStart(t, r), mustReserve(t, r)
 			forbid(r)
-			if s.HandOver("heir") != nil {
+			if s.HandOver("next") != nil {
 				t.Error("it was handed over")
 			}
 			wantUsage(t, r, 1, 0)
@@ -214,15 +214,15 @@ func TestAHandOverIsRefusedWhereNothingMayBeAdmitted(t *testing.T) {
 	}
 }
 
-func TestWhatIsReservedCountsAsLoadAndAsDrainingWork(t *testing.T) {
+func TestSlotReservedCountsAsLoadAndWhileDraining(t *testing.T) {
 	r, _ := newTestReplica(2)
-	s := claim(t, r)
+	s := mustReserve(t, r)
 	if r.Load() != 1 {
 		t.Errorf("the load is %d with one slot reserved", r.Load())
 	}
 	r.Drain()
 	if _, err := r.TryReserve("late", 0); !errors.Is(err, ErrDraining) {
-		t.Errorf("Claim while draining = %v", err)
+		t.Errorf("TryReserve while draining = %v", err)
 	}
 	if r.HasRoom() {
 		t.Error("a draining replica has room")
@@ -237,9 +237,9 @@ func TestWhatIsReservedCountsAsLoadAndAsDrainingWork(t *testing.T) {
 	wantUsage(t, r, 0, 0)
 }
 
-func TestNothingIsStartedOnARetiredReplica(t *testing.T) {
+func TestSlotStartFailsOnRetiredReplica(t *testing.T) {
 	r, _ := newTestReplica(1)
-	s := claim(t, r)
+	s := mustReserve(t, r)
 	r.retire()
 	if err := s.Start(); !errors.Is(err, ErrGone) {
 		t.Errorf("Start = %v", err)
@@ -250,7 +250,7 @@ func TestNothingIsStartedOnARetiredReplica(t *testing.T) {
 	r.Wait()
 }
 
-func TestClaimStaysBelowItsBound(t *testing.T) {
+func TestReplicaTryReserveStaysBelowItsBound(t *testing.T) {
 	r, _ := newTestReplica(5)
 	for range 2 {
 		if _, err := r.TryReserve("holder", 2); err != nil {
@@ -258,14 +258,14 @@ func TestClaimStaysBelowItsBound(t *testing.T) {
 		}
 	}
 	if _, err := r.TryReserve("holder", 2); !errors.Is(err, ErrFull) {
-		t.Errorf("Claim at its bound = %v", err)
+		t.Errorf("TryReserve at its bound = %v", err)
 	}
 	if _, err := r.TryReserve("holder", 3); err != nil {
-		t.Errorf("Claim below its bound = %v", err)
+		t.Errorf("TryReserve below its bound = %v", err)
 	}
 }
 
-func TestSlotsListsWhatIsLive(t *testing.T) {
+func TestReplicaSlotsListsLiveSlots(t *testing.T) {
 	r, _ := newTestReplica(3)
 	var slots []*Slot
 	for _, name := range []string{"a", "b", "c"} {

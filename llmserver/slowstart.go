@@ -2,31 +2,33 @@ package llmserver
 
 import "time"
 
+// Slow start for least request as in Envoy, with an aggression of 1 (source:
+// envoy.config.cluster.v3.Cluster.SlowStartConfig).
 const (
-	// slowStart is how long a replica that has come back is spared.
-	slowStart = 30 * time.Second
-	// leastShare is the part of its full share that it gets in the beginning.
-	leastShare = 0.1
+	slowStart = 30 * time.Second // the window
+	minShare  = 0.1              // the share at its beginning
 )
 
-// comeBack begins the slow start of a replica that was down or ejected.
-func (r *Replica) comeBack() { r.back.Store(int64(monotonic())) }
+// markRecovered begins the slow start of a replica that was down or ejected.
+func (r *Replica) markRecovered() { r.recoveredAt.Store(int64(monotonic())) }
 
-// WeightedLoad is what load comparisons within a tier go by: the load, with the request to be placed, over
-// the share that the replica is to get. The share is 1, but after the replica has come back it grows
-// from a tenth to 1 in half a minute: one whose caches are cold, and that has no load only because it
-// was away, would else get all that comes. Tiers of one are not reordered. It is Envoy's slow start
-// for least request, envoy.config.cluster.v3.Cluster.SlowStartConfig, with an aggression of 1.
+// WeightedLoad returns the value by which load is compared within a tier: the load, including the
+// request to be placed, divided by the share that the replica is to get. The share is 1, except
+// after a recovery: then it grows linearly from 0.1 to 1 in 30 s. A recovered replica has no load
+// because it was away, and its caches are cold; without slow start it would attract every request.
+// WeightedLoad may be called from any goroutine and does not block.
 func (r *Replica) WeightedLoad() float64 {
 	load := float64(r.Load() + 1)
-	back := r.back.Load()
-	if back == 0 {
+	recovered := r.recoveredAt.Load()
+	if recovered == 0 {
 		return load
 	}
-	share := float64(int64(monotonic())-back) / float64(slowStart)
+	share := float64(int64(monotonic())-recovered) / float64(slowStart)
 	if share >= 1 {
-		r.back.CompareAndSwap(back, 0)
+		// The compare-and-swap fails if the replica has recovered once more since; that slow
+		// start must not be lost.
+		r.recoveredAt.CompareAndSwap(recovered, 0)
 		return load
 	}
-	return load / max(share, leastShare)
+	return load / max(share, minShare)
 }

@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// After a storm every slot is back, here and at the replica, which never saw
-// a request without a slot, nor two in one.
-func TestAStormLeavesNoSlotBehind(t *testing.T) {
+// After a storm every slot is released, here and at the backend, which never saw a request without
+// a slot or two requests in one.
+func TestSlotStormLeavesNoSlotBehind(t *testing.T) {
 	const capacity = 5
 	r, f := newTestReplica(capacity)
 	f.faults = func(op string) error {
@@ -27,13 +27,13 @@ func TestAStormLeavesNoSlotBehind(t *testing.T) {
 		}
 		return nil
 	}
-	clear := weather(r, capacity)
+	clear := churnReplica(r, capacity)
 	var requests sync.WaitGroup
 	for range 32 {
 		requests.Go(func() {
 			for range 300 {
 				if s, err := r.TryReserve("storm", rand.IntN(2*capacity)); err == nil {
-					live(t, r, s)
+					exerciseSlot(t, r, s)
 				}
 			}
 		})
@@ -50,8 +50,8 @@ func TestAStormLeavesNoSlotBehind(t *testing.T) {
 	}
 }
 
-// weather changes the replica's limit and phase until the storm is over.
-func weather(r *Replica, capacity int) (clear func()) {
+// churnReplica changes the replica's limit and phase until the returned function is called.
+func churnReplica(r *Replica, capacity int) (clear func()) {
 	stop := make(chan struct{})
 	var changes sync.WaitGroup
 	changes.Go(func() {
@@ -70,7 +70,7 @@ func weather(r *Replica, capacity int) (clear func()) {
 			case 1:
 				r.retire()
 			default:
-				r.open()
+				r.activate()
 			}
 			runtime.Gosched()
 		}
@@ -81,48 +81,48 @@ func weather(r *Replica, capacity int) (clear func()) {
 	}
 }
 
-// live leads a slot through one of the lives that it can have, the ugly ones included.
-func live(t *testing.T, r *Replica, s *Slot) {
+// exerciseSlot leads a slot through one of its possible lives, failures included.
+func exerciseSlot(t *testing.T, r *Replica, s *Slot) {
 	defer s.Release()
 	if s.Confirm(t.Context(), 0) != nil {
 		return
 	}
 	switch rand.IntN(6) {
-	case 0: // the client walks away
+	case 0: // the client disconnects
 		return
-	case 1: // it walks away while its request is being started
-		twice(s.Release, func() {
+	case 1: // the client disconnects while the slot is being started
+		race(s.Release, func() {
 			if s.Start() == nil {
-				send(r, s)
+				sendAndClose(r, s)
 			}
 		})
 		return
 	}
 	won := make(chan bool, 2)
 	start := func() { won <- s.Start() == nil }
-	twice(start, start)
+	race(start, start)
 	if first, second := <-won, <-won; first && second {
 		t.Error("a slot was started twice")
 	} else if !first && !second {
 		return // the replica was retired
 	}
-	send(r, s)
+	sendAndClose(r, s)
 	if rand.IntN(2) == 0 {
-		if heir := s.HandOver("heir"); heir != nil {
-			live(t, r, heir)
+		if next := s.HandOver("next"); next != nil {
+			exerciseSlot(t, r, next)
 		}
 	}
-	twice(s.Release, s.Release)
+	race(s.Release, s.Release)
 }
 
-func send(r *Replica, s *Slot) {
+func sendAndClose(r *Replica, s *Slot) {
 	if resp, err := r.Do(&http.Request{}, s); err == nil {
 		resp.Body.Close()
 	}
 }
 
-// twice does both at once, as nearly as can be.
-func twice(f, g func()) {
+// race runs both functions as simultaneously as possible.
+func race(f, g func()) {
 	var ready atomic.Int32
 	var both sync.WaitGroup
 	for _, do := range []func(){f, g} {
@@ -139,9 +139,9 @@ func twice(f, g func()) {
 	both.Wait()
 }
 
-// Where no reply is lost and nobody walks away, the replica never has to
-// refuse: the gate asks for no more than there is.
-func TestTheGateNeverAsksForMoreThanTheReplicaHas(t *testing.T) {
+// Without lost replies and disconnects the backend never refuses: the gate reserves no more than
+// there is.
+func TestGateNeverExceedsTheBackendsCapacity(t *testing.T) {
 	const capacity = 3
 	r, f := newTestReplica(capacity)
 	f.faults = func(string) error { runtime.Gosched(); return nil }

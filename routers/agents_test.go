@@ -140,9 +140,9 @@ func (in *ingress) close(t testing.TB) {
 	t.Helper()
 	in.Close()
 	in.pool.Close()
-	settle() // other ingresses may be giving up what they no longer need
-	if len(in.seeking) != 0 || in.QueueLength() != 0 || in.line.head != nil {
-		t.Errorf("%d seek and %d wait", len(in.seeking), in.QueueLength())
+	waitSettled() // other ingresses may be giving up what they no longer need
+	if len(in.agentWaits) != 0 || in.QueueLength() != 0 || in.queue.head != nil {
+		t.Errorf("%d seek and %d wait", len(in.agentWaits), in.QueueLength())
 	}
 	for i, r := range in.replicas {
 		if u := r.Usage(); u.Ongoing() != 0 || len(r.Slots()) != 0 {
@@ -168,17 +168,17 @@ func fill(t testing.TB, table *agent.Table) (runs []*agent.Run) {
 }
 
 // settle lets what is on its way arrive.
-func settle() {
+func waitSettled() {
 	time.Sleep(10 * time.Millisecond)
 	synctest.Wait()
 }
 
 // lineUp has requests choose for the texts, one after the other.
-func lineUp(t testing.TB, r *Router, texts ...string) (all []*request) {
+func queueUpAtAgents(t testing.TB, r *Router, texts ...string) (all []*request) {
 	t.Helper()
 	for _, text := range texts {
-		all = append(all, begin(t, r, text))
-		settle()
+		all = append(all, startChoose(t, r, text))
+		waitSettled()
 	}
 	if r.QueueLength() != len(all) {
 		t.Fatalf("%d are in line; want %d", r.QueueLength(), len(all))
@@ -187,9 +187,9 @@ func lineUp(t testing.TB, r *Router, texts ...string) (all []*request) {
 }
 
 // wantWaiting checks how many places are held in an agent's line.
-func wantWaiting(t testing.TB, table *agent.Table, want int) {
+func wantAgentWaits(t testing.TB, table *agent.Table, want int) {
 	t.Helper()
-	settle()
+	waitSettled()
 	if got := table.Read().Waiting; got != want {
 		t.Fatalf("%d places in the agent's line; want %d", got, want)
 	}
@@ -206,7 +206,7 @@ func dispatch(t testing.TB, q *request) {
 // wantServed checks which requests have a slot.
 func wantServed(t testing.TB, all []*request, want ...int) {
 	t.Helper()
-	settle()
+	waitSettled()
 	got := served(all)
 	if len(got) != len(want) {
 		t.Fatalf("%v were served; want %v", got, want)
@@ -220,7 +220,7 @@ func wantServed(t testing.TB, all []*request, want ...int) {
 
 // An ingress that has no descriptor left asks each agent once, as it may have a connection open, holds nothing and blames
 // nobody.
-func TestOwnExhaustionEndsTheChoice(t *testing.T) {
+func TestRouterOwnExhaustionEndsChoose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in := newIngress(t, Limits{MaxQueued: 10, QueueTimeout: time.Minute}, agent.NewTable(1), agent.NewTable(1))
 		defer in.close(t)

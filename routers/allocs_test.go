@@ -6,13 +6,13 @@ package routers
 
 import "testing"
 
-func TestAChoiceAndItsSlotCostFourAllocationsAtMost(t *testing.T) {
+func TestRouterChooseAllocatesFourTimesAtMost(t *testing.T) {
 	for _, c := range conforming {
 		build, err := Lookup(c.class, c.kwargs)
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := New(plain(64, 16), build, roomy, Hooks{})
+		r := New(plainReplicas(64, 16), build, roomy, Hooks{})
 		p := &Payload{Blocks: long(1, 100)}
 		got := testing.AllocsPerRun(1000, func() {
 			sel, err := r.Choose(t.Context(), p)

@@ -2,54 +2,55 @@ package routers
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
 )
 
-// arguments checks the arguments of a class and keeps what is wrong first.
+// arguments reads the keyword arguments of a class and keeps an error.
 type arguments struct {
-	class string
-	given map[string]any
-	known []string
-	err   error
+	class  string
+	values map[string]any
+	known  []string // names asked for
+	err    error
 }
 
-// check is the first problem; arguments that were not asked for are one.
+// check returns the error. An argument that was not asked for is one.
 func (a *arguments) check() error {
-	var unknown []string
-	for name := range a.given {
-		if !slices.Contains(a.known, name) {
-			unknown = append(unknown, name)
-		}
+	unknown := slices.DeleteFunc(slices.Sorted(maps.Keys(a.values)), func(name string) bool { return slices.Contains(a.known, name) })
+	switch {
+	case len(unknown) == 0:
+		return a.err
+	case len(a.known) == 0:
+		return fmt.Errorf("%s takes no arguments; remove %s", a.class, strings.Join(unknown, ", "))
 	}
-	if len(unknown) > 0 {
-		slices.Sort(unknown)
-		slices.Sort(a.known)
-		return fmt.Errorf("%s has no argument %s; the known ones are %s", a.class, strings.Join(unknown, ", "), strings.Join(a.known, ", "))
-	}
-	return a.err
+	slices.Sort(a.known)
+	return fmt.Errorf("%s has no argument %s; the known ones are %s", a.class, strings.Join(unknown, ", "), strings.Join(a.known, ", "))
 }
 
 // ignore accepts arguments that have no effect here.
 func (a *arguments) ignore(names ...string) { a.known = append(a.known, names...) }
 
-// number reads an argument, if given, into to.
+// number sets *to to an argument, if given.
 func (a *arguments) number(name string, to *float64, low, high float64) {
 	a.known = append(a.known, name)
-	value, given := a.given[name]
+	value, given := a.values[name]
 	if !given {
 		return
 	}
-	f, ok := float(value)
-	if !ok || !(f >= low && f <= high) { // which refuses NaN, too
+	f, ok := value.(float64)
+	if i, whole := value.(int); whole {
+		f, ok = float64(i), true
+	}
+	if !ok || !(f >= low && f <= high) { // rejects NaN, too
 		a.err = fmt.Errorf("%s: %s must be a number from %v to %v, not %v", a.class, name, low, high, value)
 		return
 	}
 	*to = f
 }
 
-// integer reads an argument, if given, into to.
+// integer sets *to to an argument, if given.
 func (a *arguments) integer(name string, to *int, low, high int) {
 	f := float64(*to)
 	a.number(name, &f, float64(low), float64(high))
@@ -58,16 +59,4 @@ func (a *arguments) integer(name string, to *int, low, high int) {
 		return
 	}
 	*to = int(f)
-}
-
-// float is the value of a number as configuration gives it.
-func float(value any) (float64, bool) {
-	switch v := value.(type) {
-	case int:
-		return float64(v), true
-	case float64:
-		return v, true
-	default:
-		return 0, false
-	}
 }

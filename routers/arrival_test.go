@@ -6,12 +6,12 @@ import (
 	"testing/synctest"
 )
 
-func TestAFreedSlotGoesToWhoRanksItsReplicaBest(t *testing.T) {
+func TestRouterQueueServesTheBestRankingWaiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1, 1)
 		r := New(f.replicas, newByText, roomy, Hooks{})
 		a, b := mustChoose(t, r, "a"), mustChoose(t, r, "b")
-		all := inLine(t, r, "b", "ba", "ab", "ab")
+		all := queueUp(t, r, "b", "ba", "ab", "ab")
 		serve(t, a)
 		if got := served(all); !slices.Equal(got, []int{2}) {
 			t.Errorf("the slot of a went to %v", got)
@@ -20,55 +20,55 @@ func TestAFreedSlotGoesToWhoRanksItsReplicaBest(t *testing.T) {
 		if got := served(all); !slices.Equal(got, []int{0, 2}) {
 			t.Errorf("the slot of b went to %v", got)
 		}
-		endAll(t, all)
+		releaseAll(t, all)
 		f.wantIdle(t)
 	})
 }
 
-func TestAnArrivalOvertakesOnlyThoseWhoCannotUseTheSlot(t *testing.T) {
+func TestRouterQueueArrivalOvertakesOnlyWaitersThatCannotUseTheSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1, 1)
 		r := New(f.replicas, newByText, roomy, Hooks{})
 		a := mustChoose(t, r, "a")
-		waiting := inLine(t, r, "a")
-		arrival := begin(t, r, "ab")
+		waiting := queueUp(t, r, "a")
+		arrival := startChoose(t, r, "ab")
 		if got := served([]*request{arrival}); got == nil || arrival.sel.Replica().ID() != "b" {
 			t.Fatal("an arrival waits behind one who cannot use the slot")
 		}
-		second := inLine(t, r, "a")
+		second := queueUp(t, r, "a")
 		serve(t, a)
 		if got := served(append(waiting, second...)); !slices.Equal(got, []int{0}) {
 			t.Errorf("%v were served", got)
 		}
-		endAll(t, append(waiting, second[0], arrival))
+		releaseAll(t, append(waiting, second[0], arrival))
 		f.wantIdle(t)
 	})
 }
 
-func TestAnArrivalDoesNotTakeWhatTheOldestCouldUse(t *testing.T) {
+func TestRouterQueueArrivalLeavesTheSlotToTheOldest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1)
 		r := New(f.replicas, newByText, roomy, Hooks{})
 		holder := mustChoose(t, r, "")
-		all := inLine(t, r, "")
-		f.recap(t, 0, 2) // which the router has not been told of
-		all = append(all, begin(t, r, ""))
+		all := queueUp(t, r, "")
+		f.setLimit(t, 0, 2) // which the router has not been told of
+		all = append(all, startChoose(t, r, ""))
 		if got := served(all); !slices.Equal(got, []int{0}) {
 			t.Errorf("%v were served", got)
 		}
 		serve(t, holder)
-		endAll(t, all)
+		releaseAll(t, all)
 		f.wantIdle(t)
 	})
 }
 
-func TestAnArrivalWhileOthersWaitIsRankedLikeAnyOther(t *testing.T) {
+func TestRouterQueueArrivalIsRankedWhileOthersWait(t *testing.T) {
 	for text, want := range map[string]string{"bc": "b", "cb": "c", "": "c"} {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFleet(t, 1, 2, 2)
 			r := New(f.replicas, newByText, roomy, Hooks{})
 			a, b := mustChoose(t, r, "a"), mustChoose(t, r, "b")
-			all := inLine(t, r, "a")
+			all := queueUp(t, r, "a")
 			arrival := mustChoose(t, r, text)
 			if got := arrival.Replica().ID(); got != want {
 				t.Errorf("ranking %q with b loaded it went to %s; want %s", text, got, want)
@@ -76,7 +76,7 @@ func TestAnArrivalWhileOthersWaitIsRankedLikeAnyOther(t *testing.T) {
 			for _, sel := range []*Selection{a, b, arrival} {
 				serve(t, sel)
 			}
-			endAll(t, all)
+			releaseAll(t, all)
 			f.wantIdle(t)
 		})
 	}
@@ -84,7 +84,7 @@ func TestAnArrivalWhileOthersWaitIsRankedLikeAnyOther(t *testing.T) {
 
 // Time stands still in the bubble while anybody can go on: if a request lined up
 // unseen by the release of the only slot, the wait would last until its deadline.
-func TestAReleaseAndAnArrivalAtOneMomentSeeEachOther(t *testing.T) {
+func TestRouterQueueReleaseAndArrivalSeeEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1)
 		r := New(f.replicas, newByText, roomy, Hooks{})

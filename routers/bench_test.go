@@ -10,7 +10,7 @@ import (
 )
 
 // plain are replicas on a backend whose reservations cost nothing.
-func plain(n, limit int) (replicas []*llmserver.Replica) {
+func plainReplicas(n, limit int) (replicas []*llmserver.Replica) {
 	for i := range n {
 		replicas = append(replicas, llmserver.NewReplica(llmserver.Endpoint{ID: strconv.Itoa(i), Limit: limit}, new(llmserver.HTTP)))
 	}
@@ -26,7 +26,7 @@ func BenchmarkChooseAndRelease(b *testing.B) {
 		for _, n := range []int{1, 100, 4000} {
 			b.Run(fmt.Sprint(c.class, "/", n), func(b *testing.B) {
 				b.ReportAllocs()
-				r := New(plain(n, 16), build, roomy, Hooks{})
+				r := New(plainReplicas(n, 16), build, roomy, Hooks{})
 				p := new(Payload)
 				for b.Loop() {
 					sel, err := r.Choose(b.Context(), p)
@@ -46,12 +46,12 @@ func BenchmarkHandOver(b *testing.B) {
 	for _, inLine := range []int{1, 64, 10_000} {
 		b.Run(strconv.Itoa(inLine), func(b *testing.B) {
 			b.ReportAllocs()
-			r := New(plain(1, 1), newRoundRobin, roomy, Hooks{})
+			r := New(plainReplicas(1, 1), newRoundRobin, roomy, Hooks{})
 			sel := mustChoose(b, r, "")
-			c := &choice{router: r}
+			c := &selector{router: r}
 			join := func() *waiter {
 				c.payload, c.exclude = new(Payload), nil
-				c.rank(r.current.Load())
+				c.useGeneration(r.current.Load())
 				w, err := c.enqueue()
 				if err != nil {
 					b.Fatal(err)
@@ -65,13 +65,13 @@ func BenchmarkHandOver(b *testing.B) {
 			slot := sel.slot
 			for i := 0; b.Loop(); i = (i + 1) % inLine {
 				slot.Start()
-				r.release(slot)
+				r.releaseSlot(slot)
 				slot = (<-waiting[i].done).slot
 				waiting[i] = join()
 			}
 			r.Close()
 			slot.Start()
-			r.release(slot)
+			r.releaseSlot(slot)
 		})
 	}
 }
@@ -86,7 +86,7 @@ func BenchmarkRefresh(b *testing.B) {
 		}
 		for _, size := range []struct{ replicas, waiting int }{{1000, 1000}, {4000, 5000}} {
 			b.Run(fmt.Sprint(c.class, "/", size.replicas, "x", size.waiting), func(b *testing.B) {
-				refreshUnderLoad(b, New(plain(size.replicas, 1), build, roomy, Hooks{}), size.waiting)
+				refreshUnderLoad(b, New(plainReplicas(size.replicas, 1), build, roomy, Hooks{}), size.waiting)
 			})
 		}
 	}
@@ -104,7 +104,7 @@ func refreshUnderLoad(b *testing.B, r *Router, waiting int) {
 	handed, began := make(chan handover, 1), 0
 	join := func() {
 		p := &Payload{SessionID: strconv.Itoa(began), Blocks: long(began%100, 20)}
-		w, err := r.choice(p, nil).enqueue()
+		w, err := r.newSelector(p, nil).enqueue()
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -119,7 +119,7 @@ func refreshUnderLoad(b *testing.B, r *Router, waiting int) {
 		i := began % len(slots)
 		start := time.Now()
 		r.Refresh()
-		r.release(slots[i])
+		r.releaseSlot(slots[i])
 		held += time.Since(start)
 		select {
 		case h := <-handed:

@@ -9,56 +9,57 @@ import (
 	"berth/llmserver"
 )
 
-// boundedHash is a consistent hash by which no replica takes much more than its share (Mirrokni, Thorup
-// and Zadimoghaddam, "Consistent Hashing with Bounded Loads", 2018): the walk goes all around, past
-// replicas at the bound, and the least loaded of those comes last.
+// boundedHash is a consistent hash with bounded load: no replica takes more than MaxLoadFactor times
+// the mean. The ranking goes all around the ring, skips replicas at the bound, and has those as one
+// tier at its end. Source: Mirrokni, Thorup and Zadimoghaddam, "Consistent Hashing with Bounded
+// Loads", 2018.
 //
-// Taken by itself that rule has one hot session bring its replica to the bound, then the next one and
-// so on, and from all of these it displaces whom they belong to. So a session goes up to the bound on its own replica
-// only, and half as far above the mean elsewhere; one that alone is half a replica's load goes to the mean
-// everywhere. In replays with 30 % of all requests in one session the bound costs 2.0 points of the hit rate
-// where sessions have 42 requests and 2.8 where they have 14, instead of 2.3 and 4.4.
+// On its own, that rule lets one hot session fill its replica to the bound, spill to the next one, and
+// so on, evicting the sessions whose home those replicas are. So a session fills only its own replica
+// to the bound, and others to half of that above the mean; a session with more than half a replica's
+// mean load goes to the mean everywhere.
 type boundedHash struct {
 	*consistentHash
-	// ongoing counts requests by the hash of their session, in so many places that seldom two
-	// large ones share one.
+	// ongoing counts requests by the hash of their session, in enough buckets that two hot sessions
+	// seldom share one. It is shared by all policies of one router.
 	ongoing []atomic.Int32
 }
 
-// boundFloor is the load below which nobody is over the bound: where the mean is
-// next to nothing, one more request is no imbalance.
-const boundFloor = 4
+// minBound is the load up to which no replica is over the bound: with a mean near zero one more
+// request is no imbalance.
+const minBound = 4
 
-// newBoundedHash goes on with the counts of the policy before unless there are many more or fewer members.
+// newBoundedHash takes over the counts of prev, unless the number of members has changed a lot.
 func newBoundedHash(c *consistentHash, prev Policy) *boundedHash {
-	places := 64 << bits.Len(uint(len(c.members)))
-	if prev, ok := prev.(*boundedHash); ok && len(prev.ongoing) == places {
+	buckets := 64 << bits.Len(uint(len(c.members)))
+	if prev, ok := prev.(*boundedHash); ok && len(prev.ongoing) == buckets {
 		return &boundedHash{c, prev.ongoing}
 	}
-	return &boundedHash{c, make([]atomic.Int32, places)}
+	return &boundedHash{c, make([]atomic.Int32, buckets)}
 }
 
-// Rank ranks clockwise those that are under the bound at this moment, and those that must not be displaced for this
-// session after the others. That they still are under it is checked again when a slot is taken. Those over it are one
-// tier at the end: somebody is always under the bound, but may have a capacity that is smaller still.
+// Rank yields, clockwise, the replicas under the bound that have room for this session without
+// displacing others, then the other ones under the bound, then those over it as one tier: some replica
+// is always under the bound, but its capacity may be smaller. Loads are read once, so concurrent
+// rankings see the same; Tier.Limit has the bound checked again when the slot is reserved.
 func (b *boundedHash) Rank(p *Payload) iter.Seq[Tier] {
-	hash := b.key(p)
-	mean, limit := b.bound()
+	hash := b.keyHash(p)
+	mean, limit := b.loadBound()
 	own, other := limit, (mean+limit)/2
-	if 2*int(b.count(hash).Load()) > mean {
+	if 2*int(b.sessionCount(hash).Load()) > mean {
 		own, other = mean, mean
 	}
 	loads := make([]int, len(b.members))
-	var last []*llmserver.Replica
+	var over []*llmserver.Replica
 	for i, m := range b.members {
 		if loads[i] = m.Load(); loads[i] >= limit && m.Available() {
-			last = append(last, m)
+			over = append(over, m)
 		}
 	}
 	return func(yield func(Tier) bool) {
 		for _, welcome := range []bool{true, false} {
 			most := own
-			for i := range b.ring.walk(hash) {
+			for i := range b.ring.clockwise(hash) {
 				if !b.members[i].Available() {
 					continue
 				}
@@ -69,15 +70,15 @@ func (b *boundedHash) Rank(p *Payload) iter.Seq[Tier] {
 				}
 			}
 		}
-		if len(last) > 0 {
-			yield(Tier{Replicas: last})
+		if len(over) > 0 {
+			yield(Tier{Replicas: over})
 		}
 	}
 }
 
-// bound is the mean load, in whole requests, and the load that no replica exceeds: a slot is taken only below it. The
-// request to be placed counts.
-func (b *boundedHash) bound() (mean, limit int) {
+// loadBound returns the mean load, in whole requests, and the bound: a slot is reserved only below it.
+// The request to be placed counts.
+func (b *boundedHash) loadBound() (mean, limit int) {
 	total, n := 1, 0
 	for _, m := range b.members {
 		if m.Available() {
@@ -86,20 +87,21 @@ func (b *boundedHash) bound() (mean, limit int) {
 		}
 	}
 	exact := float64(total) / float64(max(n, 1))
-	return max(boundFloor, int(exact)), max(boundFloor, int(math.Ceil(b.MaxLoadFactor*exact)))
+	return max(minBound, int(exact)), max(minBound, int(math.Ceil(b.MaxLoadFactor*exact)))
 }
 
-// count is how many requests are ongoing of the sessions with this hash.
-func (b *boundedHash) count(hash uint64) *atomic.Int32 {
+// sessionCount returns the count of ongoing requests of the sessions with this hash.
+func (b *boundedHash) sessionCount(hash uint64) *atomic.Int32 {
 	return &b.ongoing[hash%uint64(len(b.ongoing))]
 }
 
-// Reserved counts a request of a session for as long as it is ongoing.
+// Reserved counts a request of a session while it is ongoing. It is decremented where it was
+// incremented, also if the policy is replaced by one with other buckets in between.
 func (b *boundedHash) Reserved(p *Payload, _ *llmserver.Replica) (matched int, settled func(Outcome)) {
 	if p.SessionID == "" {
 		return 0, nil
 	}
-	count := b.count(b.key(p))
+	count := b.sessionCount(b.keyHash(p))
 	count.Add(1)
 	return 0, func(Outcome) { count.Add(-1) }
 }

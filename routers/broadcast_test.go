@@ -35,7 +35,7 @@ func (b *calls) Do(req *http.Request, t llmserver.Token) (*http.Response, llmser
 }
 
 // broadcasting is a router over backends that are full.
-func broadcasting(t *testing.T, backends ...*calls) (*Router, []*llmserver.Replica) {
+func newBroadcastRouter(t *testing.T, backends ...*calls) (*Router, []*llmserver.Replica) {
 	var members []*llmserver.Replica
 	for i, b := range backends {
 		b.tableBackend = &tableBackend{table: agent.NewTable(1)}
@@ -53,11 +53,11 @@ func sleepCall(ctx context.Context) *http.Request {
 	return req
 }
 
-func TestABroadcastReachesAllAtOnceAndTakesNoSlot(t *testing.T) {
+func TestRouterBroadcastReachesAllReplicasWithoutSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := errors.New("broken")
 		backends := []*calls{{takes: 3 * time.Second}, {takes: time.Second, err: broken}, {takes: 2 * time.Second}}
-		r, members := broadcasting(t, backends...)
+		r, members := newBroadcastRouter(t, backends...)
 		began := time.Now()
 		replies := r.Broadcast(t.Context(), sleepCall)
 		if took := time.Since(began); took != 3*time.Second {
@@ -77,9 +77,9 @@ func TestABroadcastReachesAllAtOnceAndTakesNoSlot(t *testing.T) {
 	})
 }
 
-func TestABroadcastEndsWithItsContext(t *testing.T) {
+func TestRouterBroadcastEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, _ := broadcasting(t, &calls{takes: time.Hour}, &calls{})
+		r, _ := newBroadcastRouter(t, &calls{takes: time.Hour}, &calls{})
 		ctx, stop := context.WithTimeout(t.Context(), time.Second)
 		defer stop()
 		replies := r.Broadcast(ctx, sleepCall)

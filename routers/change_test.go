@@ -8,10 +8,10 @@ import (
 )
 
 // What becomes free otherwise than by a release serves who waits, at once.
-func TestSlotsThatAppearServeWhoWaits(t *testing.T) {
+func TestRouterQueueIsServedBySlotsThatAppear(t *testing.T) {
 	for name, appear := range map[string]func(t *testing.T, f *fleet, r *Router){
 		"the limit is raised": func(t *testing.T, f *fleet, r *Router) {
-			f.recap(t, 0, 2)
+			f.setLimit(t, 0, 2)
 			r.Refresh()
 		},
 		"a replica is added": func(t *testing.T, f *fleet, r *Router) {
@@ -34,20 +34,20 @@ func TestSlotsThatAppearServeWhoWaits(t *testing.T) {
 				time.Sleep(10 * time.Second)
 				r.Refresh()
 				holder := mustChoose(t, r, "")
-				all := inLine(t, r, "", "")
+				all := queueUp(t, r, "", "")
 				appear(t, f, r)
 				if got := served(all); !slices.Equal(got, []int{0}) {
 					t.Errorf("%v were served; want the first", got)
 				}
 				serve(t, holder)
-				endAll(t, all)
+				releaseAll(t, all)
 				f.wantIdle(t)
 			})
 		})
 	}
 }
 
-func TestReleasesOnAReplicaThatIsLeavingServeNobody(t *testing.T) {
+func TestRouterQueueGetsNoSlotOfALeavingReplica(t *testing.T) {
 	for name, leave := range map[string]func(t *testing.T, f *fleet, r *Router){
 		"draining, told": func(_ *testing.T, f *fleet, r *Router) {
 			f.replicas[0].Drain()
@@ -69,14 +69,14 @@ func TestReleasesOnAReplicaThatIsLeavingServeNobody(t *testing.T) {
 			}
 			retire()
 		},
-		"lowered below what is ongoing": func(t *testing.T, f *fleet, _ *Router) { f.recap(t, 0, 1) },
+		"lowered below what is ongoing": func(t *testing.T, f *fleet, _ *Router) { f.setLimit(t, 0, 1) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFleet(t, 2, 1)
 				r := New(f.replicas, newByText, roomy, Hooks{})
 				leaving, stays, other := mustChoose(t, r, "a"), mustChoose(t, r, "a"), mustChoose(t, r, "b")
-				all := inLine(t, r, "ab")
+				all := queueUp(t, r, "ab")
 				leave(t, f, r)
 				leaving.Release()
 				if got := served(all); got != nil {
@@ -87,14 +87,14 @@ func TestReleasesOnAReplicaThatIsLeavingServeNobody(t *testing.T) {
 					t.Error("the slot of the other was not handed over")
 				}
 				stays.Release()
-				endAll(t, all)
+				releaseAll(t, all)
 				f.wantIdle(t)
 			})
 		})
 	}
 }
 
-func TestAChangeRanksWhoWaitsAnewAndKeepsTheOrderOfArrival(t *testing.T) {
+func TestRouterQueueIsRankedAgainAfterAChangeInOrderOfArrival(t *testing.T) {
 	for name, change := range map[string]func(f *fleet, r *Router){
 		"update":  func(f *fleet, r *Router) { r.Update(f.replicas, newByText, roomy) },
 		"refresh": func(_ *fleet, r *Router) { r.Refresh() },
@@ -104,16 +104,16 @@ func TestAChangeRanksWhoWaitsAnewAndKeepsTheOrderOfArrival(t *testing.T) {
 				f := newFleet(t, 1, 1, 1)
 				r := New(f.replicas[:2], newByText, roomy, Hooks{})
 				a, b := mustChoose(t, r, "a"), mustChoose(t, r, "b")
-				all := inLine(t, r, "ab", "ab", "ab")
+				all := queueUp(t, r, "ab", "ab", "ab")
 				time.Sleep(5 * time.Second)
 				f.replicas[0].Drain() // so that all of them rank b best
 				change(f, r)
-				all = append(all, inLine(t, r, "b")...)
+				all = append(all, queueUp(t, r, "b")...)
 				holder := b
 				for i, q := range all {
 					time.Sleep(time.Second)
 					serve(t, holder)
-					if got := served(all); len(got) != i+1 || !q.ended() {
+					if got := served(all); len(got) != i+1 || !q.returned() {
 						t.Fatalf("%v were served by %d slots", got, i+1)
 					}
 					holder = q.sel
@@ -129,7 +129,7 @@ func TestAChangeRanksWhoWaitsAnewAndKeepsTheOrderOfArrival(t *testing.T) {
 	}
 }
 
-func TestWhoCannotBeServedAnyMoreIsToldAtOnce(t *testing.T) {
+func TestRouterQueueFailsUnservableRequestsAtOnce(t *testing.T) {
 	for name, c := range map[string]struct {
 		end  func(f *fleet, r *Router)
 		want string
@@ -146,11 +146,11 @@ func TestWhoCannotBeServedAnyMoreIsToldAtOnce(t *testing.T) {
 				f := newFleet(t, 1)
 				r := New(f.replicas, newByText, roomy, Hooks{})
 				holder := mustChoose(t, r, "")
-				all := inLine(t, r, "", "")
+				all := queueUp(t, r, "", "")
 				time.Sleep(time.Second)
 				c.end(f, r)
 				synctest.Wait()
-				for _, q := range append(all, begin(t, r, "")) {
+				for _, q := range append(all, startChoose(t, r, "")) {
 					<-q.done
 					if q.err == nil || q.err.Error() != c.want || q.took > time.Second {
 						t.Errorf("it ended with %v after %v; want %s", q.err, q.took, c.want)

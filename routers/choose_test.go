@@ -14,7 +14,7 @@ import (
 	"berth/llmserver"
 )
 
-func TestTheOrderOfTiersBeatsLoad(t *testing.T) {
+func TestRouterTierOrderBeatsLoad(t *testing.T) {
 	f := newFleet(t, 4, 4, 4)
 	r := New(f.replicas, newByText, roomy, Hooks{})
 	var got string
@@ -28,7 +28,7 @@ func TestTheOrderOfTiersBeatsLoad(t *testing.T) {
 	}
 }
 
-func TestLoadDecidesInsideATier(t *testing.T) {
+func TestRouterLoadDecidesWithinATier(t *testing.T) {
 	f := newFleet(t, 4, 4, 4)
 	r := New(f.replicas, newByText, roomy, Hooks{})
 	for range 2 {
@@ -46,7 +46,7 @@ func TestLoadDecidesInsideATier(t *testing.T) {
 	}
 }
 
-func TestADrainingReplicaIsWalkedPast(t *testing.T) {
+func TestRouterSkipsADrainingReplica(t *testing.T) {
 	f := newFleet(t, 1, 1)
 	r := New(f.replicas, newByText, roomy, Hooks{})
 	f.replicas[0].Drain()
@@ -57,7 +57,7 @@ func TestADrainingReplicaIsWalkedPast(t *testing.T) {
 	}
 }
 
-func TestAPolicyIsAskedOnceAGeneration(t *testing.T) {
+func TestRouterAsksThePolicyOncePerGeneration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1)
 		ranks := new(atomic.Int32)
@@ -65,7 +65,7 @@ func TestAPolicyIsAskedOnceAGeneration(t *testing.T) {
 			return &byText{members, ranks}
 		}, roomy, Hooks{})
 		holder := mustChoose(t, r, "")
-		q := begin(t, r, "")
+		q := startChoose(t, r, "")
 		synctest.Wait()
 		if n := ranks.Load(); n != 2 {
 			t.Errorf("it was asked %d times by a request and one in line", n)
@@ -95,24 +95,24 @@ func bounded(limit int) Builder {
 	}
 }
 
-func TestATierWithALimitIsReservedOnlyBelowIt(t *testing.T) {
+func TestRouterTierLimitBoundsReservations(t *testing.T) {
 	f := newFleet(t, 4)
 	r := New(f.replicas, bounded(2), Limits{MaxQueued: 0, QueueTimeout: time.Minute}, Hooks{})
-	c := r.choice(new(Payload), nil)
+	c := r.newSelector(new(Payload), nil)
 	for range 2 {
-		sel, err := c.direct(t.Context())
+		sel, err := c.selectNow(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer sel.Release()
 	}
-	if _, err := c.direct(t.Context()); !errors.Is(err, llmserver.ErrFull) {
+	if _, err := c.selectNow(t.Context()); !errors.Is(err, llmserver.ErrFull) {
 		t.Errorf("a reservation at the tier's limit = %v", err)
 	}
 	mustChoose(t, r, "").Release() // who would wait takes any free slot
 }
 
-func TestExcludedReplicasAreNotChosen(t *testing.T) {
+func TestRouterExcludedReplicasAreNotChosen(t *testing.T) {
 	f := newFleet(t, 2, 2)
 	r := New(f.replicas, newByText, roomy, Hooks{})
 	for range 2 {
@@ -130,15 +130,15 @@ func TestExcludedReplicasAreNotChosen(t *testing.T) {
 	}
 }
 
-func TestAnExcludedReplicasSlotIsNotHandedOver(t *testing.T) {
+func TestRouterQueueHandsOverNoSlotOfAnExcludedReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1, 1)
 		r := New(f.replicas, newByText, roomy, Hooks{})
 		a, b := mustChoose(t, r, "a"), mustChoose(t, r, "b")
-		q := begin(t, r, "", f.replicas[0])
+		q := startChoose(t, r, "", f.replicas[0])
 		synctest.Wait()
 		serve(t, a)
-		if synctest.Wait(); q.ended() {
+		if synctest.Wait(); q.returned() {
 			t.Error("the excluded replica was handed over")
 		}
 		serve(t, b)
@@ -148,7 +148,7 @@ func TestAnExcludedReplicasSlotIsNotHandedOver(t *testing.T) {
 	})
 }
 
-func TestAnUnavailableErrorSaysHowManyThereAreAndWhatEachSaid(t *testing.T) {
+func TestRouterUnavailableErrorNamesReplicasAndReasons(t *testing.T) {
 	f := newFleet(t, 1, 1, 1)
 	r := New(f.replicas, newByText, roomy, Hooks{})
 	f.replicas[0].Drain()
@@ -165,7 +165,7 @@ func TestAnUnavailableErrorSaysHowManyThereAreAndWhatEachSaid(t *testing.T) {
 	}
 }
 
-func TestARejectedReservationGoesToTheNextReplica(t *testing.T) {
+func TestRouterTriesTheNextReplicaAfterARejection(t *testing.T) {
 	f := newFleet(t, 4, 4)
 	var rejected []string
 	r := New(f.replicas, newByText, roomy, Hooks{Rejected: func(_ *Payload, replica string, err error) {
@@ -192,7 +192,7 @@ func TestARejectedReservationGoesToTheNextReplica(t *testing.T) {
 	}
 }
 
-func TestARequestThatWasGivenUpIsNotRejected(t *testing.T) {
+func TestRouterReportsNoRejectionAfterADisconnect(t *testing.T) {
 	f := newFleet(t, 1)
 	r := New(f.replicas, newByText, roomy, Hooks{Rejected: func(*Payload, string, error) { t.Error("it was rejected") }})
 	why := errors.New("hung up")
@@ -210,7 +210,7 @@ func TestARequestThatWasGivenUpIsNotRejected(t *testing.T) {
 	f.wantIdle(t)
 }
 
-func TestMembersAndPolicyAreThoseOfTheLastUpdate(t *testing.T) {
+func TestRouterMembersAndPolicyAreThoseOfTheLastUpdate(t *testing.T) {
 	f := newFleet(t, 1, 1)
 	r := New(f.replicas[:1], newRoundRobin, roomy, Hooks{})
 	before := r.Policy()
@@ -227,7 +227,7 @@ func TestMembersAndPolicyAreThoseOfTheLastUpdate(t *testing.T) {
 }
 
 // A client that goes while a replica says no is not told of the replica.
-func TestWhoGoesWhileBeingRefusedHearsOfItsOwnEnd(t *testing.T) {
+func TestRouterDisconnectDuringARefusalReturnsTheCause(t *testing.T) {
 	f := newFleet(t, 1)
 	f.fakes[0].faults = func(string) error { return llmserver.ErrFull }
 	ctx, cancel := context.WithCancel(t.Context())

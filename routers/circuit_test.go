@@ -39,7 +39,7 @@ func eject(t testing.TB, r *llmserver.Replica) {
 }
 
 // watching has a router hear of its replicas.
-func watching(f *fleet, build Builder, limits Limits) *Router {
+func newWatchingRouter(f *fleet, build Builder, limits Limits) *Router {
 	r := New(f.replicas, build, limits, Hooks{})
 	for _, m := range f.replicas {
 		m.OnChange(r.Refresh)
@@ -57,13 +57,13 @@ func (f *fleet) out() (ids string) {
 	return ids
 }
 
-func TestAnEjectedReplicaIsWalkedPastAndUsesUpNoFallback(t *testing.T) {
+func TestRouterEjectedReplicaUsesUpNoFallback(t *testing.T) {
 	f := newFleet(t, 4, 4, 4, 4)
-	r := watching(f, ConsistentHash(HashOptions{VirtualNodes: 100, Fallbacks: 1}, rand.Uint64), roomy)
+	r := newWatchingRouter(f, ConsistentHash(HashOptions{VirtualNodes: 100, Fallbacks: 1}, rand.Uint64), roomy)
 	p := &Payload{SessionID: "session"}
-	before := ranking(r.Policy(), p)
+	before := rankAll(r.Policy(), p)
 	eject(t, before[0])
-	after := ranking(r.Policy(), p)
+	after := rankAll(r.Policy(), p)
 	if len(after) != 2 || after[0] != before[1] {
 		t.Errorf("%d replicas are ranked", len(after))
 	}
@@ -74,11 +74,11 @@ func TestAnEjectedReplicaIsWalkedPastAndUsesUpNoFallback(t *testing.T) {
 	}
 }
 
-func TestAtMostHalfOfTheReplicasAreKeptOutAndTheFirstToFailStayOut(t *testing.T) {
+func TestRouterPanicThresholdKeepsOutHalfAtMost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for n := 1; n <= 7; n++ {
 			f := newFleet(t, slices.Repeat([]int{failures}, n)...)
-			watching(f, newByText, roomy)
+			newWatchingRouter(f, newByText, roomy)
 			var out []*llmserver.Replica
 			for i := range n {
 				m := f.replicas[(i*3+1)%n]
@@ -100,9 +100,9 @@ func TestAtMostHalfOfTheReplicasAreKeptOutAndTheFirstToFailStayOut(t *testing.T)
 	})
 }
 
-func TestTheLastReplicaThatIsUpIsNeverKeptOut(t *testing.T) {
+func TestRouterPanicThresholdKeepsTheLastReplicaThatIsUp(t *testing.T) {
 	f := newFleet(t, 4, 4, 4, 4)
-	r := watching(f, newByText, roomy)
+	r := newWatchingRouter(f, newByText, roomy)
 	for _, i := range []int{0, 1, 2} {
 		f.replicas[i].Drain()
 	}
@@ -118,10 +118,10 @@ func TestTheLastReplicaThatIsUpIsNeverKeptOut(t *testing.T) {
 }
 
 // One that was spared is kept out when another comes back, and the other way round.
-func TestWhoIsKeptOutFollowsWhoIsUp(t *testing.T) {
+func TestRouterPanicThresholdFollowsRecoveries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newProbedFleet(t, 10*time.Second, 9, 9, 9)
-		r := watching(f, newByText, roomy)
+		r := newWatchingRouter(f, newByText, roomy)
 		synctest.Wait()
 		eject(t, f.replicas[0])
 		f.fakes[1].down.Store(true)
@@ -144,9 +144,9 @@ func TestWhoIsKeptOutFollowsWhoIsUp(t *testing.T) {
 	})
 }
 
-func TestWhenNobodyIsLeftAllAreTriedAndEachSaysWhy(t *testing.T) {
+func TestRouterLastResortTriesAllAndNamesReasons(t *testing.T) {
 	f := newFleet(t, 4, 4, 4, 4)
-	r := watching(f, newByText, roomy)
+	r := newWatchingRouter(f, newByText, roomy)
 	eject(t, f.replicas[0])
 	for _, fake := range f.fakes[1:3] {
 		fake.down.Store(true)
@@ -179,9 +179,9 @@ func TestWhenNobodyIsLeftAllAreTriedAndEachSaysWhy(t *testing.T) {
 	f.wantIdle(t)
 }
 
-func TestARequestThatHasTriedTheOthersMayTryOneThatIsEjected(t *testing.T) {
+func TestRouterLastResortTriesAnEjectedReplica(t *testing.T) {
 	f := newFleet(t, failures, 4)
-	r := watching(f, newByText, roomy)
+	r := newWatchingRouter(f, newByText, roomy)
 	eject(t, f.replicas[0])
 	if f.out() != "a" {
 		t.Fatalf("%s are out", f.out())
@@ -197,21 +197,21 @@ func TestARequestThatHasTriedTheOthersMayTryOneThatIsEjected(t *testing.T) {
 }
 
 // Half open: one trial, whoever asks and however, until its first byte.
-func TestARequestInLineIsTheTrialAndTheOthersWaitForItsFirstByte(t *testing.T) {
+func TestRouterQueueProvidesTheProbeOfAnEjectedReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, failures, 1)
-		r := watching(f, newByText, Limits{MaxQueued: -1, QueueTimeout: time.Hour})
+		r := newWatchingRouter(f, newByText, Limits{MaxQueued: -1, QueueTimeout: time.Hour})
 		old := mustChoose(t, r, "a")
 		eject(t, f.replicas[0])
 		holder := mustChoose(t, r, "b")
-		all := []*request{begin(t, r, "ab"), begin(t, r, "ab"), begin(t, r, "ab")}
+		all := []*request{startChoose(t, r, "ab"), startChoose(t, r, "ab"), startChoose(t, r, "ab")}
 		synctest.Wait()
 		if r.QueueLength() != 3 {
 			t.Fatalf("%d wait while the one is ejected and the other full", r.QueueLength())
 		}
 		time.Sleep(ejection)
 		synctest.Wait()
-		trial := slices.IndexFunc(all, (*request).ended)
+		trial := slices.IndexFunc(all, (*request).returned)
 		if trial < 0 || r.QueueLength() != 2 {
 			t.Fatalf("%d wait when its time is over; want one served", r.QueueLength())
 		}
@@ -242,10 +242,10 @@ func TestARequestInLineIsTheTrialAndTheOthersWaitForItsFirstByte(t *testing.T) {
 	})
 }
 
-func TestRouterLetsTheNextOneTryFiveSecondsAfterATrialWithoutVerdict(t *testing.T) {
+func TestRouterProbesAgainFiveSecondsAfterAnInconclusiveProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, failures, 1)
-		r := watching(f, newByText, Limits{MaxQueued: -1, QueueTimeout: time.Hour})
+		r := newWatchingRouter(f, newByText, Limits{MaxQueued: -1, QueueTimeout: time.Hour})
 		eject(t, f.replicas[0])
 		holder := mustChoose(t, r, "b")
 		time.Sleep(ejection)
@@ -253,9 +253,9 @@ func TestRouterLetsTheNextOneTryFiveSecondsAfterATrialWithoutVerdict(t *testing.
 		if trial.Replica() != f.replicas[0] {
 			t.Fatalf("it went to %s", trial.Replica().ID())
 		}
-		q := begin(t, r, "ab")
+		q := startChoose(t, r, "ab")
 		synctest.Wait()
-		if q.ended() {
+		if q.returned() {
 			t.Fatal("there are two trials")
 		}
 		trial.Release()
@@ -269,10 +269,10 @@ func TestRouterLetsTheNextOneTryFiveSecondsAfterATrialWithoutVerdict(t *testing.
 	})
 }
 
-func TestOfManyRequestsOneIsTheTrialAndTheOthersGoElsewhere(t *testing.T) {
+func TestRouterProbesAnEjectedReplicaWithOneRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 100, 100)
-		r := watching(f, newByText, roomy)
+		r := newWatchingRouter(f, newByText, roomy)
 		eject(t, f.replicas[0])
 		time.Sleep(ejection)
 		var trials atomic.Int32
@@ -299,18 +299,18 @@ func TestOfManyRequestsOneIsTheTrialAndTheOthersGoElsewhere(t *testing.T) {
 	})
 }
 
-func TestAProbeFlapRebuildsNothing(t *testing.T) {
+func TestRouterProbeFlapRebuildsNoRing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newProbedFleet(t, time.Second, 4, 4, 4)
 		built := 0
 		hash := ConsistentHash(HashOptions{VirtualNodes: 100, Fallbacks: 2}, rand.Uint64)
-		r := watching(f, func(members []*llmserver.Replica, prev Policy) Policy {
+		r := newWatchingRouter(f, func(members []*llmserver.Replica, prev Policy) Policy {
 			built++
 			return hash(members, prev)
 		}, roomy)
 		ring, members := r.Policy().(*consistentHash).ring, r.Members()
 		p := &Payload{SessionID: "session"}
-		before := ranking(r.Policy(), p)
+		before := rankAll(r.Policy(), p)
 		var flaps atomic.Int32
 		f.replicas[0].OnChange(func() { flaps.Add(1); r.Refresh() })
 		for range 10 {
@@ -327,17 +327,17 @@ func TestAProbeFlapRebuildsNothing(t *testing.T) {
 		if built != 1 || r.Policy().(*consistentHash).ring != ring || !slices.Equal(r.Members(), members) {
 			t.Errorf("%d policies were built", built)
 		}
-		if after := ranking(r.Policy(), p); !slices.Equal(before, after) {
+		if after := rankAll(r.Policy(), p); !slices.Equal(before, after) {
 			t.Error("the session is elsewhere")
 		}
 	})
 }
 
 // A replica that was away has no load, but is not flooded for that; where the policy prefers it, it is preferred.
-func TestAReplicaThatHasComeBackStartsSlowlyInsideATierAndKeepsItsRank(t *testing.T) {
+func TestRouterRecoveredReplicaStartsSlowlyAndKeepsItsRank(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newProbedFleet(t, time.Second, 1000, 1000)
-		r := watching(f, newByText, roomy)
+		r := newWatchingRouter(f, newByText, roomy)
 		hold := func(n int) (on [2]int) {
 			for range n {
 				sel := mustChoose(t, r, "")
@@ -370,9 +370,9 @@ func TestAReplicaThatHasComeBackStartsSlowlyInsideATierAndKeepsItsRank(t *testin
 	})
 }
 
-func TestFailuresThatTheIngressSeesAreCounted(t *testing.T) {
+func TestRouterCountsFailuresReportedByTheIngress(t *testing.T) {
 	f := newFleet(t, 100, 100)
-	r := watching(f, newByText, roomy)
+	r := newWatchingRouter(f, newByText, roomy)
 	for _, err := range []error{errors.New("the client has gone"), llmserver.ErrBusy, llmserver.ErrFull} {
 		for range failures {
 			sel := mustChoose(t, r, "a")
@@ -394,16 +394,16 @@ func TestFailuresThatTheIngressSeesAreCounted(t *testing.T) {
 }
 
 // Where an agent counts, the trial is a place in its line, and what it gets is the trial's slot.
-func TestWhoWaitsForAnEjectedAgentIsItsTrial(t *testing.T) {
+func TestRouterAgentWaitProbesAnEjectedAgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ejected, full := agent.NewTable(failures), agent.NewTable(1)
 		in := newIngress(t, Limits{MaxQueued: -1, QueueTimeout: time.Hour}, ejected, full)
-		settle()
+		waitSettled()
 		eject(t, in.replicas[0])
-		settle()
+		waitSettled()
 		fill(t, full)
-		all := lineUp(t, in.Router, "ab", "ab", "ab")
-		wantWaiting(t, full, 1)
+		all := queueUpAtAgents(t, in.Router, "ab", "ab", "ab")
+		wantAgentWaits(t, full, 1)
 		time.Sleep(ejection)
 		wantServed(t, all, 0)
 		if now := ejected.Read(); now.Reserved != 1 {

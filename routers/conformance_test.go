@@ -56,7 +56,7 @@ func payloads() []*Payload {
 }
 
 // ranking is what a policy says, flattened.
-func ranking(p Policy, payload *Payload) (replicas []*llmserver.Replica) {
+func rankAll(p Policy, payload *Payload) (replicas []*llmserver.Replica) {
 	for tier := range p.Rank(payload) {
 		replicas = append(replicas, tier.Replicas...)
 	}
@@ -64,7 +64,7 @@ func ranking(p Policy, payload *Payload) (replicas []*llmserver.Replica) {
 }
 
 // learn has a policy that learns hear that the replica has answered the request.
-func learn(p Policy, payload *Payload, r *llmserver.Replica) {
+func learnServed(p Policy, payload *Payload, r *llmserver.Replica) {
 	l, ok := p.(Learner)
 	if !ok {
 		return
@@ -94,16 +94,16 @@ func checkRanking(t *testing.T, got, available []*llmserver.Replica, ranks int) 
 	}
 }
 
-func TestEveryPolicyRanksWhatIsAvailableAndNothingTwice(t *testing.T) {
+func TestPolicyRanksAvailableReplicasOnce(t *testing.T) {
 	onEveryPolicy(t, func(t *testing.T, fleet *fleet, build Builder, ranks int) {
 		policy := build(fleet.replicas, nil)
 		available := slices.Clone(fleet.replicas)
 		for {
 			for _, p := range payloads() {
-				got := ranking(policy, p)
+				got := rankAll(policy, p)
 				checkRanking(t, got, available, ranks)
 				if len(got) > 0 {
-					learn(policy, p, got[len(got)-1]) // not the best, so that there is something to learn
+					learnServed(policy, p, got[len(got)-1]) // not the best, so that there is something to learn
 				}
 			}
 			if len(available) == 0 {
@@ -117,7 +117,7 @@ func TestEveryPolicyRanksWhatIsAvailableAndNothingTwice(t *testing.T) {
 	})
 }
 
-func TestEveryPolicyRanksAlikeWhenRangedOverTwice(t *testing.T) {
+func TestPolicyRanksTheSameWhenRangedOverTwice(t *testing.T) {
 	onEveryPolicy(t, func(t *testing.T, fleet *fleet, build Builder, _ int) {
 		policy := build(fleet.replicas, nil)
 		for _, p := range payloads() {
@@ -141,14 +141,14 @@ func TestEveryPolicyRanksAlikeWhenRangedOverTwice(t *testing.T) {
 	})
 }
 
-func TestEveryPolicyMayBeAskedFromManyGoroutines(t *testing.T) {
+func TestPolicyMayBeCalledConcurrently(t *testing.T) {
 	onEveryPolicy(t, func(t *testing.T, fleet *fleet, build Builder, ranks int) {
 		policy := build(fleet.replicas, nil)
 		var all sync.WaitGroup
 		for range 4 {
 			all.Go(func() {
 				for _, p := range payloads() {
-					checkRanking(t, ranking(policy, p), fleet.replicas, ranks)
+					checkRanking(t, rankAll(policy, p), fleet.replicas, ranks)
 				}
 			})
 		}
@@ -156,7 +156,7 @@ func TestEveryPolicyMayBeAskedFromManyGoroutines(t *testing.T) {
 	})
 }
 
-func TestEveryPolicyGetsToEveryReplica(t *testing.T) {
+func TestPolicyReachesEveryReplica(t *testing.T) {
 	onEveryPolicy(t, func(t *testing.T, fleet *fleet, build Builder, _ int) {
 		policy := build(fleet.replicas, nil)
 		first := make(map[*llmserver.Replica]bool)
@@ -169,7 +169,7 @@ func TestEveryPolicyGetsToEveryReplica(t *testing.T) {
 				for _, r := range tier.Replicas {
 					first[r] = true
 				}
-				learn(policy, p, tier.Replicas[0])
+				learnServed(policy, p, tier.Replicas[0])
 				break
 			}
 		}
@@ -179,7 +179,7 @@ func TestEveryPolicyGetsToEveryReplica(t *testing.T) {
 	})
 }
 
-func TestEveryPolicyTakesOverFromAnyOther(t *testing.T) {
+func TestPolicyTakesOverFromAnyOther(t *testing.T) {
 	for _, old := range conforming {
 		onEveryPolicy(t, func(t *testing.T, fleet *fleet, build Builder, ranks int) {
 			before, err := Lookup(old.class, old.kwargs)
@@ -189,7 +189,7 @@ func TestEveryPolicyTakesOverFromAnyOther(t *testing.T) {
 			half := fleet.replicas[len(fleet.replicas)/2:]
 			policy := build(half, before(fleet.replicas, nil))
 			for _, p := range payloads() {
-				checkRanking(t, ranking(policy, p), half, ranks)
+				checkRanking(t, rankAll(policy, p), half, ranks)
 			}
 		})
 	}

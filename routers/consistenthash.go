@@ -10,15 +10,19 @@ import (
 	"berth/llmserver"
 )
 
-// consistentHash keeps a session where it was: it ranks the replica that owns the session's point
-// on a ring, then those that follow clockwise, each by itself, so that load never overrules the
-// session. A replica that is not available is walked past and its sessions go to the next ones; a
-// full one is waited for with its fallbacks. With a load factor it is a boundedHash.
+// consistentHash keeps a session on its replica: it ranks the replica that owns the session's point
+// on a hash ring, then those that follow clockwise, each as a tier of its own, so that load never
+// overrules the session. A replica that is not available is skipped, and its sessions go to the next
+// ones until it is back; a full one is waited for along with its fallbacks. With MaxLoadFactor it is
+// part of a boundedHash.
+//
+// All fields are immutable. The ring depends on the IDs of the members only, so that a replica that
+// goes down and comes back moves no session but its own.
 type consistentHash struct {
 	HashOptions
 	ring     *ring
-	rebuilds uint64               // of the ring, since there is one
-	members  []*llmserver.Replica // in the order of the ring's ids
+	rebuilds uint64               // rings built for a new membership, the first not counted
+	members  []*llmserver.Replica // in the order of ring.ids
 	random   func() uint64
 }
 
@@ -26,14 +30,14 @@ type consistentHash struct {
 type HashOptions struct {
 	VirtualNodes  int     // points of each replica on the ring, at least 1
 	Fallbacks     int     // replicas ranked after the owner
-	MaxLoadFactor float64 // bound on a replica's load over the mean, at least 1; 0: no bound
+	MaxLoadFactor float64 // bound of a replica's load over the mean, at least 1; 0: no bound
 }
 
-// DefaultHashOptions are those of Ray Serve.
+// DefaultHashOptions are the defaults of Ray Serve.
 var DefaultHashOptions = HashOptions{VirtualNodes: 100, Fallbacks: 2}
 
-// ConsistentHash is the builder of a ring. A request without a session gets a
-// place of its own from random, which must be safe for concurrent use.
+// ConsistentHash returns the builder of a consistent hash policy. A request without a session gets a
+// point from random, which must be safe for concurrent use.
 func ConsistentHash(o HashOptions, random func() uint64) Builder {
 	return func(members []*llmserver.Replica, prev Policy) Policy {
 		members = slices.Clone(members)
@@ -59,7 +63,7 @@ func ConsistentHash(o HashOptions, random func() uint64) Builder {
 	}
 }
 
-// hashOf is the consistent hash that a policy is, nil if it is another one.
+// hashOf returns the consistent hash of a policy, bounded or not, or nil.
 func hashOf(p Policy) *consistentHash {
 	switch p := p.(type) {
 	case *consistentHash:
@@ -72,7 +76,7 @@ func hashOf(p Policy) *consistentHash {
 
 func consistentHashClass(kwargs map[string]any) (Builder, error) {
 	o := DefaultHashOptions
-	a := arguments{class: "ConsistentHashRouter", given: kwargs}
+	a := arguments{class: "ConsistentHashRouter", values: kwargs}
 	a.integer("num_virtual_nodes", &o.VirtualNodes, 1, 10_000)
 	a.integer("num_fallback_replicas", &o.Fallbacks, 0, math.MaxInt32)
 	a.number("max_load_factor", &o.MaxLoadFactor, 1, math.MaxInt32)
@@ -82,20 +86,13 @@ func consistentHashClass(kwargs map[string]any) (Builder, error) {
 	return ConsistentHash(o, rand.Uint64), nil
 }
 
-// Ringed is a policy with a hash ring.
-type Ringed interface {
-	Rebuilds() uint64 // how often the ring was built anew for another membership
-}
-
-func (c *consistentHash) Rebuilds() uint64 { return c.rebuilds }
-
 func (c *consistentHash) Rank(p *Payload) iter.Seq[Tier] {
-	hash := c.key(p)
+	hash := c.keyHash(p)
 	return func(yield func(Tier) bool) {
 		left := c.Fallbacks + 1
-		for i := range c.ring.walk(hash) {
+		for i := range c.ring.clockwise(hash) {
 			if !c.members[i].Available() {
-				continue
+				continue // uses up no fallback
 			}
 			if left--; left < 0 || !yield(Tier{Replicas: c.members[i : i+1]}) {
 				return
@@ -104,24 +101,30 @@ func (c *consistentHash) Rank(p *Payload) iter.Seq[Tier] {
 	}
 }
 
-// key is where a request lies on the ring.
-func (c *consistentHash) key(p *Payload) uint64 {
+// keyHash returns the position of a request on the ring.
+func (c *consistentHash) keyHash(p *Payload) uint64 {
 	switch {
 	case p.SessionID == "":
 		return c.random()
 	case p.Adapter != "":
-		return ringHash([]byte(p.Adapter + "\x00" + p.SessionID)) // another conversation than with the model itself
+		// A session with an adapter shares no cache with the same session of the model itself.
+		return ringHash([]byte(p.Adapter + "\x00" + p.SessionID))
 	default:
 		return ringHash([]byte(p.SessionID))
 	}
 }
 
-// preferred is the owner of the session, whether it can serve or not.
-func (c *consistentHash) preferred(p *Payload, _ []Candidate) *llmserver.Replica {
+// Stats implements Introspector.
+func (c *consistentHash) Stats(report func(name string, value float64)) {
+	report(StatRingRebuilds, float64(c.rebuilds))
+}
+
+// Preferred implements Introspector: the owner of the session, whether it is available or not.
+func (c *consistentHash) Preferred(p *Payload, _ []Candidate) *llmserver.Replica {
 	if p.SessionID == "" {
 		return nil
 	}
-	for i := range c.ring.walk(c.key(p)) {
+	for i := range c.ring.clockwise(c.keyHash(p)) {
 		return c.members[i]
 	}
 	return nil

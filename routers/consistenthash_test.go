@@ -12,7 +12,7 @@ import (
 )
 
 // hashed makes a router by consistent hash.
-func hashed(f *fleet, o HashOptions) *Router {
+func newHashRouter(f *fleet, o HashOptions) *Router {
 	return New(f.replicas, ConsistentHash(o, rand.New(rand.NewPCG(1, 2)).Uint64), roomy, Hooks{})
 }
 
@@ -25,7 +25,7 @@ func names(replicas []*llmserver.Replica) (names string) {
 }
 
 // session chooses for a session what must be had.
-func session(t testing.TB, r *Router, id string) *Selection {
+func chooseSession(t testing.TB, r *Router, id string) *Selection {
 	t.Helper()
 	sel, err := r.Choose(t.Context(), &Payload{SessionID: id})
 	if err != nil {
@@ -34,31 +34,31 @@ func session(t testing.TB, r *Router, id string) *Selection {
 	return sel
 }
 
-func TestASessionStaysWhereItIsWhateverTheLoad(t *testing.T) {
+func TestConsistentHashKeepsASessionWhateverTheLoad(t *testing.T) {
 	f := newFleet(t, 99, 99, 99, 99)
-	r := hashed(f, DefaultHashOptions)
-	home := session(t, r, "s").Replica()
+	r := newHashRouter(f, DefaultHashOptions)
+	home := chooseSession(t, r, "s").Replica()
 	for range 50 {
-		if sel := session(t, r, "s"); sel.Replica() != home {
+		if sel := chooseSession(t, r, "s"); sel.Replica() != home {
 			t.Fatalf("with a load of %d it went from %s to %s", home.Load(), home.ID(), sel.Replica().ID())
 		}
 	}
 }
 
-func TestAFullReplicaUsesUpAFallbackAndOneThatIsDownDoesNot(t *testing.T) {
+func TestConsistentHashFullReplicaUsesUpAFallbackAndAnUnavailableDoesNot(t *testing.T) {
 	f := newFleet(t, 1, 1, 1, 1, 1)
-	r := hashed(f, DefaultHashOptions)
-	ranked := func() string { return names(ranking(r.Policy(), &Payload{SessionID: "s"})) }
-	all := hashed(f, HashOptions{VirtualNodes: 100, Fallbacks: 9})
-	walk := ranking(all.Policy(), &Payload{SessionID: "s"})
+	r := newHashRouter(f, DefaultHashOptions)
+	ranked := func() string { return names(rankAll(r.Policy(), &Payload{SessionID: "s"})) }
+	all := newHashRouter(f, HashOptions{VirtualNodes: 100, Fallbacks: 9})
+	walk := rankAll(all.Policy(), &Payload{SessionID: "s"})
 	if got, want := ranked(), names(walk[:3]); got != want {
 		t.Errorf("five replicas rank %s; want %s", got, want)
 	}
-	sel := session(t, r, "s")
+	sel := chooseSession(t, r, "s")
 	if got, want := ranked(), names(walk[:3]); got != want {
 		t.Errorf("with the first full they rank %s; want %s", got, want)
 	}
-	if next := session(t, r, "s"); next.Replica() != walk[1] {
+	if next := chooseSession(t, r, "s"); next.Replica() != walk[1] {
 		t.Errorf("with the first full it went to %s; want %s", next.Replica().ID(), walk[1].ID())
 	}
 	sel.Release()
@@ -68,9 +68,9 @@ func TestAFullReplicaUsesUpAFallbackAndOneThatIsDownDoesNot(t *testing.T) {
 	}
 }
 
-func TestRequestsWithoutASessionAreSpread(t *testing.T) {
+func TestConsistentHashSpreadsRequestsWithoutASession(t *testing.T) {
 	f := newFleet(t, 9999, 9999, 9999, 9999)
-	r := hashed(f, DefaultHashOptions)
+	r := newHashRouter(f, DefaultHashOptions)
 	for range 4000 {
 		mustChoose(t, r, "the same text")
 	}
@@ -81,7 +81,7 @@ func TestRequestsWithoutASessionAreSpread(t *testing.T) {
 	}
 }
 
-func TestTheRingIsKeptWhileTheNamesAreTheSame(t *testing.T) {
+func TestConsistentHashKeepsTheRingWhileIDsAreTheSame(t *testing.T) {
 	f := newFleet(t, 1, 1, 1)
 	build := ConsistentHash(DefaultHashOptions, rand.Uint64)
 	before := build(f.replicas, nil).(*consistentHash)
@@ -92,7 +92,7 @@ func TestTheRingIsKeptWhileTheNamesAreTheSame(t *testing.T) {
 		t.Error("another order made another ring")
 	}
 	p := &Payload{SessionID: "s"}
-	if got, want := names(ranking(after, p)), names(ranking(before, p)); got != want {
+	if got, want := names(rankAll(after, p)), names(rankAll(before, p)); got != want {
 		t.Errorf("another order ranks %s; want %s", got, want)
 	}
 	if fewer := build(turned[:2], before).(*consistentHash); fewer.ring == before.ring {
@@ -104,10 +104,10 @@ func TestTheRingIsKeptWhileTheNamesAreTheSame(t *testing.T) {
 	}
 }
 
-func TestABoundedReplicaNeverTakesMoreThanItsShare(t *testing.T) {
+func TestBoundedHashNeverExceedsTheBound(t *testing.T) {
 	const n, factor = 8, 1.25
 	f := newFleet(t, slices.Repeat([]int{1000}, n)...)
-	r := hashed(f, HashOptions{VirtualNodes: 100, Fallbacks: 2, MaxLoadFactor: factor})
+	r := newHashRouter(f, HashOptions{VirtualNodes: 100, Fallbacks: 2, MaxLoadFactor: factor})
 	random := rand.New(rand.NewPCG(3, 4))
 	var held []*Selection
 	for i := range 4000 {
@@ -115,10 +115,10 @@ func TestABoundedReplicaNeverTakesMoreThanItsShare(t *testing.T) {
 		if random.IntN(10) < 3 {
 			id = "hot"
 		}
-		sel := session(t, r, id)
+		sel := chooseSession(t, r, id)
 		held = append(held, sel)
 		mean := float64(len(held)) / n
-		if load := float64(sel.Replica().Load()); load > max(boundFloor, math.Ceil(factor*mean)) {
+		if load := float64(sel.Replica().Load()); load > max(minBound, math.Ceil(factor*mean)) {
 			t.Fatalf("replica %s got to %v with a mean of %v", sel.Replica().ID(), load, mean)
 		}
 		if len(held) > 20*n {
@@ -130,14 +130,14 @@ func TestABoundedReplicaNeverTakesMoreThanItsShare(t *testing.T) {
 }
 
 // Requests that are ranked at the same moment all see the same loads; the limit is what holds them.
-func TestTheBoundIsCheckedWhereTheSlotIsTaken(t *testing.T) {
+func TestBoundedHashPassesTheBoundToTheReservation(t *testing.T) {
 	f := newFleet(t, slices.Repeat([]int{1000}, 8)...)
-	r := hashed(f, HashOptions{VirtualNodes: 100, MaxLoadFactor: 1.25})
+	r := newHashRouter(f, HashOptions{VirtualNodes: 100, MaxLoadFactor: 1.25})
 	p := &Payload{SessionID: "s"}
 	limited := 0
 	for tier := range r.Policy().Rank(p) {
-		if limited++; tier.Limit != boundFloor {
-			t.Errorf("tier %d has the limit %d; want %d", limited, tier.Limit, boundFloor)
+		if limited++; tier.Limit != minBound {
+			t.Errorf("tier %d has the limit %d; want %d", limited, tier.Limit, minBound)
 		}
 	}
 	if limited != 8 {
@@ -145,35 +145,35 @@ func TestTheBoundIsCheckedWhereTheSlotIsTaken(t *testing.T) {
 	}
 }
 
-func TestWithABoundSessionsStayWhereTheyCan(t *testing.T) {
+func TestBoundedHashKeepsSessionsBelowTheBound(t *testing.T) {
 	f := newFleet(t, slices.Repeat([]int{1000}, 8)...)
-	bounded := hashed(f, HashOptions{VirtualNodes: 100, Fallbacks: 2, MaxLoadFactor: 1.25})
-	free := hashed(f, DefaultHashOptions)
+	bounded := newHashRouter(f, HashOptions{VirtualNodes: 100, Fallbacks: 2, MaxLoadFactor: 1.25})
+	free := newHashRouter(f, DefaultHashOptions)
 	for i := range 50 {
 		p := &Payload{SessionID: fmt.Sprint(i)}
-		if got, want := ranking(bounded.Policy(), p)[0], ranking(free.Policy(), p)[0]; got != want {
+		if got, want := rankAll(bounded.Policy(), p)[0], rankAll(free.Policy(), p)[0]; got != want {
 			t.Errorf("session %d goes to %s in an idle fleet; want %s", i, got.ID(), want.ID())
 		}
 	}
 	// Few requests are no imbalance.
-	home := session(t, bounded, "s").Replica()
-	for range boundFloor - 1 {
-		if sel := session(t, bounded, "s"); sel.Replica() != home {
+	home := chooseSession(t, bounded, "s").Replica()
+	for range minBound - 1 {
+		if sel := chooseSession(t, bounded, "s"); sel.Replica() != home {
 			t.Errorf("with %d requests it went elsewhere", home.Load())
 		}
 	}
-	if sel := session(t, bounded, "s"); sel.Replica() == home {
+	if sel := chooseSession(t, bounded, "s"); sel.Replica() == home {
 		t.Errorf("it stayed with %d requests although no other replica has any", home.Load())
 	}
 }
 
-func TestAHotSessionLeavesRoomForThoseWhoseHomeItIsIn(t *testing.T) {
+func TestBoundedHashHotSessionDoesNotDisplaceOthers(t *testing.T) {
 	f := newFleet(t, 1000, 1000, 1000, 1000)
-	r := hashed(f, HashOptions{VirtualNodes: 100, MaxLoadFactor: 1.5})
-	free := hashed(f, DefaultHashOptions)
+	r := newHashRouter(f, HashOptions{VirtualNodes: 100, MaxLoadFactor: 1.5})
+	free := newHashRouter(f, DefaultHashOptions)
 	var held []*Selection
 	for range 80 {
-		held = append(held, session(t, r, "hot"))
+		held = append(held, chooseSession(t, r, "hot"))
 	}
 	for _, m := range f.replicas {
 		if m.Load() < 18 || m.Load() > 22 { // the bound is 30
@@ -182,25 +182,25 @@ func TestAHotSessionLeavesRoomForThoseWhoseHomeItIsIn(t *testing.T) {
 	}
 	for i := range 12 {
 		id := fmt.Sprint(i)
-		home := ranking(free.Policy(), &Payload{SessionID: id})[0]
-		if got := session(t, r, id).Replica(); got != home {
+		home := rankAll(free.Policy(), &Payload{SessionID: id})[0]
+		if got := chooseSession(t, r, id).Replica(); got != home {
 			t.Errorf("session %s goes to %s; its home %s has %d requests", id, got.ID(), home.ID(), home.Load())
 		}
 	}
 	for _, sel := range held {
 		sel.Release()
 	}
-	home := ranking(free.Policy(), &Payload{SessionID: "hot"})[0]
-	if got := session(t, r, "hot").Replica(); got != home {
+	home := rankAll(free.Policy(), &Payload{SessionID: "hot"})[0]
+	if got := chooseSession(t, r, "hot").Replica(); got != home {
 		t.Error("a session that was hot does not return home")
 	}
 }
 
-func TestAReplacedPolicyGoesOnCountingTheSessionsThatItBounds(t *testing.T) {
+func TestBoundedHashKeepsItsCountsWhenReplaced(t *testing.T) {
 	f := newFleet(t, 1000, 1000, 1000, 1000)
 	options := HashOptions{VirtualNodes: 100, MaxLoadFactor: 1.5}
-	r := hashed(f, options)
-	sel := session(t, r, "s")
+	r := newHashRouter(f, options)
+	sel := chooseSession(t, r, "s")
 	before := r.Policy().(*boundedHash)
 	r.Update(f.replicas[:3], ConsistentHash(options, rand.Uint64), roomy)
 	after := r.Policy().(*boundedHash)
@@ -208,20 +208,20 @@ func TestAReplacedPolicyGoesOnCountingTheSessionsThatItBounds(t *testing.T) {
 		t.Error("as many places for fewer members") // 4 members have twice as many as 3
 	}
 	r.Update(f.replicas[:2], ConsistentHash(options, rand.Uint64), roomy)
-	if last := r.Policy().(*boundedHash); &last.ongoing[0] != &after.ongoing[0] || last.Rebuilds() != 2 {
+	if last := r.Policy().(*boundedHash); &last.ongoing[0] != &after.ongoing[0] || last.rebuilds != 2 {
 		t.Error("with about as many members it counts anew")
 	}
 	sel.Release()
-	if n := before.count(before.key(&Payload{SessionID: "s"})).Load(); n != 0 {
+	if n := before.sessionCount(before.keyHash(&Payload{SessionID: "s"})).Load(); n != 0 {
 		t.Errorf("%d requests of a session that has none are counted", n)
 	}
 }
 
-func TestWhereNobodyWithRoomIsUnderTheBoundTheLeastLoadedTakesIt(t *testing.T) {
+func TestBoundedHashFallsBackToTheLeastLoaded(t *testing.T) {
 	f := newFleet(t, 100, 100, 1, 1, 1, 1)
-	r := hashed(f, HashOptions{VirtualNodes: 100, MaxLoadFactor: 1})
+	r := newHashRouter(f, HashOptions{VirtualNodes: 100, MaxLoadFactor: 1})
 	for range 4 + 2*40 {
-		session(t, r, "s")
+		chooseSession(t, r, "s")
 	}
 	for i, want := range []int{40, 40, 1, 1, 1, 1} {
 		if got := f.replicas[i].Load(); got != want {
@@ -230,7 +230,7 @@ func TestWhereNobodyWithRoomIsUnderTheBoundTheLeastLoadedTakesIt(t *testing.T) {
 	}
 }
 
-func TestArgumentsAreCheckedStrictly(t *testing.T) {
+func TestPolicyArgumentsAreCheckedStrictly(t *testing.T) {
 	const hash, prefix = "ConsistentHashRouter", "PrefixCacheAffinityRouter"
 	for _, c := range []struct {
 		class  string

@@ -7,64 +7,58 @@ import (
 	"berth/llmserver"
 )
 
-// Decision is how a request came by its slot, for the hook that it is given to and not beyond its
-// return. What it costs to be explained is paid by who asks.
+// Decision describes how a request got its slot. It is passed to Hooks.Decided and is valid until the
+// hook returns. Explaining it costs as much as a ranking, paid by the caller of Explain only.
 type Decision struct {
 	Payload *Payload
 	Replica *llmserver.Replica
 	Rank    int // as Selection.Rank
 	Matched int // as Selection.Matched
 
-	choice *choice
+	selector *selector
 }
 
-// Candidate is a replica as it was when a request got its slot.
+// Candidate is the state of a replica when a request got its slot.
 type Candidate struct {
 	Replica *llmserver.Replica
 	Rank    int    // of its tier, 1 for the best; 0 if it was not ranked
 	Load    int    // without the request itself
-	Matched int    // blocks of the prompt that it was held to know
+	Matched int    // blocks of the prompt believed to be cached there
 	State   string // one of those below
 }
 
-// What kept a candidate from being chosen.
+// The states of candidates.
 const (
 	Chosen   = "chosen"
-	Free     = "free" // it could have been, had load or ranking been otherwise
+	Free     = "free" // it had room, and lost by load or rank
 	Full     = "full"
 	Down     = "down"
 	Ejected  = "ejected"
 	Draining = "draining"
-	Tried    = "tried" // it failed this request before
-	// OverBound is no state: the policy itself passed over the replica that it prefers, because of the
-	// load there.
+	Tried    = "tried" // it failed this request before, or the caller excluded it
+	// OverBound is no state but a reason: the policy itself passed over the replica that it prefers,
+	// because of the load there.
 	OverBound = "over_bound"
 )
 
-// preferrer is a policy that prefers a replica whatever may keep that from being chosen.
-type preferrer interface {
-	// preferred names it, nil if there is none, and notes in the candidates what it went by.
-	preferred(p *Payload, candidates []Candidate) *llmserver.Replica
-}
+// Members returns the number of replicas.
+func (d Decision) Members() int { return len(d.selector.generation.members) }
 
-// Members is how many replicas there are.
-func (d Decision) Members() int { return len(d.choice.generation.members) }
-
-// Explain appends up to most replicas to into: those that were ranked, the best first, then the others.
-// If the policy would rather have had another one than the chosen, that is preferred, and lost says why
-// it was not to be; one that is bound to a replica would not. What it reads is as of now, so in a race it may be off by a moment.
+// Explain appends up to most replicas to into: the ranked ones, best first, then the others. preferred
+// is the replica that the policy ranked above the chosen one, if any, and lost says why it was not
+// used. Both are empty for pinned requests. States are read now, so a concurrent change may show.
 func (d Decision) Explain(into []Candidate, most int) (all []Candidate, preferred *llmserver.Replica, lost string) {
-	c := d.choice
-	all = c.candidates(into, most)
+	s := d.selector
+	all = s.candidates(into, most)
 	for i := range all {
 		r := all[i].Replica
-		all[i].Load, all[i].State = r.Load(), c.state(r)
+		all[i].Load, all[i].State = r.Load(), s.stateOf(r)
 		if r == d.Replica {
 			all[i].Load, all[i].State, all[i].Matched = max(0, all[i].Load-1), Chosen, d.Matched
 		}
 	}
-	if p, ok := c.generation.policy.(preferrer); ok && c.payload.PinnedTo == nil {
-		preferred = p.preferred(c.payload, all)
+	if p, ok := s.generation.policy.(Introspector); ok && s.payload.PinnedTo == nil {
+		preferred = p.Preferred(s.payload, all)
 	}
 	if preferred == nil && d.Rank > 1 && len(all) > 0 {
 		preferred = all[0].Replica
@@ -72,31 +66,29 @@ func (d Decision) Explain(into []Candidate, most int) (all []Candidate, preferre
 	if preferred == nil || preferred == d.Replica {
 		return all, nil, ""
 	}
-	if lost = c.state(preferred); lost == Free {
+	if lost = s.stateOf(preferred); lost == Free {
 		lost = OverBound
-		if c.waiter != nil || slices.ContainsFunc(all, func(a Candidate) bool { return a.Replica == preferred && a.Rank == 1 }) {
-			lost = Full // by now it is not any more
+		if s.waiter != nil || slices.ContainsFunc(all, func(a Candidate) bool { return a.Replica == preferred && a.Rank == 1 }) {
+			lost = Full // it was when the request was ranked
 		}
 	}
 	return all, preferred, lost
 }
 
-// candidates appends up to most replicas by rank.
-func (c *choice) candidates(all []Candidate, most int) []Candidate {
-	if w := c.waiter; w != nil {
+// candidates appends up to most replicas by rank. A request that has waited has its ranking in the
+// waiter, which no other goroutine changes once it is finished; else the ranking is ranged over again.
+func (s *selector) candidates(all []Candidate, most int) []Candidate {
+	if w := s.waiter; w != nil {
 		for i, r := range w.members {
 			all = append(all, Candidate{Replica: r, Rank: int(w.tiers[i])})
 		}
 		slices.SortStableFunc(all, func(a, b Candidate) int { return cmp.Compare(uint(a.Rank-1), uint(b.Rank-1)) })
 		return all[:min(len(all), most)]
 	}
-	c.listing = listing{all: all, most: most}
-	c.ranking(c.list)
-	all, c.listing = c.all, listing{}
-	if len(all) == most {
-		return all
-	}
-	for _, r := range c.generation.members {
+	s.explainState = explainState{all: all, most: most}
+	s.ranking(s.collect)
+	all, s.explainState = s.all, explainState{}
+	for _, r := range s.generation.members {
 		if len(all) == most {
 			break
 		}
@@ -107,29 +99,29 @@ func (c *choice) candidates(all []Candidate, most int) []Candidate {
 	return all
 }
 
-// listing is what a walk down the ranking finds to be explained.
-type listing struct {
+// explainState is the state of a pass over the ranking that collects candidates.
+type explainState struct {
 	all      []Candidate
 	most     int
-	position int // the rank of the tier
+	position int // rank of the current tier
 }
 
-// enlist appends the replicas of a tier; false when there are enough.
-func (c *choice) enlist(tier Tier) bool {
-	c.position++
+// collectTier appends the replicas of a tier. False ends the pass, when there are enough.
+func (s *selector) collectTier(tier Tier) bool {
+	s.position++
 	for _, r := range tier.Replicas {
-		if len(c.all) == c.most {
+		if len(s.all) == s.most {
 			return false
 		}
-		c.all = append(c.all, Candidate{Replica: r, Rank: c.position})
+		s.all = append(s.all, Candidate{Replica: r, Rank: s.position})
 	}
 	return true
 }
 
-// state is what keeps a replica from being chosen.
-func (c *choice) state(r *llmserver.Replica) string {
+// stateOf returns the reason why a replica cannot be chosen, or Free.
+func (s *selector) stateOf(r *llmserver.Replica) string {
 	switch {
-	case slices.Contains(c.exclude, r):
+	case slices.Contains(s.exclude, r):
 		return Tried
 	case r.Draining():
 		return Draining

@@ -42,7 +42,7 @@ func (d *told) want(t *testing.T, lines ...string) {
 	d.lines = nil
 }
 
-func TestADecisionSaysWhatWasSeenAndWhyThePreferredOneLost(t *testing.T) {
+func TestDecisionExplainsCandidatesAndWhyThePreferredLost(t *testing.T) {
 	f, d := newFleet(t, 1, 9, 9, 9), &told{most: 9}
 	r := New(f.replicas, newByText, roomy, d.hooks())
 	mustChoose(t, r, "ab")
@@ -62,14 +62,14 @@ func TestADecisionSaysWhatWasSeenAndWhyThePreferredOneLost(t *testing.T) {
 	}
 }
 
-func TestADecisionForOneWhoWaitedHasTheRankOfItsSlot(t *testing.T) {
+func TestDecisionAfterAWaitHasTheRankOfItsSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, d := newFleet(t, 1, 1), &told{most: 9}
 		r := New(f.replicas, newByText, roomy, d.hooks())
 		mustChoose(t, r, "a")
 		held := mustChoose(t, r, "b")
 		d.lines = nil
-		q := begin(t, r, "ab")
+		q := startChoose(t, r, "ab")
 		synctest.Wait()
 		serve(t, held)
 		<-q.done
@@ -80,51 +80,51 @@ func TestADecisionForOneWhoWaitedHasTheRankOfItsSlot(t *testing.T) {
 	})
 }
 
-func TestTheOwnerOfASessionIsPreferredAlsoWhereItIsNotRanked(t *testing.T) {
+func TestDecisionPrefersTheOwnerOfASessionEvenIfNotRanked(t *testing.T) {
 	f, d := newFleet(t, 9, 9, 9), &told{most: 0}
 	r := New(f.replicas, ConsistentHash(DefaultHashOptions, func() uint64 { return 0 }), roomy, d.hooks())
-	owner := session(t, r, "s").Replica()
+	owner := chooseSession(t, r, "s").Replica()
 	d.want(t, owner.ID()+" 1 0 of 0:")
 	owner.Drain()
-	next := session(t, r, "s")
+	next := chooseSession(t, r, "s")
 	d.want(t, fmt.Sprintf("%s 1 0 of 0:; not %s draining", next.Replica().ID(), owner.ID()))
-	session(t, r, "")
+	chooseSession(t, r, "")
 	if len(d.lines) != 1 || strings.Contains(d.lines[0], "not") {
 		t.Errorf("without a session there is %q", d.lines)
 	}
 }
 
-func TestAReplicaOverTheBoundIsSaidToBeThat(t *testing.T) {
+func TestDecisionReportsAReplicaOverTheBound(t *testing.T) {
 	f, d := newFleet(t, 99, 99, 99), &told{most: 0}
 	r := New(f.replicas, ConsistentHash(HashOptions{VirtualNodes: 100, MaxLoadFactor: 1}, func() uint64 { return 0 }), roomy, d.hooks())
-	owner := session(t, r, "s").Replica()
-	for range boundFloor - 1 {
-		session(t, r, "s")
+	owner := chooseSession(t, r, "s").Replica()
+	for range minBound - 1 {
+		chooseSession(t, r, "s")
 	}
 	d.lines = nil
-	next := session(t, r, "s").Replica()
+	next := chooseSession(t, r, "s").Replica()
 	d.want(t, fmt.Sprintf("%s 1 0 of 0:; not %s over_bound", next.ID(), owner.ID()))
 }
 
-func TestADecisionShowsTheMatchOfEachCandidate(t *testing.T) {
+func TestDecisionReportsTheMatchOfEachCandidate(t *testing.T) {
 	f, d := newFleet(t, 2, 9, 9), &told{most: 9}
 	r := New(f.replicas, affinity(DefaultPrefixOptions), roomy, d.hooks())
-	prompt(t, r, long(1, 8))
-	sel := prompt(t, r, long(1, 10))
+	choosePrompt(t, r, long(1, 8))
+	sel := choosePrompt(t, r, long(1, 10))
 	if sel.Matched() != 8 || sel.Rank() != 1 {
 		t.Errorf("it matched %d with rank %d", sel.Matched(), sel.Rank())
 	}
-	prompt(t, r, long(1, 12)) // the one that knows it is full
+	choosePrompt(t, r, long(1, 12)) // the one that knows it is full
 	d.want(t,
 		"a 1 0 of 8: a/1/0/0 chosen b/2/0/0 c/3/0/0",
 		"a 1 8 of 10: a/1/1/8 chosen b/2/0/0 c/3/0/0",
 		"b 2 0 of 12: a/1/2/10 full b/2/0/0 chosen c/3/0/0; not a full")
-	prompt(t, r, long(1, 12))
+	choosePrompt(t, r, long(1, 12))
 	d.want(t, "b 1 12 of 12: b/1/1/12 chosen a/2/2/10 full c/3/0/0")
 }
 
 // Whoever looks on must not cost a slot.
-func TestASlotIsBackWhenALookerOnPanics(t *testing.T) {
+func TestDecisionHookThatPanicsCostsNoSlot(t *testing.T) {
 	f := newFleet(t, 1)
 	r := New(f.replicas, newByText, roomy, Hooks{Decided: func(Decision) { panic("looked too closely") }})
 	func() {
@@ -134,14 +134,21 @@ func TestASlotIsBackWhenALookerOnPanics(t *testing.T) {
 	f.wantIdle(t)
 }
 
-func TestTheRingIsCountedAsRebuiltWhenItsMembersChange(t *testing.T) {
+// stats returns the figures that a router's policy reports.
+func stats(r *Router) map[string]float64 {
+	all := make(map[string]float64)
+	r.Policy().(Introspector).Stats(func(name string, value float64) { all[name] = value })
+	return all
+}
+
+func TestConsistentHashCountsRebuildsOfTheRing(t *testing.T) {
 	f := newFleet(t, 1, 1, 1)
-	r := hashed(f, DefaultHashOptions)
-	update := func(members []*llmserver.Replica, want uint64) {
+	r := newHashRouter(f, DefaultHashOptions)
+	update := func(members []*llmserver.Replica, want float64) {
 		t.Helper()
 		r.Update(members, ConsistentHash(DefaultHashOptions, func() uint64 { return 0 }), roomy)
-		if got := r.Policy().(Ringed).Rebuilds(); got != want {
-			t.Errorf("it was rebuilt %d times; want %d", got, want)
+		if got := stats(r)[StatRingRebuilds]; got != want {
+			t.Errorf("it was rebuilt %v times; want %v", got, want)
 		}
 	}
 	update(f.replicas, 0)
@@ -153,20 +160,20 @@ func TestTheRingIsCountedAsRebuiltWhenItsMembersChange(t *testing.T) {
 	update(f.replicas, 2)
 }
 
-func TestTheIndexTellsItsSizeAndWhatMadeRoom(t *testing.T) {
+func TestPrefixAffinityReportsIndexSizeAndEvictions(t *testing.T) {
 	f, o := newFleet(t, 999), DefaultPrefixOptions
 	o.KVBlocks = 50
 	r := New(f.replicas, affinity(o), roomy, Hooks{})
-	index := func() (int, uint64) { return r.Policy().(Prefixed).Index() }
+	index := func() (bytes, evictions float64) { return stats(r)[StatIndexBytes], stats(r)[StatIndexEvictions] }
 	if bytes, evictions := index(); bytes != 0 || evictions != 0 {
-		t.Errorf("before the first prompt it takes %d bytes and evicted %d", bytes, evictions)
+		t.Errorf("before the first prompt it takes %v bytes and evicted %v", bytes, evictions)
 	}
-	serve(t, prompt(t, r, long(1, 30)))
-	if bytes, evictions := index(); bytes <= 0 || bytes > o.IndexBytes || evictions != 0 {
-		t.Errorf("after one prompt it takes %d bytes and evicted %d", bytes, evictions)
+	serve(t, choosePrompt(t, r, long(1, 30)))
+	if bytes, evictions := index(); bytes <= 0 || bytes > float64(o.IndexBytes) || evictions != 0 {
+		t.Errorf("after one prompt it takes %v bytes and evicted %v", bytes, evictions)
 	}
-	serve(t, prompt(t, r, long(2, 30)))
+	serve(t, choosePrompt(t, r, long(2, 30)))
 	if _, evictions := index(); evictions != 10 {
-		t.Errorf("for ten blocks too many it evicted %d", evictions)
+		t.Errorf("for ten blocks too many it evicted %v", evictions)
 	}
 }

@@ -8,28 +8,27 @@ import (
 const (
 	// rateWindow is the time constant of the average.
 	rateWindow = 10 * time.Second
-	// rateStep is the least time over which a rate is taken.
+	// rateStep is the shortest interval over which a rate is taken.
 	rateStep = time.Second
 )
 
-// drainRate is how many slots come free per second while requests wait: an
-// exponentially weighted average over intervals in which there was always
-// somebody in line. Times without anybody say nothing and are left out. It has
-// no clock of its own and is guarded by the router's mutex.
+// drainRate is the number of slots released per second while requests wait: an exponentially weighted
+// average over intervals during which the queue was never empty. Times with an empty queue say nothing
+// about capacity and are left out. It has no clock of its own. Router.mu guards it.
 type drainRate struct {
-	since  time.Time // when the interval under way began; zero while nobody waits
-	freed  uint64    // the count at that time
-	rate   float64   // per second
-	weight float64   // how much of the average is known, 0 to 1
+	since  time.Time // start of the current interval; zero while the queue is empty
+	freed  uint64    // released slots at that time
+	rate   float64   // per second, weighted
+	weight float64   // of the intervals seen so far, 0 to 1
 }
 
-// look brings the average up to now, when freed slots have been given back in all.
-// waiting tells whether somebody is in line from now on. It is to be called when the line
-// fills and when it empties, and in between as often as one likes.
-func (d *drainRate) look(now time.Time, waiting bool, freed uint64) {
+// observe updates the average. freed is the total of released slots, and waiting reports whether the
+// queue is not empty from now on. It must be called when the queue fills and when it empties, and may
+// be called at any time in between.
+func (d *drainRate) observe(now time.Time, waiting bool, freed uint64) {
 	took := now.Sub(d.since)
-	whole := !d.since.IsZero() && took >= rateStep
-	if whole {
+	complete := !d.since.IsZero() && took >= rateStep
+	if complete {
 		keep := math.Exp(-took.Seconds() / rateWindow.Seconds())
 		d.rate = keep*d.rate + (1-keep)*float64(freed-d.freed)/took.Seconds()
 		d.weight = keep*d.weight + (1 - keep)
@@ -37,12 +36,12 @@ func (d *drainRate) look(now time.Time, waiting bool, freed uint64) {
 	switch {
 	case !waiting:
 		d.since = time.Time{}
-	case whole || d.since.IsZero():
+	case complete || d.since.IsZero():
 		d.since, d.freed = now, freed
 	}
 }
 
-// perSecond is the average; false while too little is known of it.
+// perSecond returns the average, and false while too little has been observed.
 func (d *drainRate) perSecond() (float64, bool) {
 	if d.weight < 0.1 {
 		return 0, false
@@ -50,22 +49,21 @@ func (d *drainRate) perSecond() (float64, bool) {
 	return d.rate / d.weight, true
 }
 
-// RetryAfter is when a client that was turned away may try again: the time in
-// which those in line are served at the rate measured, between 1 and 60 s. Zero
-// if the rate is not known yet.
+// RetryAfter returns the delay after which a rejected client may try again: the time in which the
+// queue drains at the measured rate, between 1 and 60 s, or 0 if the rate is not known yet.
 func (r *Router) RetryAfter() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.lookAtRate()
+	r.observeDrainRate()
 	rate, known := r.rate.perSecond()
 	if !known {
 		return 0
 	}
-	seconds := float64(r.line.length+1) / rate // by a rate of zero: for ever
+	seconds := float64(r.QueueLength()+1) / rate // infinite at a rate of zero
 	return time.Duration(min(max(seconds, 1), 60) * float64(time.Second))
 }
 
-// lookAtRate is to be called when the line has become longer or shorter. The mutex is held.
-func (r *Router) lookAtRate() {
-	r.rate.look(time.Now(), r.line.length > 0, r.freedSlots.Load())
+// observeDrainRate updates the drain rate after the queue has changed. mu is held.
+func (r *Router) observeDrainRate() {
+	r.rate.observe(time.Now(), r.QueueLength() > 0, r.freedSlots.Load())
 }

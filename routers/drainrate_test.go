@@ -13,7 +13,7 @@ func (d *drainRate) looks(now *time.Time, freed *uint64, each ...uint64) {
 	for _, n := range each {
 		*now = now.Add(time.Second)
 		*freed += n
-		d.look(*now, true, *freed)
+		d.observe(*now, true, *freed)
 	}
 }
 
@@ -25,10 +25,10 @@ func wantRate(t *testing.T, d *drainRate, want float64) {
 	}
 }
 
-func TestASteadyRateIsKnownAfterTwoSeconds(t *testing.T) {
+func TestDrainRateIsKnownAfterTwoSeconds(t *testing.T) {
 	now, freed := time.Unix(1000, 0), uint64(500)
 	var d drainRate
-	d.look(now, true, freed)
+	d.observe(now, true, freed)
 	d.looks(&now, &freed, 7)
 	if rate, known := d.perSecond(); known {
 		t.Errorf("%v is known after one second", rate)
@@ -39,28 +39,28 @@ func TestASteadyRateIsKnownAfterTwoSeconds(t *testing.T) {
 	wantRate(t, &d, 7)
 }
 
-func TestLooksThatComeOftenerThanEachSecondChangeNothing(t *testing.T) {
+func TestDrainRateIgnoresHowOftenItIsObserved(t *testing.T) {
 	now, freed := time.Unix(1000, 0), uint64(0)
 	var d drainRate
 	for range 50 {
-		d.look(now, true, freed)
+		d.observe(now, true, freed)
 		now, freed = now.Add(100*time.Millisecond), freed+3
 	}
 	wantRate(t, &d, 30)
 }
 
 // A stall is slow service; time without anybody in line is not.
-func TestAStallCountsAndIdleTimeDoesNot(t *testing.T) {
+func TestDrainRateCountsStallsAndNotIdleTime(t *testing.T) {
 	now, freed := time.Unix(1000, 0), uint64(0)
 	var d drainRate
-	d.look(now, true, freed)
+	d.observe(now, true, freed)
 	d.looks(&now, &freed, 10, 10, 10)
 	wantRate(t, &d, 10)
 
 	now = now.Add(200 * time.Millisecond)
-	d.look(now, false, freed+1) // the line has emptied
+	d.observe(now, false, freed+1) // the line has emptied
 	now, freed = now.Add(time.Hour), freed+1_000_000
-	d.look(now, true, freed) // and fills
+	d.observe(now, true, freed) // and fills
 	wantRate(t, &d, 10)
 	d.looks(&now, &freed, 10)
 	wantRate(t, &d, 10)
@@ -70,22 +70,22 @@ func TestAStallCountsAndIdleTimeDoesNot(t *testing.T) {
 	if rate, _ := stalled.perSecond(); rate > 7 || rate < 1 {
 		t.Errorf("%v per second after a stall of 5 s; want much less than 10", rate)
 	}
-	stalled.look(now.Add(time.Hour), true, freed)
+	stalled.observe(now.Add(time.Hour), true, freed)
 	if rate, _ := stalled.perSecond(); rate > 1e-9 {
 		t.Errorf("%v per second after an hour without any", rate)
 	}
 }
 
 // What was freed up to the moment when the line emptied belongs to the rate.
-func TestTheLastWholeSecondBeforeTheLineEmptiesCounts(t *testing.T) {
+func TestDrainRateCountsTheIntervalBeforeTheQueueEmpties(t *testing.T) {
 	var d drainRate
 	now := time.Unix(1000, 0)
-	d.look(now, true, 0)
-	d.look(now.Add(4*time.Second), false, 20)
+	d.observe(now, true, 0)
+	d.observe(now.Add(4*time.Second), false, 20)
 	wantRate(t, &d, 5)
 }
 
-func TestRetryAfterIsTheTimeThatTheLineTakes(t *testing.T) {
+func TestRouterRetryAfterIsTheDrainTimeOfTheQueue(t *testing.T) {
 	tests := map[string]struct {
 		rate   float64
 		weight float64
@@ -102,7 +102,7 @@ func TestRetryAfterIsTheTimeThatTheLineTakes(t *testing.T) {
 	for name, test := range tests {
 		r := New(nil, newByText, roomy, Hooks{})
 		r.rate = drainRate{rate: test.rate, weight: test.weight}
-		r.line.length = test.queued
+		r.queue.length.Store(int64(test.queued))
 		if got := r.RetryAfter(); got != test.want {
 			t.Errorf("%s: %v; want %v", name, got, test.want)
 		}
@@ -110,7 +110,7 @@ func TestRetryAfterIsTheTimeThatTheLineTakes(t *testing.T) {
 }
 
 // The whole of it, at a router: one slot of a second each, and idle time in between.
-func TestTheDrainRateIsMeasuredWhileRequestsWait(t *testing.T) {
+func TestRouterMeasuresTheDrainRateWhileRequestsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1)
 		r := New(f.replicas, newByText, roomy, Hooks{})
@@ -120,9 +120,9 @@ func TestTheDrainRateIsMeasuredWhileRequestsWait(t *testing.T) {
 		crowd := func(n int) {
 			holder := mustChoose(t, r, "")
 			for range n {
-				q := begin(t, r, "")
+				q := startChoose(t, r, "")
 				synctest.Wait()
-				last := begin(t, r, "") // so that the line does not empty
+				last := startChoose(t, r, "") // so that the line does not empty
 				synctest.Wait()
 				time.Sleep(time.Second)
 				serve(t, holder)
@@ -141,12 +141,12 @@ func TestTheDrainRateIsMeasuredWhileRequestsWait(t *testing.T) {
 		time.Sleep(time.Hour)
 		crowd(5)
 		holder := mustChoose(t, r, "")
-		all := inLine(t, r, "", "", "")
+		all := queueUp(t, r, "", "", "")
 		if got := r.RetryAfter(); got < 3500*time.Millisecond || got > 4500*time.Millisecond {
 			t.Errorf("with three in line at one a second: %v", got)
 		}
 		serve(t, holder)
-		endAll(t, all)
+		releaseAll(t, all)
 		f.wantIdle(t)
 	})
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // A slot that its replica does not confirm is free again, and a request that queued meanwhile gets it.
-func TestSlotThatIsNotConfirmedGoesToTheQueue(t *testing.T) {
+func TestRouterQueueGetsASlotThatWasNotConfirmed(t *testing.T) {
 	for name, err := range map[string]error{"refused": llmserver.ErrFull, "client gone": context.Canceled} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -23,9 +23,9 @@ func TestSlotThatIsNotConfirmedGoesToTheQueue(t *testing.T) {
 					time.Sleep(time.Second)
 					return err
 				}
-				first := begin(t, r, "")
+				first := startChoose(t, r, "")
 				synctest.Wait()
-				queued := inLine(t, r, "")
+				queued := queueUp(t, r, "")
 				if err == context.Canceled {
 					first.cancel(err)
 				}
@@ -36,7 +36,7 @@ func TestSlotThatIsNotConfirmedGoesToTheQueue(t *testing.T) {
 				if first.sel != nil || first.err == nil {
 					t.Errorf("the first request got %v, %v", first.sel, first.err)
 				}
-				endAll(t, queued)
+				releaseAll(t, queued)
 				f.wantIdle(t)
 			})
 		})
@@ -67,13 +67,13 @@ func hooked(before *func(text string)) Builder {
 }
 
 // Another request takes the slot that a newcomer of the queue has found; there is one elsewhere.
-func TestNewcomerThatLosesASlotGetsOneElsewhere(t *testing.T) {
+func TestRouterQueueNewcomerThatLosesASlotGetsAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1, 1, 1)
 		var before func(text string)
 		r := New(f.replicas, hooked(&before), roomy, Hooks{})
 		c := mustChoose(t, r, "c")
-		older := inLine(t, r, "c") // so that the newcomer does not try without queueing
+		older := queueUp(t, r, "c") // so that the newcomer does not try without queueing
 		var other *llmserver.Slot
 		ranked := 0
 		before = func(text string) {
@@ -87,23 +87,23 @@ func TestNewcomerThatLosesASlotGetsOneElsewhere(t *testing.T) {
 				}
 			}
 		}
-		q := begin(t, r, "ab")
+		q := startChoose(t, r, "ab")
 		synctest.Wait()
 		if other == nil {
 			t.Fatal("no slot was taken by another request")
 		}
-		if !q.ended() || q.sel == nil || q.sel.Replica() != f.replicas[1] {
+		if !q.returned() || q.sel == nil || q.sel.Replica() != f.replicas[1] {
 			t.Error("the newcomer waits though b has room")
 		}
 		other.Release()
 		serve(t, c)
-		endAll(t, append(older, q))
+		releaseAll(t, append(older, q))
 		f.wantIdle(t)
 	})
 }
 
 // A request that was ranked before a reload finds what the reload has brought.
-func TestRequestThatQueuesDuringAReloadIsRankedAgain(t *testing.T) {
+func TestRouterQueueRanksAgainARequestThatQueuesDuringAnUpdate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1, 1)
 		var before func(string)
@@ -113,19 +113,19 @@ func TestRequestThatQueuesDuringAReloadIsRankedAgain(t *testing.T) {
 			before = nil
 			r.Update(f.replicas, newByText, roomy)
 		}
-		q := begin(t, r, "")
+		q := startChoose(t, r, "")
 		synctest.Wait()
-		if !q.ended() || q.sel == nil || q.sel.Replica() != f.replicas[1] {
+		if !q.returned() || q.sel == nil || q.sel.Replica() != f.replicas[1] {
 			t.Error("the request waits though the new replica has room")
 		}
 		serve(t, a)
-		endAll(t, []*request{q})
+		releaseAll(t, []*request{q})
 		f.wantIdle(t)
 	})
 }
 
 // Where an agent counts the slots, the agent decides whose turn it is: the router hands over none by itself.
-func TestFreedSlotOfAnAgentIsTheAgentsToGive(t *testing.T) {
+func TestRouterAgentWaitLeavesFreedSlotsToTheAgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := agent.NewTable(2)
 		in := newIngress(t, roomy, table)
@@ -141,8 +141,8 @@ func TestFreedSlotOfAnAgentIsTheAgentsToGive(t *testing.T) {
 			t.Fatal(err)
 		}
 		holder := mustChoose(t, in.Router, "")
-		all := inLine(t, in.Router, "", "")
-		wantWaiting(t, table, 1)
+		all := queueUp(t, in.Router, "", "")
+		wantAgentWaits(t, table, 1)
 		asked := in.backends[0].asked.Load()
 		serve(t, holder)
 		wantServed(t, all, 0)

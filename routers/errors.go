@@ -7,21 +7,21 @@ import (
 )
 
 var (
-	// ErrQueueFull: every replica is full and so is the waiting line.
-	ErrQueueFull = errors.New("every replica is busy and the waiting line is full")
-	// ErrQueueTimeout: no slot came free in time.
-	ErrQueueTimeout = errors.New("every replica stayed busy until the wait was over")
-	// ErrClosed: the model is no longer served.
+	// ErrQueueFull: every replica is full, and the queue has Limits.MaxQueued requests.
+	ErrQueueFull = errors.New("every replica is busy and the queue is full")
+	// ErrQueueTimeout: no slot became free within Limits.QueueTimeout.
+	ErrQueueTimeout = errors.New("every replica stayed busy until the queue timeout")
+	// ErrClosed: the router was closed, since its model is no longer served.
 	ErrClosed = errors.New("the model is no longer served")
 	// ErrDispatched: a selection is dispatched at most once, and not after its release.
 	ErrDispatched = errors.New("the selection was dispatched or released before")
 )
 
-// UnavailableError says that no replica can be expected to serve a request.
+// UnavailableError reports that no replica can be expected to serve a request.
 type UnavailableError struct {
-	Replicas int      // how many there are
-	Reasons  []string // what those that are not available said last, with their names
-	Tried    int      // how many of the others this request has tried in vain
+	Replicas int      // that may serve the request: all members, or the one that it is pinned to
+	Reasons  []string // why each unavailable replica is unavailable, with its label
+	Tried    int      // available replicas that this request has tried without success
 }
 
 func (e *UnavailableError) Error() string {

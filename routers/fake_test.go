@@ -181,7 +181,7 @@ func (f *fleet) set(t testing.TB, endpoints ...llmserver.Endpoint) {
 }
 
 // recap changes the limit of one replica.
-func (f *fleet) recap(t testing.TB, i, limit int) {
+func (f *fleet) setLimit(t testing.TB, i, limit int) {
 	t.Helper()
 	f.endpoints[i].Limit = limit
 	f.set(t, f.endpoints...)
@@ -257,7 +257,7 @@ type request struct {
 }
 
 // begin calls Choose for the text; in a bubble the caller waits until it blocks.
-func begin(t testing.TB, r *Router, text string, exclude ...*llmserver.Replica) *request {
+func startChoose(t testing.TB, r *Router, text string, exclude ...*llmserver.Replica) *request {
 	q := &request{payload: Payload{Text: []byte(text)}, done: make(chan struct{})}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	q.cancel = cancel
@@ -271,7 +271,7 @@ func begin(t testing.TB, r *Router, text string, exclude ...*llmserver.Replica) 
 }
 
 // ended tells whether the call has returned.
-func (q *request) ended() bool {
+func (q *request) returned() bool {
 	select {
 	case <-q.done:
 		return true

@@ -8,14 +8,14 @@ import (
 )
 
 // Equal prompts that come together, while nobody knows them, must not be computed all over the fleet.
-func TestAHerdOfEqualPromptsIsComputedByFewReplicas(t *testing.T) {
+func TestPrefixAffinityHerdOfEqualPromptsIsComputedByFewReplicas(t *testing.T) {
 	const herd, capacity = 64, 64
 	build, err := Lookup("PrefixCacheAffinityRouter", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for round := range 50 {
-		r := New(plain(8, capacity), build, roomy, Hooks{})
+		r := New(plainReplicas(8, capacity), build, roomy, Hooks{})
 		prompt := long(round, 4096*bytesPerToken/DefaultPrefixOptions.BlockBytes)
 		start, chosen := make(chan struct{}), make(chan *Selection, herd)
 		var all sync.WaitGroup

@@ -1,25 +1,27 @@
 package routers
 
-// Hooks are optional functions that hear of a router's decisions, each called
-// on the request's own goroutine. They must not block.
+// Hooks are optional callbacks for metrics and logs. Except for AgentWaitEnded each is called on the
+// goroutine of its request, without a lock of the router. They must not block.
 type Hooks struct {
-	// Decided hears of every slot that was got, before anything is sent.
+	// Decided is called for every slot that was confirmed, before anything is sent.
 	Decided func(Decision)
-	// Rejected hears that a replica with room did not take the request.
+	// Rejected is called when a replica with room did not confirm a slot, unless the request had
+	// ended by then.
 	Rejected func(p *Payload, replica string, err error)
-	// Routed hears that the request is being dispatched to the replica.
-	// What it returns, unless nil, is called exactly once, at the end.
+	// Routed is called when the request is dispatched. Its result, unless nil, is called exactly
+	// once, when the selection is released.
 	Routed func(p *Payload, replica string) (completed func(Outcome))
-	// Released hears how a selection ended, dispatched or not, exactly once.
+	// Released is called exactly once for each selection, dispatched or not.
 	Released func(p *Payload, replica string, o Outcome)
-	// AgentWaitEnded hears, on a goroutine of its own, how a place in an agent's line ended: with a slot that
-	// somebody wants, with one that nobody wants any more, or with an error.
+	// AgentWaitEnded is called when a wait in an agent's queue has ended, on the goroutine of that
+	// wait: with a slot that a request wanted, with one that no request wants any more, or with an
+	// error.
 	AgentWaitEnded func(replica string, wanted bool, err error)
 }
 
-// Outcome is how a selection ended.
+// Outcome is the end of a selection.
 type Outcome struct {
-	Dispatched bool  // it was sent, or its sending was tried
-	Answered   bool  // the head of an answer came
-	Err        error // why it failed, where it did
+	Dispatched bool  // the request was sent, or an attempt was made
+	Answered   bool  // a response header was received
+	Err        error // the failure, nil if there was none
 }

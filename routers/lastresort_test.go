@@ -13,7 +13,7 @@ import (
 // they are asked for slots from now on. Each call may fail by the function that is set.
 func lastResort(t *testing.T) (f *fleet, r *Router, asked *string, fail *func(id string) error) {
 	f = newFleet(t, 8, 8, 8)
-	r = watching(f, newByText, roomy)
+	r = newWatchingRouter(f, newByText, roomy)
 	down, err := f.replicas[0].TryReserve("victim", 0)
 	if err != nil {
 		t.Fatal(err)
@@ -41,7 +41,7 @@ func lastResort(t *testing.T) (f *fleet, r *Router, asked *string, fail *func(id
 	return f, r, asked, fail
 }
 
-func TestLastResortIsFirstWhoCanBeReached(t *testing.T) {
+func TestRouterLastResortPrefersReplicasThatAreUp(t *testing.T) {
 	f, r, asked, _ := lastResort(t)
 	sel := mustChoose(t, r, "", f.replicas[2])
 	if *asked != "b" || sel.Replica() != f.replicas[1] {
@@ -53,12 +53,12 @@ func TestLastResortIsFirstWhoCanBeReached(t *testing.T) {
 	serve(t, sel)
 }
 
-func TestLastResortIsAskedByWhoComesWhileOthersWait(t *testing.T) {
+func TestRouterLastResortIsTriedWhileOthersWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1)
-		r := watching(f, newByText, roomy)
+		r := newWatchingRouter(f, newByText, roomy)
 		holder := mustChoose(t, r, "a")
-		queued := inLine(t, r, "a")
+		queued := queueUp(t, r, "a")
 		holder.Fail(llmserver.ErrNoConnection)
 		serve(t, holder)
 		if got := served(queued); got != nil || r.QueueLength() != 1 {
@@ -76,7 +76,7 @@ func TestLastResortIsAskedByWhoComesWhileOthersWait(t *testing.T) {
 	})
 }
 
-func TestLastResortEndsWithOwnExhaustion(t *testing.T) {
+func TestRouterLastResortEndsWithOwnExhaustion(t *testing.T) {
 	f, r, asked, fail := lastResort(t)
 	*fail = func(string) error { return llmserver.ErrExhausted }
 	_, err := r.Choose(t.Context(), new(Payload), f.replicas[2])
@@ -86,14 +86,14 @@ func TestLastResortEndsWithOwnExhaustion(t *testing.T) {
 	f.wantIdle(t)
 }
 
-func TestLastResortEndsWhenTheClientIsGone(t *testing.T) {
+func TestRouterLastResortEndsWithADisconnect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, r, asked, fail := lastResort(t)
 		*fail = func(string) error {
 			time.Sleep(time.Second)
 			return llmserver.ErrBroken
 		}
-		q := begin(t, r, "", f.replicas[2])
+		q := startChoose(t, r, "", f.replicas[2])
 		synctest.Wait()
 		gone := errors.New("the client is gone")
 		q.cancel(gone)

@@ -15,10 +15,10 @@ import (
 // At twice the capacity, for as long as it lasts: who is let into the line is served within twice the time in which the
 // line moves on by its length, whatever it prefers, and no slot is idle meanwhile. To be passed over costs 64 places at
 // most, so this is so for lines that may be longer than that.
-func TestAtTwiceTheCapacityNobodyWaitsTwiceAsLongAsTheLineIsLong(t *testing.T) {
+func TestRouterQueueBoundsTheWaitAtTwiceTheCapacity(t *testing.T) {
 	const (
 		replicas, each = 4, 4
-		slots, queued  = replicas * each, 4 * patience
+		slots, queued  = replicas * each, 4 * maxSkips
 		bound          = 2 * meanService * queued / slots
 		lasts          = 20 * time.Second
 	)

@@ -6,29 +6,31 @@ import (
 	"berth/llmserver"
 )
 
-// Payload is what routing may know of a request. It belongs to the request
-// and is read by policies; its maker changes nothing in it while the request is routed.
+// Payload is the part of a request that routing may read. It belongs to the request's goroutine; the
+// exported fields but Waited do not change while the request is routed, so that policies may read
+// them under Router.mu on other goroutines.
 type Payload struct {
-	RequestID string // also names the slot's holder
-	Model     string // the configured id, not an alias
-	Adapter   string // of the model, by the name that the engine has for it; empty for the model itself
-	Text      []byte // the raw JSON of what prompts the model, until an answer begins; empty if there is none
-	SessionID string // what the client calls its conversation; empty if it does not say
+	RequestID string // also the name of the slot's holder
+	Model     string // configured ID, not an alias
+	Adapter   string // LoRA adapter, by the engine's name for it; empty for the model itself
+	Text      []byte // raw JSON of the prompt; empty if there is none
+	SessionID string // client's name for the conversation; empty if not given
 
-	// Blocks are chained hashes of the prompt's whole blocks, from its start:
-	// each stands for its block and all before it, and for whatever else makes an
-	// engine's cache not fit (model, adapter, salt, tools), which the hasher takes as the
-	// seed of the chain. All blocks are of one size; empty if the prompt is not known.
+	// Blocks are chained hashes of the prompt's whole blocks: each stands for its block and all before
+	// it, and for whatever else decides whether a cache entry fits (model, adapter, salt, tools), which
+	// seeds the chain. All blocks have the size that BlockSizer returns; empty if the prompt is not
+	// known.
 	Blocks []uint64
 
-	// PinnedTo, unless nil, is the one replica that can serve the request, as it holds what the
-	// request goes on with. The policy is not asked then, and if it is full it is waited for.
+	// PinnedTo, unless nil, is the only replica that can serve the request, since it holds state that
+	// the request continues. The policy is not asked, and if the replica is full it is waited for.
 	PinnedTo *llmserver.Replica
 
-	Stream bool // the client wants events: silence before the first is worth a thought
+	Stream bool // the client asked for events, so the silence of a replica is informative
 
-	Waited time.Duration // spent in line so far; the router adds to it
+	Waited time.Duration // time in the queue so far; the router adds to it on the request's goroutine
 
-	// place is the request's place in line, kept when it has to line up again.
-	place uint64
+	// arrival is the request's number in order of arrival in the queue, kept when it queues again. 0: it
+	// has none. Router.mu guards it.
+	arrival uint64
 }

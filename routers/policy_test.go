@@ -9,7 +9,7 @@ import (
 	"berth/llmserver"
 )
 
-func TestAPolicyIsFoundByTheLastPartOfItsClass(t *testing.T) {
+func TestPolicyLookupUsesTheLastPartOfTheClass(t *testing.T) {
 	for _, class := range []string{
 		"", "RoundRobinRouter", "PowerOfTwoChoicesRouter", "PowerOfTwoChoicesRequestRouter",
 		"ray.serve.llm.request_router.RoundRobinRouter", "ray.serve.request_router:PowerOfTwoChoicesRequestRouter",
@@ -58,9 +58,9 @@ func TestRoundRobinIsEven(t *testing.T) {
 	f.wantIdle(t)
 }
 
-func TestRoundRobinGoesOnWhereItWasWhenTheMembershipChanges(t *testing.T) {
+func TestRoundRobinContinuesAfterAMembershipChange(t *testing.T) {
 	f := newFleet(t, 9, 9, 9, 9)
-	first := func(p Policy) string { return ranking(p, &Payload{})[0].ID() }
+	first := func(p Policy) string { return rankAll(p, &Payload{})[0].ID() }
 	var got, want string
 	policy := newRoundRobin(f.replicas, nil)
 	start := strings.Index("abcd", first(policy))
@@ -102,7 +102,7 @@ func TestPowerOfTwoRanksTwoDistinctSamplesBeforeTheRest(t *testing.T) {
 
 // With distinct loads, the replica that is kth of n from the lightest is chosen in
 // 2(n-k)/(n(n-1)) of all cases; k counts from 1.
-func TestPowerOfTwoPicksTheLighterOfTwoUniformSamples(t *testing.T) {
+func TestPowerOfTwoPicksTheLessLoadedOfTwoUniformSamples(t *testing.T) {
 	const n, draws = 5, 20000
 	f := newFleet(t, slices.Repeat([]int{100}, n)...)
 	direct := New(f.replicas, newByText, roomy, Hooks{})

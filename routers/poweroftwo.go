@@ -7,18 +7,17 @@ import (
 	"berth/llmserver"
 )
 
-// powerOfTwo samples two distinct replicas and lets load decide between them;
-// the rest follow as one tier. Two samples already avoid the long queues that a
-// single random choice makes, and unlike the least loaded of all they do not send
-// every simultaneous arrival to one replica. Source: Mitzenmacher, "The Power of
-// Two Choices in Randomized Load Balancing", 2001.
+// powerOfTwo samples two distinct replicas as the first tier, in which load decides; the rest follow
+// as one tier. Two samples already avoid the long queues that a single random choice makes, and unlike
+// the least loaded of all they do not attract every simultaneous arrival to one replica. Source:
+// Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", 2001.
 type powerOfTwo struct {
 	members []*llmserver.Replica
 	intn    func(n int) int
 }
 
-// PowerOfTwo is the builder of power of two choices with its own source of
-// random numbers below n, which must be safe for concurrent use.
+// PowerOfTwo returns the builder of a power of two choices policy. intn returns a random number below
+// n and must be safe for concurrent use.
 func PowerOfTwo(intn func(n int) int) Builder {
 	return func(members []*llmserver.Replica, _ Policy) Policy {
 		return &powerOfTwo{members, intn}
@@ -26,7 +25,7 @@ func PowerOfTwo(intn func(n int) int) Builder {
 }
 
 func powerOfTwoClass(kwargs map[string]any) (Builder, error) {
-	return PowerOfTwo(rand.IntN), noArguments("PowerOfTwoChoicesRouter", kwargs)
+	return PowerOfTwo(rand.IntN), (&arguments{class: "PowerOfTwoChoicesRouter", values: kwargs}).check()
 }
 
 func (p *powerOfTwo) Rank(*Payload) iter.Seq[Tier] {
@@ -43,14 +42,15 @@ func (p *powerOfTwo) Rank(*Payload) iter.Seq[Tier] {
 		if !yield(Tier{Replicas: []*llmserver.Replica{first, second}}) {
 			return
 		}
-		if rest := p.rest(first, second); len(rest) > 0 {
+		if rest := p.availableExcept(first, second); len(rest) > 0 {
 			yield(Tier{Replicas: rest})
 		}
 	}
 }
 
-// sample draws an available replica other than not, uniformly: by drawing until one
-// fits, and after a few misses, when much of the fleet must be down, from those that are left.
+// sample returns a uniformly random available replica other than not, nil if there is none. It draws
+// from all members until one fits; after a few misses, when much of the fleet must be down, it draws
+// from the available ones.
 func (p *powerOfTwo) sample(not *llmserver.Replica) *llmserver.Replica {
 	if len(p.members) == 0 {
 		return nil
@@ -60,15 +60,15 @@ func (p *powerOfTwo) sample(not *llmserver.Replica) *llmserver.Replica {
 			return r
 		}
 	}
-	left := p.rest(not, nil)
+	left := p.availableExcept(not, nil)
 	if len(left) == 0 {
 		return nil
 	}
 	return left[p.intn(len(left))]
 }
 
-// rest are the available replicas but for two.
-func (p *powerOfTwo) rest(a, b *llmserver.Replica) []*llmserver.Replica {
+// availableExcept returns the available replicas other than two.
+func (p *powerOfTwo) availableExcept(a, b *llmserver.Replica) []*llmserver.Replica {
 	rest := make([]*llmserver.Replica, 0, len(p.members))
 	for _, r := range p.members {
 		if r != a && r != b && r.Available() {

@@ -12,7 +12,7 @@ import (
 )
 
 // affine makes a router by prefix affinity, in which the first of equals is the first.
-func affine(f *fleet) *Router {
+func newAffinityRouter(f *fleet) *Router {
 	return New(f.replicas, affinity(DefaultPrefixOptions), roomy, Hooks{})
 }
 
@@ -21,7 +21,7 @@ func affinity(o PrefixOptions) Builder {
 }
 
 // prompt chooses for a chain what must be had.
-func prompt(t testing.TB, r *Router, c chain) *Selection {
+func choosePrompt(t testing.TB, r *Router, c []uint64) *Selection {
 	t.Helper()
 	sel, err := r.Choose(t.Context(), &Payload{Blocks: c})
 	if err != nil {
@@ -31,21 +31,21 @@ func prompt(t testing.TB, r *Router, c chain) *Selection {
 }
 
 // depth is how much of a chain a router thinks that a replica holds.
-func depth(r *Router, replica *llmserver.Replica, c chain) int {
+func depth(r *Router, replica *llmserver.Replica, c []uint64) int {
 	p := r.Policy().(*prefixAffinity)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.prefixes.match(c)
-	return int(p.prefixes.depth[p.index[replica]])
+	p.prefixes.Match(c)
+	return p.prefixes.MatchedBlocks(p.holders[replica].Number())
 }
 
-func TestAPromptGoesWhereItsBeginningWent(t *testing.T) {
+func TestPrefixAffinityFollowsThePrefix(t *testing.T) {
 	f := newFleet(t, 99, 99, 99, 99)
-	r := affine(f)
+	r := newAffinityRouter(f)
 	homes := make(map[int]*llmserver.Replica)
 	var spread []*llmserver.Replica
 	for i := range 8 {
-		sel := prompt(t, r, long(i, 50))
+		sel := choosePrompt(t, r, long(i, 50))
 		homes[i] = sel.Replica()
 		spread = append(spread, sel.Replica())
 		serve(t, sel)
@@ -56,7 +56,7 @@ func TestAPromptGoesWhereItsBeginningWent(t *testing.T) {
 		}
 	}
 	for i := range 8 {
-		sel := prompt(t, r, long(i, 60))
+		sel := choosePrompt(t, r, long(i, 60))
 		if sel.Replica() != homes[i] {
 			t.Errorf("prompt %d went to %s; its beginning is on %s", i, sel.Replica().ID(), homes[i].ID())
 		}
@@ -64,31 +64,31 @@ func TestAPromptGoesWhereItsBeginningWent(t *testing.T) {
 	}
 }
 
-func TestAPromptGoesElsewhereWhereTheWaitIsWorseThanTheWork(t *testing.T) {
+func TestPrefixAffinityLeavesABusyReplica(t *testing.T) {
 	f := newFleet(t, 99, 99)
-	r := affine(f)
-	home := prompt(t, r, long(1, 10)).Replica()
+	r := newAffinityRouter(f)
+	home := choosePrompt(t, r, long(1, 10)).Replica()
 	policy := r.Policy().(*prefixAffinity)
-	number := policy.index[home]
-	policy.work[number] = recompute*10 - maxLead*11 // what was sent before counts, too
-	if got := ranking(policy, &Payload{Blocks: long(1, 10)})[0]; got != home {
+	number := policy.holders[home].Number()
+	policy.work[number] = recompute*10 - maxSentLead*11 // what was sent before counts, too
+	if got := rankAll(policy, &Payload{Blocks: long(1, 10)})[0]; got != home {
 		t.Errorf("with %d blocks under way it went to %s", policy.work[number], got.ID())
 	}
 	policy.work[number] = recompute*10 + 1
-	if got := ranking(policy, &Payload{Blocks: long(1, 10)})[0]; got == home {
+	if got := rankAll(policy, &Payload{Blocks: long(1, 10)})[0]; got == home {
 		t.Errorf("with %d blocks under way it stayed", policy.work[number])
 	}
 }
 
-func TestOfABurstOfOnePromptOneReplicaComputesIt(t *testing.T) {
+func TestPrefixAffinityBurstOfOnePromptIsComputedOnce(t *testing.T) {
 	f := newFleet(t, slices.Repeat([]int{64}, 8)...)
-	r := affine(f)
+	r := newAffinityRouter(f)
 	start := make(chan struct{})
 	var all sync.WaitGroup
 	for range 64 {
 		all.Go(func() {
 			<-start
-			prompt(t, r, long(1, 32))
+			choosePrompt(t, r, long(1, 32))
 		})
 	}
 	close(start)
@@ -104,22 +104,22 @@ func TestOfABurstOfOnePromptOneReplicaComputesIt(t *testing.T) {
 	}
 }
 
-func TestWhatGotNoAnswerIsUnlearnedUnlessOthersRelyOnIt(t *testing.T) {
+func TestPrefixAffinityRollsBackFailedRequests(t *testing.T) {
 	f := newFleet(t, 99)
-	r := affine(f)
+	r := newAffinityRouter(f)
 	a := f.replicas[0]
-	sel := prompt(t, r, long(1, 9))
+	sel := choosePrompt(t, r, long(1, 9))
 	sel.Release() // gone before it was sent
 	if got := depth(r, a, long(1, 9)); got != 0 {
 		t.Errorf("after the only one walked away %d blocks are known", got)
 	}
-	first, second := prompt(t, r, long(1, 9)), prompt(t, r, long(1, 5))
+	first, second := choosePrompt(t, r, long(1, 9)), choosePrompt(t, r, long(1, 5))
 	first.Release()
 	if got := depth(r, a, long(1, 9)); got != 5 {
 		t.Errorf("another one claims 5 blocks; %d are known", got)
 	}
 	serve(t, second)
-	prompt(t, r, long(1, 9)).Release()
+	choosePrompt(t, r, long(1, 9)).Release()
 	if got := depth(r, a, long(1, 9)); got != 5 {
 		t.Errorf("5 blocks were answered; %d are known", got)
 	}
@@ -128,11 +128,11 @@ func TestWhatGotNoAnswerIsUnlearnedUnlessOthersRelyOnIt(t *testing.T) {
 	}
 }
 
-func TestAReplicaThatRefusesConnectionsIsForgottenAndOneThatIsLateIsNot(t *testing.T) {
+func TestPrefixAffinityForgetsAReplicaWithoutConnection(t *testing.T) {
 	f := newFleet(t, 99)
-	r := affine(f)
+	r := newAffinityRouter(f)
 	a := f.replicas[0]
-	serve(t, prompt(t, r, long(1, 9)))
+	serve(t, choosePrompt(t, r, long(1, 9)))
 	fail := func(err error) {
 		f.fakes[0].faults = func(op string) error {
 			if op == "do" {
@@ -140,7 +140,7 @@ func TestAReplicaThatRefusesConnectionsIsForgottenAndOneThatIsLateIsNot(t *testi
 			}
 			return nil
 		}
-		sel := prompt(t, r, long(2, 9))
+		sel := choosePrompt(t, r, long(2, 9))
 		if _, got := sel.Dispatch(&http.Request{}); !errors.Is(got, err) {
 			t.Fatalf("Dispatch: %v", got)
 		}
@@ -156,12 +156,12 @@ func TestAReplicaThatRefusesConnectionsIsForgottenAndOneThatIsLateIsNot(t *testi
 	}
 }
 
-func TestWhoLeavesIsForgottenAndWhoStaysIsNot(t *testing.T) {
+func TestPrefixAffinityForgetsReplicasThatLeave(t *testing.T) {
 	f := newFleet(t, 99, 99)
-	r := affine(f)
-	serve(t, prompt(t, r, long(1, 9)))
-	serve(t, prompt(t, r, long(2, 9)))
-	late := prompt(t, r, long(1, 12)) // on a, settled when its number is another's
+	r := newAffinityRouter(f)
+	serve(t, choosePrompt(t, r, long(1, 9)))
+	serve(t, choosePrompt(t, r, long(2, 9)))
+	late := choosePrompt(t, r, long(1, 12)) // on a, settled when its number is another's
 	a, b := f.replicas[0], f.replicas[1]
 	if late.Replica() != a {
 		t.Fatalf("it went to %s", late.Replica().ID())
@@ -178,18 +178,18 @@ func TestWhoLeavesIsForgottenAndWhoStaysIsNot(t *testing.T) {
 	if got := depth(r, b, long(2, 9)); got != 9 {
 		t.Errorf("of the one that stayed %d blocks are known; want 9", got)
 	}
-	if n := len(r.Policy().(*prefixAffinity).prefixes.holders); n != 2 {
-		t.Errorf("the index has %d replicas", n)
+	if n := len(r.Policy().(*prefixAffinity).work); n != 2 {
+		t.Errorf("%d numbers were assigned; want that of the old process used again", n)
 	}
-	held := prompt(t, r, long(1, 9))
+	held := choosePrompt(t, r, long(1, 9))
 	late.Release()
-	if p, want := r.Policy().(*prefixAffinity), 10+crowd*(10+10+4+10)/4; p.work[p.index[held.Replica()]] != want {
-		t.Errorf("%d blocks of work are under way; want %d", p.work[p.index[held.Replica()]], want)
+	if p, want := r.Policy().(*prefixAffinity), 10+inFlightPenalty*(10+10+4+10)/4; p.work[p.holders[held.Replica()].Number()] != want {
+		t.Errorf("%d blocks of work are under way; want %d", p.work[p.holders[held.Replica()].Number()], want)
 	}
 	p := new(Payload)
 	p.Blocks = long(2, 9)
 	b.Drain()
-	if got := ranking(r.Policy(), p); len(got) != 1 {
+	if got := rankAll(r.Policy(), p); len(got) != 1 {
 		t.Errorf("with one draining %d are ranked", len(got))
 	}
 	if got := depth(r, b, long(2, 9)); got != 9 {
@@ -197,10 +197,10 @@ func TestWhoLeavesIsForgottenAndWhoStaysIsNot(t *testing.T) {
 	}
 }
 
-func TestARankingStaysAsItWasWhenWorkComes(t *testing.T) {
+func TestPrefixAffinityRankingIsStable(t *testing.T) {
 	f := newFleet(t, 99, 99, 99, 99)
-	r := affine(f)
-	prompt(t, r, long(1, 20))
+	r := newAffinityRouter(f)
+	choosePrompt(t, r, long(1, 20))
 	seq := r.Policy().Rank(&Payload{Blocks: long(1, 20)})
 	flat := func() (ids string) {
 		for tier := range seq {
@@ -215,13 +215,13 @@ func TestARankingStaysAsItWasWhenWorkComes(t *testing.T) {
 	}
 }
 
-func TestAMatchThatIsTooShortOrLoadsTooFarApartDoNotCount(t *testing.T) {
+func TestPrefixAffinityThresholdsOfMatchAndImbalance(t *testing.T) {
 	f := newFleet(t, 999, 999)
 	o := DefaultPrefixOptions
 	o.MatchRate, o.Imbalance = 0.5, 10
 	r := New(f.replicas, affinity(o), roomy, Hooks{})
-	home := prompt(t, r, long(1, 20)).Replica()
-	first := func(c chain) *llmserver.Replica { return ranking(r.Policy(), &Payload{Blocks: c})[0] }
+	home := choosePrompt(t, r, long(1, 20)).Replica()
+	first := func(c []uint64) *llmserver.Replica { return rankAll(r.Policy(), &Payload{Blocks: c})[0] }
 	if first(append(long(1, 20), long(2, 20)...)) != home {
 		t.Error("half a prompt that matches does not count")
 	}
@@ -229,7 +229,7 @@ func TestAMatchThatIsTooShortOrLoadsTooFarApartDoNotCount(t *testing.T) {
 		t.Error("less than half a prompt that matches counts")
 	}
 	for range 10 {
-		if prompt(t, r, long(1, 20)).Replica() != home {
+		if choosePrompt(t, r, long(1, 20)).Replica() != home {
 			t.Error("it left too early")
 		}
 	}
@@ -238,7 +238,7 @@ func TestAMatchThatIsTooShortOrLoadsTooFarApartDoNotCount(t *testing.T) {
 	}
 }
 
-func TestAPromptThatIsNotKnownGoesToTheLighterOfTwo(t *testing.T) {
+func TestPrefixAffinityWithoutBlocksIsPowerOfTwo(t *testing.T) {
 	f := newFleet(t, 999, 999, 999, 999)
 	r := New(f.replicas, PrefixAffinity(DefaultPrefixOptions, rand.New(rand.NewPCG(1, 2)).IntN), roomy, Hooks{})
 	tiers := 0
@@ -248,7 +248,7 @@ func TestAPromptThatIsNotKnownGoesToTheLighterOfTwo(t *testing.T) {
 		}
 	}
 	for range 400 {
-		prompt(t, r, nil)
+		choosePrompt(t, r, nil)
 	}
 	for _, m := range f.replicas {
 		if m.Load() < 90 || m.Load() > 110 {
@@ -257,15 +257,15 @@ func TestAPromptThatIsNotKnownGoesToTheLighterOfTwo(t *testing.T) {
 	}
 }
 
-func TestEqualPromptsOfRoutersShareNothing(t *testing.T) {
+func TestPrefixAffinityKeepsItsIndexWhileBlocksAreTheSame(t *testing.T) {
 	f := newFleet(t, 9)
 	before := affinity(DefaultPrefixOptions)(f.replicas, nil).(*prefixAffinity)
 	o := DefaultPrefixOptions
 	o.BlockBytes = 1024
-	if after := affinity(o)(f.replicas, before).(*prefixAffinity); after.knowledge == before.knowledge {
+	if after := affinity(o)(f.replicas, before).(*prefixAffinity); after.learned == before.learned {
 		t.Error("blocks of another size are taken for the same")
 	}
-	if after := affinity(DefaultPrefixOptions)(f.replicas, before).(*prefixAffinity); after.knowledge != before.knowledge {
+	if after := affinity(DefaultPrefixOptions)(f.replicas, before).(*prefixAffinity); after.learned != before.learned {
 		t.Error("what was known is lost although nothing changed")
 	}
 }

@@ -12,12 +12,12 @@ import (
 	"berth/llmserver"
 )
 
-func TestANewReplicaIsNotFlooded(t *testing.T) {
+func TestPrefixAffinityDoesNotFloodANewReplica(t *testing.T) {
 	f := newFleet(t, 999, 999, 999, 999)
-	r := affine(f)
+	r := newAffinityRouter(f)
 	var held []*Selection
 	send := func(i int) *llmserver.Replica {
-		sel := prompt(t, r, long(i, 20))
+		sel := choosePrompt(t, r, long(i, 20))
 		if held = append(held, sel); len(held) > 40 {
 			held[0].outcome.Answered = true
 			held[0].Release()
@@ -42,36 +42,36 @@ func TestANewReplicaIsNotFlooded(t *testing.T) {
 	}
 }
 
-func TestAReplicaThatCouldNotTakeAnyOwesLittle(t *testing.T) {
+func TestPrefixAffinityBoundsTheSentLead(t *testing.T) {
 	f := newFleet(t, 1, 999, 999)
-	r := affine(f)
-	prompt(t, r, long(0, 20)) // holds the first replica's only slot
+	r := newAffinityRouter(f)
+	choosePrompt(t, r, long(0, 20)) // holds the first replica's only slot
 	for i := range 300 {
-		serve(t, prompt(t, r, long(1+i, 20)))
+		serve(t, choosePrompt(t, r, long(1+i, 20)))
 	}
 	p := r.Policy().(*prefixAffinity)
-	if lag := slices.Max(p.sent) - p.had(0); lag > maxLead*21 || lag < 21 {
-		t.Errorf("it lags %d blocks behind; want at most %d prompts of 21", lag, maxLead)
+	if lag := slices.Max(p.sent) - p.sentBlocks(0); lag > maxSentLead*21 || lag < 21 {
+		t.Errorf("it lags %d blocks behind; want at most %d prompts of 21", lag, maxSentLead)
 	}
 }
 
-func TestARequestUnderWayCountsForMoreThanItComputes(t *testing.T) {
+func TestPrefixAffinityPenalizesInFlightRequests(t *testing.T) {
 	f := newFleet(t, 99, 99)
-	r := affine(f)
-	serve(t, prompt(t, r, long(1, 20)))
-	serve(t, prompt(t, r, long(2, 25)))
-	busy := prompt(t, r, long(1, 20)) // to the first one, which computes one block of it
-	if got := prompt(t, r, long(3, 20)).Replica(); busy.Replica() != f.replicas[0] || got == busy.Replica() {
+	r := newAffinityRouter(f)
+	serve(t, choosePrompt(t, r, long(1, 20)))
+	serve(t, choosePrompt(t, r, long(2, 25)))
+	busy := choosePrompt(t, r, long(1, 20)) // to the first one, which computes one block of it
+	if got := choosePrompt(t, r, long(3, 20)).Replica(); busy.Replica() != f.replicas[0] || got == busy.Replica() {
 		t.Error("a new prompt goes to the one that is busy, as it was sent a few blocks less")
 	}
 }
 
-func TestADocumentStaysInOnePlaceAndASystemPromptIsSpread(t *testing.T) {
+func TestPrefixAffinityKeepsDocumentsAndSpreadsSystemPrompts(t *testing.T) {
 	for documents, want := range map[int]bool{1: false, 40: true} {
 		f := newFleet(t, 99, 99, 99, 99)
-		r := affine(f)
+		r := newAffinityRouter(f)
 		ask := func(document, question int) *Selection {
-			return prompt(t, r, chainOf(append(slices.Repeat([]int{document}, 50), 1000+question)...))
+			return choosePrompt(t, r, chainOf(append(slices.Repeat([]int{document}, 50), 1000+question)...))
 		}
 		home := ask(0, 0)
 		serve(t, home)
@@ -90,11 +90,11 @@ func TestADocumentStaysInOnePlaceAndASystemPromptIsSpread(t *testing.T) {
 	}
 }
 
-func TestTheFirstOfARankingIsTheFirstInOrder(t *testing.T) {
+func TestPrefixAffinityCheapestIsFirstOfTheSortedOrder(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for range 1000 {
 		n := 1 + rnd.IntN(12)
-		replicas := plain(n, 9)
+		replicas := plainReplicas(n, 9)
 		policy := PrefixAffinity(DefaultPrefixOptions, rnd.IntN)(replicas, nil).(*prefixAffinity)
 		for range rnd.IntN(20) {
 			_, settled := policy.Reserved(&Payload{Blocks: long(rnd.IntN(3), 1+rnd.IntN(6))}, replicas[rnd.IntN(n)])
@@ -103,16 +103,16 @@ func TestTheFirstOfARankingIsTheFirstInOrder(t *testing.T) {
 		for i := range policy.work {
 			policy.work[i] = recompute * rnd.IntN(4)
 		}
-		policy.floor = 100 // so that many are equal
+		policy.sentFloor = 100 // so that many are equal
 		replicas[rnd.IntN(n)].Drain()
 		p := &Payload{Blocks: long(rnd.IntN(4), 1+rnd.IntN(6))}
 		var want []*llmserver.Replica
-		for _, c := range (&view{prefixAffinity: policy, blocks: p.Blocks}).order() {
+		for _, c := range (&prefixRanking{prefixAffinity: policy, blocks: p.Blocks}).sort() {
 			if r := policy.members[c.member]; r.Available() {
 				want = append(want, r)
 			}
 		}
-		if got := ranking(policy, p); !slices.Equal(got, want) {
+		if got := rankAll(policy, p); !slices.Equal(got, want) {
 			t.Fatalf("%d replicas are ranked in another order than theirs", n)
 		}
 	}
@@ -122,9 +122,9 @@ func BenchmarkRankAndReserve(b *testing.B) {
 	for _, n := range []int{64, 4000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			b.ReportAllocs()
-			replicas := plain(n, 1<<19)
+			replicas := plainReplicas(n, 1<<19)
 			r := New(replicas, affinity(DefaultPrefixOptions), roomy, Hooks{})
-			prompts := make([]chain, 512)
+			prompts := make([][]uint64, 512)
 			for i := range prompts {
 				prompts[i] = long(i%64, 200+i%10)
 			}

@@ -13,7 +13,7 @@ import (
 )
 
 // A change that is told while Refresh is at work is looked at before Refresh returns.
-func TestRefreshLooksAgainWhenAChangeComesMeanwhile(t *testing.T) {
+func TestRouterRefreshRepeatsForAConcurrentChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1, 1)
 		var before func(string)
@@ -22,7 +22,7 @@ func TestRefreshLooksAgainWhenAChangeComesMeanwhile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		queued := inLine(t, r, "a")
+		queued := queueUp(t, r, "a")
 		before = func(string) { // b is offered, and a was found full before
 			before = nil
 			held.Release()
@@ -35,7 +35,7 @@ func TestRefreshLooksAgainWhenAChangeComesMeanwhile(t *testing.T) {
 		if got := served(queued); len(got) != 1 {
 			t.Error("the request waits though a slot came free while Refresh was at work")
 		}
-		endAll(t, queued)
+		releaseAll(t, queued)
 		f.wantIdle(t)
 	})
 }
@@ -57,7 +57,7 @@ func waitUntilLocked(t *testing.T, function string) {
 }
 
 // A refresh that waits for a reload goes by what the reload has brought.
-func TestRefreshDoesNotUndoAReload(t *testing.T) {
+func TestRouterRefreshDoesNotUndoAnUpdate(t *testing.T) {
 	f := newFleet(t, 1, 1)
 	r := New(f.replicas[:1], newByText, roomy, Hooks{})
 	var refresh sync.WaitGroup
@@ -67,7 +67,7 @@ func TestRefreshDoesNotUndoAReload(t *testing.T) {
 	next := *r.current.Load()
 	next.members = f.replicas
 	next.index = map[*llmserver.Replica]int{f.replicas[0]: 0, f.replicas[1]: 1}
-	r.begin(&next)
+	r.publish(&next)
 	r.mu.Unlock()
 	refresh.Wait()
 	if n := len(r.Members()); n != 2 {
@@ -76,7 +76,7 @@ func TestRefreshDoesNotUndoAReload(t *testing.T) {
 }
 
 // The limit of a tier is checked in the same step that takes the slot: of two requests that come at one moment, one gets it.
-func TestLimitOfATierHoldsForRequestsAtOneMoment(t *testing.T) {
+func TestRouterTierLimitHoldsForConcurrentRequests(t *testing.T) {
 	const rounds = 10_000
 	f := newFleet(t, 64)
 	r := New(f.replicas, bounded(1), roomy, Hooks{})
@@ -93,9 +93,9 @@ func TestLimitOfATierHoldsForRequestsAtOneMoment(t *testing.T) {
 	for range 2 {
 		both.Go(func() {
 			for round := range rounds {
-				c := r.choice(new(Payload), nil)
+				c := r.newSelector(new(Payload), nil)
 				meet(round*4 + 2)
-				sel, err := c.direct(t.Context())
+				sel, err := c.selectNow(t.Context())
 				if err == nil && got.Add(1) > 1 {
 					t.Errorf("round %d: both got a slot in a tier that is limited to 1", round)
 				}

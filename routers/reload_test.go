@@ -111,7 +111,7 @@ func (l *reloads) step(t *testing.T) {
 // end ends one of the requests that have a slot; some were dispatched.
 func (l *reloads) end(t *testing.T) {
 	for i, q := range l.all {
-		if !q.ended() {
+		if !q.returned() {
 			continue
 		}
 		l.all = slices.Delete(l.all, i, i+1)
@@ -141,10 +141,10 @@ func (l *reloads) wantNoneForgotten(t *testing.T) {
 			continue
 		}
 		g := r.current.Load()
-		for w := r.line.head; w != nil; w = w.next {
+		for w := r.queue.head; w != nil; w = w.next {
 			now := &waiter{exclude: w.exclude} // so that w stays as outdated as it is
-			now.rank(g, g.rank(w.payload))
-			if i := now.best(g); i >= 0 {
+			now.setRanking(g, g.rank(w.payload))
+			if i := now.bestWithRoom(g); i >= 0 {
 				t.Fatalf("a request of model %d waits though %s has room", m, g.members[i].ID())
 			}
 		}
@@ -153,7 +153,7 @@ func (l *reloads) wantNoneForgotten(t *testing.T) {
 
 // Whatever a reload changes, in every combination, while requests wait and run: nothing panics, nobody is
 // forgotten, and every slot comes back.
-func TestRouterReloadsLoseNobody(t *testing.T) {
+func TestRouterUpdatesLoseNoRequest(t *testing.T) {
 	for seed := range uint64(400) {
 		synctest.Test(t, func(t *testing.T) {
 			l := &reloads{fleet: newFleet(t), rand: rand.New(rand.NewPCG(seed, 0))}
@@ -192,13 +192,13 @@ func TestRouterUpdateFromEveryPolicyToEveryOther(t *testing.T) {
 					f := newFleet(t, 1, 1, 1)
 					r := New(f.replicas[:1], mustBuild(t, i), roomy, Hooks{})
 					holder := mustChoose(t, r, "")
-					all := inLine(t, r, "", "", "")
+					all := queueUp(t, r, "", "", "")
 					r.Update(f.replicas, mustBuild(t, j), roomy)
 					if got := served(all); len(got) != 2 {
 						t.Errorf("%v were served by two replicas more; want two of three", got)
 					}
 					serve(t, holder)
-					endAll(t, all)
+					releaseAll(t, all)
 					f.wantIdle(t)
 				})
 			})
@@ -207,39 +207,39 @@ func TestRouterUpdateFromEveryPolicyToEveryOther(t *testing.T) {
 }
 
 // A replica moves to another model while a request of the old one runs on it and others of the old model wait.
-func TestRouterOfTheNewModelHearsOfASlotThatTheOldOneReleases(t *testing.T) {
+func TestRouterNotifiesTheNewModelOfAReleasedSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1, 1)
 		before, after := New(f.replicas, newByText, roomy, Hooks{}), New(nil, newByText, roomy, Hooks{})
 		moved, stays := mustChoose(t, before, "a"), mustChoose(t, before, "b")
-		old := inLine(t, before, "b")
+		old := queueUp(t, before, "b")
 		f.replicas[0].OnChange(after.Refresh)
 		after.Update(f.replicas[:1], newByText, roomy)
 		before.Update(f.replicas[1:], newByText, roomy)
-		waiting := inLine(t, after, "a")
+		waiting := queueUp(t, after, "a")
 		serve(t, moved)
 		if got := served(waiting); len(got) != 1 {
 			t.Error("the new model's request was not served by the slot that the old model gave back")
 		}
 		serve(t, stays)
-		endAll(t, append(old, waiting...))
+		releaseAll(t, append(old, waiting...))
 		f.wantIdle(t)
 	})
 }
 
 // A replica that is down gets nobody from the line, though it gives back a slot.
-func TestRouterHandsNoSlotOfAReplicaThatIsDown(t *testing.T) {
+func TestRouterQueueGetsNoSlotOfAReplicaThatIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1, 1)                          // never probed
 		r := New(f.replicas, newByText, roomy, Hooks{}) // which is not told
 		holder, other := mustChoose(t, r, "a"), mustChoose(t, r, "b")
-		all := inLine(t, r, "ab")
+		all := queueUp(t, r, "ab")
 		holder.Fail(llmserver.ErrNoConnection)
 		serve(t, holder)
 		if got := served(all); got != nil {
 			t.Error("its slot was handed over")
 		}
 		serve(t, other)
-		endAll(t, all)
+		releaseAll(t, all)
 	})
 }

@@ -9,28 +9,27 @@ import (
 	"github.com/spaolacci/murmur3"
 )
 
-// ringSeed is Ray Serve's: another seed would move every session.
+// ringSeed is Ray Serve's. Another seed would move every session.
 const ringSeed = 0xF9B4CA77
 
-// ringHash is where a key lies on the ring: the low 64 bits of MurmurHash3 x64-128.
+// ringHash returns the position of a key on the ring: the low 64 bits of MurmurHash3 x64-128.
 func ringHash(key []byte) uint64 { return murmur3.Sum64WithSeed(key, ringSeed) }
 
-// ring is a consistent hash ring, bit-compatible with Ray Serve's: each id has
-// virtual points at the hashes of "<id>:<i>", and a key belongs to the first point
-// whose hash is greater than its own. It is immutable. Source: Karger et al.,
-// "Consistent Hashing and Random Trees", 1997.
+// ring is a consistent hash ring, bit-compatible with Ray Serve's: each ID has virtual points at the
+// hashes of "<id>:<i>", and a key belongs to the first point whose hash is greater than its own. It is
+// immutable. Source: Karger et al., "Consistent Hashing and Random Trees", 1997.
 type ring struct {
 	ids     []string // sorted
-	virtual int      // points of each
+	virtual int      // points of each ID
 	points  []point  // by hash
 }
 
 type point struct {
 	hash  uint64
-	owner int32 // into ids
+	owner int32 // index in ids
 }
 
-// newRing makes the ring of sorted ids.
+// newRing returns the ring of sorted IDs.
 func newRing(ids []string, virtual int) *ring {
 	r := &ring{ids: ids, virtual: virtual, points: make([]point, 0, len(ids)*virtual)}
 	var key []byte
@@ -47,8 +46,8 @@ func newRing(ids []string, virtual int) *ring {
 	return r
 }
 
-// walk yields the owners met clockwise from hash, as indices of ids, each once.
-func (r *ring) walk(hash uint64) iter.Seq[int] {
+// clockwise yields the owners in order from hash, as indices of ids, each once.
+func (r *ring) clockwise(hash uint64) iter.Seq[int] {
 	return func(yield func(int) bool) {
 		start, _ := slices.BinarySearchFunc(r.points, hash, func(p point, hash uint64) int {
 			if p.hash > hash {
@@ -56,7 +55,7 @@ func (r *ring) walk(hash uint64) iter.Seq[int] {
 			}
 			return -1
 		})
-		seen := make([]uint64, len(r.ids)/64+1) // a bit for each owner
+		seen := make([]uint64, len(r.ids)/64+1) // one bit per owner
 		for i, met := start, 0; met < len(r.ids); i++ {
 			owner := int(r.points[i%len(r.points)].owner)
 			if bit := uint64(1) << (owner % 64); seen[owner/64]&bit == 0 {

@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestTheRingHashesAsRayDoes(t *testing.T) {
+func TestRingHashesAsRayDoes(t *testing.T) {
 	for key, want := range map[string]uint64{
 		"":                           0xf909160d05c35c01,
 		"user_123":                   0xb7673f0c0d8bb10a,
@@ -26,7 +26,7 @@ func TestTheRingHashesAsRayDoes(t *testing.T) {
 	}
 }
 
-func TestTheRingPlacesAsRayDoes(t *testing.T) {
+func TestRingPlacesAsRayDoes(t *testing.T) {
 	r := newRing([]string{"aaa", "bbb", "ccc", "ddd"}, 100)
 	for key, want := range map[string][]int{
 		"user_123":  {3, 2, 0},
@@ -35,7 +35,7 @@ func TestTheRingPlacesAsRayDoes(t *testing.T) {
 		"s1":        {0, 1, 3},
 		"s2":        {0, 2, 3},
 	} {
-		if got := slices.Collect(r.walk(ringHash([]byte(key))))[:3]; !slices.Equal(got, want) {
+		if got := slices.Collect(r.clockwise(ringHash([]byte(key))))[:3]; !slices.Equal(got, want) {
 			t.Errorf("%q is placed on %v; want %v", key, got, want)
 		}
 	}
@@ -50,14 +50,14 @@ func TestTheRingPlacesAsRayDoes(t *testing.T) {
 
 // owner is whom a key belongs to.
 func owner(r *ring, key string) int {
-	for i := range r.walk(ringHash([]byte(key))) {
+	for i := range r.clockwise(ringHash([]byte(key))) {
 		return i
 	}
 	return -1
 }
 
 // Of all points of all owners, each owner's nearest clockwise decides.
-func TestTheRingWalksAsANaiveOneDoes(t *testing.T) {
+func TestRingAgreesWithANaiveModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ids := slices.Sorted(slices.Values(rapid.SliceOfNDistinct(rapid.StringMatching(`[a-z0-9-]{1,8}`), 0, 12, rapid.ID).Draw(t, "ids")))
 		virtual := rapid.IntRange(1, 20).Draw(t, "virtual")
@@ -84,14 +84,14 @@ func TestTheRingWalksAsANaiveOneDoes(t *testing.T) {
 			}
 			return 1
 		})
-		if got := slices.Collect(r.walk(hash)); !slices.Equal(got, want) {
+		if got := slices.Collect(r.clockwise(hash)); !slices.Equal(got, want) {
 			t.Fatalf("the walk from %x is %v; want %v", hash, got, want)
 		}
 	})
 }
 
 // Whoever moves when a replica is added moves to the one that was added.
-func TestARingThatGrowsMovesFewSessionsAndOnlyToTheNewReplica(t *testing.T) {
+func TestRingThatGrowsMovesFewSessionsAndOnlyToTheNewReplica(t *testing.T) {
 	const sets, sessions = 100, 2000
 	random := rand.New(rand.NewPCG(1, 2))
 	for _, n := range []int{2, 4, 8, 16} {

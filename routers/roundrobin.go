@@ -8,36 +8,38 @@ import (
 	"berth/llmserver"
 )
 
-// roundRobin ranks each replica by itself, starting one further for every
-// request. It looks at no load: it spreads requests evenly where they cost alike.
+// roundRobin ranks each replica as a tier of its own, rotated by one for every request. It ignores
+// load and is even where requests cost the same.
 type roundRobin struct {
-	members []*llmserver.Replica
-	next    *atomic.Uint64 // survives membership changes
+	members  []*llmserver.Replica
+	requests *atomic.Uint64 // shared by all policies of one router, so that a change does not restart it
 }
 
 func roundRobinClass(kwargs map[string]any) (Builder, error) {
-	return newRoundRobin, noArguments("RoundRobinRouter", kwargs)
+	return newRoundRobin, (&arguments{class: "RoundRobinRouter", values: kwargs}).check()
 }
 
+// newRoundRobin starts at a random replica, so that several ingresses do not go in step.
 func newRoundRobin(members []*llmserver.Replica, prev Policy) Policy {
-	return RoundRobin(rand.Uint64()>>32)(members, prev) // several ingresses do not start in step
+	return RoundRobin(rand.Uint64()>>32)(members, prev)
 }
 
-// RoundRobin is the builder of a round robin that begins after start.
+// RoundRobin returns the builder of a round robin policy whose first request goes to the member after
+// the index start.
 func RoundRobin(start uint64) Builder {
 	return func(members []*llmserver.Replica, prev Policy) Policy {
 		if prev, ok := prev.(*roundRobin); ok {
-			return &roundRobin{members, prev.next}
+			return &roundRobin{members, prev.requests}
 		}
-		next := new(atomic.Uint64)
-		next.Store(start)
-		return &roundRobin{members, next}
+		requests := new(atomic.Uint64)
+		requests.Store(start)
+		return &roundRobin{members, requests}
 	}
 }
 
 func (rr *roundRobin) Rank(*Payload) iter.Seq[Tier] {
 	n := uint64(len(rr.members))
-	start := rr.next.Add(1)
+	start := rr.requests.Add(1)
 	return func(yield func(Tier) bool) {
 		for i := range n {
 			at := (start + i) % n

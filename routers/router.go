@@ -1,7 +1,6 @@
 package routers
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -12,54 +11,42 @@ import (
 	"berth/llmserver"
 )
 
-// Limits bound the waiting line.
+// Limits bound the wait queue.
 type Limits struct {
-	MaxQueued    int           // requests in line at once; negative: no bound
-	QueueTimeout time.Duration // how long each may wait; above zero
+	MaxQueued    int           // requests in the queue at once; negative: no bound
+	QueueTimeout time.Duration // for all waits of one request together; above zero
 }
 
-// Router chooses among the replicas of one model. It is the only one to take
-// slots on them.
+// Router chooses among the replicas of one model, and is the only one to reserve slots on them. All
+// methods but Update may be called from any goroutine.
 type Router struct {
 	hooks   Hooks
-	current atomic.Pointer[generation]
-	waiting atomic.Int64 // the line's length, for those who do not hold mu
+	current atomic.Pointer[generation] // stored under mu, loaded without it
 
-	freedSlots atomic.Uint64    // slots given back so far, for the drain rate
-	ranks      [4]atomic.Uint64 // selections by the rank of their replica, the last for all further ones
+	freedSlots atomic.Uint64    // slots released so far, for the drain rate
+	ranks      [4]atomic.Uint64 // selections by the rank of their replica, the last for all higher ranks
+	changes    atomic.Int32     // calls of Refresh that are not yet taken into account
 
-	changes atomic.Int32 // of replicas' states that Refresh has yet to look at
-
-	mu      sync.Mutex // guards all below, and stores to current
-	line    line
-	rate    drainRate
-	seeking map[*llmserver.Replica]context.CancelFunc
-	seekers sync.WaitGroup
+	mu           sync.Mutex // guards all below, and stores to current; held for no I/O and no hook
+	queue        waitQueue
+	rate         drainRate
+	agentWaits   map[*llmserver.Replica]context.CancelFunc // one at most for each replica
+	agentWaiters sync.WaitGroup                            // goroutines of agentWaits
 }
 
-// generation is what a router goes by until something changes; it is
-// immutable. A change of what is available makes a new one with the same policy, so
-// that a ranking is known to be outdated by the generation that it was made by.
-type generation struct {
-	members []*llmserver.Replica
-	index   map[*llmserver.Replica]int
-	staying []*llmserver.Replica // the members that are not draining: available, or merely down or ejected
-	policy  Policy
-	limits  Limits
-	closed  bool
-}
-
-// New makes a router over members.
+// New returns a router over members. The caller must Close it.
 func New(members []*llmserver.Replica, build Builder, limits Limits, hooks Hooks) *Router {
-	r := &Router{hooks: hooks, seeking: make(map[*llmserver.Replica]context.CancelFunc)}
+	r := &Router{hooks: hooks, agentWaits: make(map[*llmserver.Replica]context.CancelFunc)}
+	r.queue.onEmpty = r.onQueueEmpty
 	r.current.Store(&generation{})
 	r.Update(members, build, limits)
 	return r
 }
 
-// Update makes the router go by these members, policy and limits. Waiting
-// requests keep their time of arrival and are ranked anew when their turn is near. One call at a
-// time.
+// Update replaces members, policy and limits. Requests in flight are not touched, and waiting ones
+// keep their order of arrival. At most one call at a time. The policy is built without a lock, since
+// that may take long; a concurrent Refresh cannot undo the Update, as both read and store the current
+// generation under mu.
 func (r *Router) Update(members []*llmserver.Replica, build Builder, limits Limits) {
 	g := &generation{
 		members: slices.Clone(members),
@@ -72,63 +59,69 @@ func (r *Router) Update(members []*llmserver.Replica, build Builder, limits Limi
 	g.policy = build(g.members, r.current.Load().policy)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.begin(g)
+	r.publish(g)
 }
 
-// Refresh gives out free slots and tells requests that cannot be served any more. It is to be
-// called when a replica becomes available or ceases to be, or its limit changes; membership and
-// policy stay. Calls at the same time are one: a call that finds another at work returns at once,
-// and that one looks again before it returns.
+// Refresh hands out slots that became free, and fails waiting requests that cannot be served any more.
+// It must be called when a replica becomes available or ceases to be, or its limit changes; see
+// Replica.OnChange. Membership and policy stay.
+//
+// Concurrent calls coalesce: the first does the work, and the others return at once after counting
+// themselves in changes. No change is lost: the counter returns to zero only by a compare-and-swap from
+// the value read before the last pass, so a call that came during that pass causes another one.
 func (r *Router) Refresh() {
 	if r.changes.Add(1) > 1 {
 		return
 	}
-	whole := false
+	panicked := true
 	defer func() {
-		if !whole {
-			r.changes.Store(0) // after a panic, too, the next change is to be looked at
+		if panicked {
+			r.changes.Store(0) // otherwise no later call would do anything
 		}
 	}()
 	for seen := int32(0); !r.changes.CompareAndSwap(seen, 0); {
 		seen = r.changes.Load()
-		r.refresh()
+		r.republish()
 	}
-	whole = true
+	panicked = false
 }
 
-func (r *Router) refresh() {
+// republish publishes a copy of the current generation.
+func (r *Router) republish() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	next := *r.current.Load()
-	r.begin(&next)
+	r.publish(&next)
 }
 
-// Close ends the router: who waits and who comes gets ErrClosed; requests
-// under way are not touched.
+// Close fails all waiting and later requests with ErrClosed and waits until the waits at agents have
+// ended. Selections in use are not touched; their slots can be released as before. A second call does
+// nothing. The closed generation is stored before the queue is emptied, both under mu, so a request
+// that queues concurrently is in the queue before that, or finds the router closed.
 func (r *Router) Close() {
 	r.mu.Lock()
 	g := *r.current.Load()
 	g.closed = true
 	r.current.Store(&g)
-	for r.line.head != nil {
-		r.hand(r.line.head, handover{err: ErrClosed})
+	for r.queue.head != nil {
+		r.queue.finish(r.queue.head, handover{err: ErrClosed})
 	}
 	r.mu.Unlock()
-	r.seekers.Wait()
+	r.agentWaiters.Wait()
 }
 
-// QueueLength is how many requests are in line.
-func (r *Router) QueueLength() int { return int(r.waiting.Load()) }
+// QueueLength returns the number of waiting requests.
+func (r *Router) QueueLength() int { return int(r.queue.length.Load()) }
 
-// Handoffs counts the slots handed to waiting requests so far, and how often an older
-// one that could have used such a slot was passed over.
-func (r *Router) Handoffs() (slots, passedOver uint64) {
+// Handoffs returns the number of slots handed to waiting requests so far, and how often an older
+// request that could have used the slot was skipped.
+func (r *Router) Handoffs() (slots, skips uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.line.handed, r.line.passed
+	return r.queue.handoffs, r.queue.skips
 }
 
-// Ranks counts the selections so far by the rank of their replica: 1, 2, 3, and more.
+// Ranks returns the number of selections so far by the rank of their replica: 1, 2, 3, and higher.
 func (r *Router) Ranks() (counts [4]uint64) {
 	for i := range r.ranks {
 		counts[i] = r.ranks[i].Load()
@@ -136,213 +129,58 @@ func (r *Router) Ranks() (counts [4]uint64) {
 	return counts
 }
 
-// Members are the replicas that the router goes by, not to be changed.
+// Members returns the current replicas. The slice must not be changed.
 func (r *Router) Members() []*llmserver.Replica { return r.current.Load().members }
 
-// Policy is the policy that the router goes by.
+// Policy returns the current policy.
 func (r *Router) Policy() Policy { return r.current.Load().policy }
 
-// Choose picks a replica for p and reserves a slot on it, waiting in line for one if need be.
-// Replicas in exclude are passed by. The caller must release the selection. Errors: ErrLineFull,
-// ErrWaitOver, ErrClosed, an *UnavailableError, llmserver.ErrExhausted, or the cause of the end of
-// ctx.
+// Choose returns a replica for p with a slot reserved on it, and waits in the queue if all ranked
+// replicas are full. Replicas in exclude are not chosen. The caller must release the selection; p must
+// not be used by another Choose at the same time. Errors: ErrQueueFull, ErrQueueTimeout, ErrClosed, an
+// *UnavailableError, llmserver.ErrExhausted, or the cause of the end of ctx.
 func (r *Router) Choose(ctx context.Context, p *Payload, exclude ...*llmserver.Replica) (*Selection, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	c := r.choice(p, exclude)
-	if r.waiting.Load() == 0 {
-		sel, err := c.direct(ctx)
-		if !errors.Is(err, llmserver.ErrFull) {
-			c.done()
-			return sel, err
-		}
+	s := r.newSelector(p, exclude)
+	sel, err := s.selectNow(ctx)
+	if !errors.Is(err, llmserver.ErrFull) {
+		s.recycle()
+		return sel, err
 	}
-	sel, err := c.wait(ctx)
-	if _, none := errors.AsType[*UnavailableError](err); none {
-		return c.anyone(ctx)
+	sel, err = s.waitForSlot(ctx)
+	if _, unavailable := errors.AsType[*UnavailableError](err); unavailable {
+		return s.lastResort(ctx)
 	}
 	return sel, err
 }
 
-// begin stores the next generation, ends the waits that nobody can serve any more and gives out
-// what is free. Requests are ranked by it only as their turn comes near, see line.next: to rank the
-// whole line here would hold the mutex for its length times the number of members. The mutex is held.
-func (r *Router) begin(g *generation) {
-	g.spare()
-	g.staying = slices.DeleteFunc(slices.Clone(g.members), (*llmserver.Replica).Draining)
+// publish makes g the current generation, fails the waiting requests that no member can serve any more,
+// and hands out free slots. The other waiters keep their old ranking until their turn is near, see
+// nextFor. mu is held.
+//
+// No free slot is forgotten: a slot that became free before the store is found by offerFreeSlot here,
+// since it tries all members; one that is freed afterwards is offered by whoever frees it, who sees the
+// queue's length.
+func (r *Router) publish(g *generation) {
+	g.applyPanicThreshold()
+	g.notDraining = slices.DeleteFunc(slices.Clone(g.members), (*llmserver.Replica).Draining)
 	r.current.Store(g)
-	for m, stop := range r.seeking {
+	for m, stop := range r.agentWaits {
 		if _, member := g.index[m]; !member {
 			stop()
 		}
 	}
-	for w := r.line.head; w != nil; {
+	for w := r.queue.head; w != nil; {
 		next := w.next
 		if !g.mayServe(w.payload, w.exclude) {
-			r.hand(w, handover{err: g.unavailable(w.payload, w.exclude)})
+			r.queue.finish(w, handover{err: g.unavailable(w.payload, w.exclude)})
 		}
 		w = next
 	}
 	for i := range g.members {
-		for r.line.head != nil && r.offer(g, i) {
+		for r.queue.head != nil && r.offerFreeSlot(g, i) {
 		}
 	}
-}
-
-// offer gives one free slot of the replica at index i to who wants it most; false if it has
-// none or nobody wants it. Where an agent counts, it is asked, which takes its time. The mutex is held.
-func (r *Router) offer(g *generation, i int) bool {
-	m := g.members[i]
-	if m.CountsSlots() {
-		r.seek(g, i)
-		return false
-	}
-	if !m.Available() || !m.HasRoom() {
-		return false
-	}
-	w := r.line.next(g, i)
-	if w == nil {
-		return false
-	}
-	slot, err := m.TryReserve(w.payload.RequestID, 0)
-	if err != nil {
-		return false
-	}
-	r.give(i, w, slot)
-	return true
-}
-
-// give hands w the slot on the replica at index i. The mutex is held.
-func (r *Router) give(i int, w *waiter, slot *llmserver.Slot) {
-	r.line.give(r.current.Load(), i, w, slot)
-	r.left()
-}
-
-// hand ends a wait. The mutex is held.
-func (r *Router) hand(w *waiter, h handover) {
-	r.line.hand(w, h)
-	r.left()
-}
-
-// left notes that the line has become shorter. The mutex is held.
-func (r *Router) left() {
-	if r.waiting.Add(-1) == 0 {
-		r.stopSeeking()
-		r.lookAtRate()
-	}
-}
-
-// release ends a slot's use, or gives back one that was handed over and not used. While requests wait it is handed over without
-// ever being free. Otherwise it is freed first and the line looked at again after that; who joins
-// the line counts itself first and tries for a slot after that, so one of the two sees the other.
-func (r *Router) release(s *llmserver.Slot) {
-	r.freedSlots.Add(1)
-	replica := s.Replica()
-	if r.waiting.Load() > 0 && !replica.CountsSlots() && r.handOver(s) {
-		return
-	}
-	s.Release()
-	if !r.current.Load().chooses(replica) {
-		replica.NotifyFreed() // another model's requests may wait for it by now
-	}
-	r.freed(replica)
-}
-
-// handOver reports whether a waiting request has got the slot.
-func (r *Router) handOver(s *llmserver.Slot) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	i, w := r.wanting(s.Replica())
-	if w == nil {
-		return false
-	}
-	heir := s.HandOver(w.payload.RequestID)
-	if heir == nil {
-		return false
-	}
-	r.give(i, w, heir)
-	return true
-}
-
-// freed gives out a slot that came free on a replica otherwise than by release.
-func (r *Router) freed(replica *llmserver.Replica) {
-	if r.waiting.Load() == 0 {
-		return
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	g := r.current.Load()
-	if i, member := g.index[replica]; member {
-		r.offer(g, i)
-	}
-}
-
-// wanting finds who is to get a slot of the replica, nil if nobody, and the
-// replica's index, -1 if it is no member. The mutex is held.
-func (r *Router) wanting(replica *llmserver.Replica) (i int, w *waiter) {
-	g := r.current.Load()
-	i, member := g.index[replica]
-	switch {
-	case !member:
-		return -1, nil
-	case !replica.Up(): // whether an ejected one lets somebody in is its circuit's business
-		return i, nil
-	}
-	return i, r.line.next(g, i)
-}
-
-// chooses tells whether a replica is chosen from.
-func (g *generation) chooses(r *llmserver.Replica) bool {
-	_, member := g.index[r]
-	return member && !g.closed
-}
-
-// spare has ejected replicas chosen all the same where they are more than half of all, or where
-// nobody else is up. Who was ejected first stays out: it has the longest record, and is tried again first.
-func (g *generation) spare() {
-	type ejected struct {
-		*llmserver.Replica
-		since time.Duration
-	}
-	up, all := 0, []ejected(nil)
-	for _, m := range g.members {
-		if !m.Up() {
-			continue
-		}
-		up++
-		if since, open := m.Ejected(); open {
-			all = append(all, ejected{m, since})
-		}
-	}
-	slices.SortStableFunc(all, func(a, b ejected) int { return cmp.Compare(a.since, b.since) })
-	out := min(len(g.members)/2, up-1)
-	for i, e := range all {
-		e.AllowEjected(i >= out)
-	}
-}
-
-// mayServe reports whether there is a member that serves p now or may later: down or ejected, it may
-// come back, and one failed probe must not cost a whole line.
-func (g *generation) mayServe(p *Payload, tried []*llmserver.Replica) bool {
-	if p.PinnedTo != nil {
-		_, member := g.index[p.PinnedTo]
-		return member && !p.PinnedTo.Draining() // one that was tried is ranked by nobody, so nobody waits for it
-	}
-	return slices.ContainsFunc(g.staying, func(m *llmserver.Replica) bool { return !slices.Contains(tried, m) })
-}
-
-// unavailable says why nobody can be asked to serve.
-func (g *generation) unavailable(p *Payload, tried []*llmserver.Replica) error {
-	members := g.eligible(p)
-	e := &UnavailableError{Replicas: len(members)}
-	for _, m := range members {
-		switch {
-		case !m.Available():
-			e.Reasons = append(e.Reasons, "replica "+m.Label()+": "+m.DownReason())
-		case slices.Contains(tried, m):
-			e.Tried++
-		}
-	}
-	return e
 }

@@ -7,41 +7,47 @@ import (
 	"berth/llmserver"
 )
 
-// Selection is a replica together with the slot held on it for one request.
-// It belongs to that request's goroutine: dispatched at most once, released always.
+// Selection is a replica with the slot held on it for one request.
+//
+//	            Dispatch               Release
+//	reserved ──────────────▶ running ───────────▶ released
+//	    └────────────────────────────────────────▶ released
+//	             Release
+//
+// It belongs to the request's goroutine; only Dispatch may be called concurrently, and is decided by
+// the slot's compare-and-swap.
 type Selection struct {
 	router    *Router
 	payload   *Payload
 	slot      *llmserver.Slot
-	direct    llmserver.Slot // what slot points at, unless it was handed over in line
+	ownSlot   llmserver.Slot // the memory of slot, unless that was handed over from another request
 	resp      *http.Response
 	rank      int
 	matched   int
 	outcome   Outcome
-	settled   func(Outcome) // the policy's, nil if it does not learn
-	completed func(Outcome) // the hook's, nil until routed
+	settled   func(Outcome) // from Learner.Reserved; may be nil
+	completed func(Outcome) // from Hooks.Routed; nil until then
 	released  bool
 }
 
-// Replica is the one chosen.
+// Replica returns the chosen replica.
 func (s *Selection) Replica() *llmserver.Replica { return s.slot.Replica() }
 
-// Rank is that of the tier which the replica was taken from: 1 for the policy's first.
+// Rank returns the rank of the tier that the replica was chosen from: 1 for the policy's first.
 func (s *Selection) Rank() int { return s.rank }
 
-// Matched is how many of the payload's blocks the replica was held to know
-// already; 0 where the policy does not go by them.
+// Matched returns the number of the payload's blocks that the policy believed to be cached on the
+// replica, 0 if it does not estimate that.
 func (s *Selection) Matched() int { return s.matched }
 
-// Dispatch sends the request into the slot and returns when the head of the
-// answer is there. The body of the answer is closed at the latest by Release.
-// A second call, also one at the same time, fails with ErrDispatched before any I/O;
-// llmserver.ErrGone says that the replica left in between. All other errors
-// are those of llmserver.Backend.
+// Dispatch sends the request into the slot and returns when the response header is received. The
+// response body is closed at the latest by Release. A second call, also a concurrent one, fails with
+// ErrDispatched before any I/O; llmserver.ErrGone means that the replica has left the set since it was
+// chosen. All other errors are those of llmserver.Backend.
 func (s *Selection) Dispatch(req *http.Request) (*http.Response, error) {
 	switch err := s.slot.Start(); {
 	case errors.Is(err, llmserver.ErrSpent):
-		return nil, ErrDispatched
+		return nil, ErrDispatched // outcome belongs to the call that won
 	case err != nil:
 		s.outcome.Err = err
 		return nil, err
@@ -54,7 +60,7 @@ func (s *Selection) Dispatch(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		s.outcome.Err = err
 		if req.Context().Err() != nil {
-			s.abandoned()
+			s.reportSilence()
 		}
 		return nil, err
 	}
@@ -62,34 +68,36 @@ func (s *Selection) Dispatch(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// Fail records why the answer could not be delivered, for those who hear the outcome. What
-// llmserver counts against a replica (ErrBroken before its first byte, ErrGateway) is counted.
+// Fail records the reason why the response could not be delivered, for the outcome. Errors that count
+// against a replica (llmserver.ErrBroken before its first byte, ErrGateway) are reported to it.
 func (s *Selection) Fail(err error) {
 	s.outcome.Err = err
 	s.slot.ReportFailure(err)
 	if s.resp != nil {
-		s.abandoned()
+		s.reportSilence()
 	}
 }
 
-// abandoned has the silence of a replica counted, if that is what ended a stream.
-func (s *Selection) abandoned() {
+// reportSilence reports a stream that ended early, which counts against the replica if it was silent
+// while other members responded.
+func (s *Selection) reportSilence() {
 	if s.payload.Stream {
 		s.slot.Abandoned(s.router.Members())
 	}
 }
 
-// Release ends the selection: it closes the answer's body, gives the slot to
-// who waits for it, and tells the outcome. A second call does nothing.
+// Release ends the selection: it closes the response body, frees the slot or hands it to a waiting
+// request, and reports the outcome, once each. It returns nothing, so that deferring it cannot mask an
+// error. A second call does nothing.
 func (s *Selection) Release() {
 	if s.released {
 		return
 	}
 	s.released = true
 	if s.resp != nil {
-		s.resp.Body.Close()
+		s.resp.Body.Close() // first: while the body is open, the engine may still be at work
 	}
-	s.router.release(s.slot)
+	s.router.releaseSlot(s.slot)
 	if released := s.router.hooks.Released; released != nil {
 		released(s.payload, s.Replica().ID(), s.outcome)
 	}

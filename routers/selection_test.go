@@ -12,7 +12,7 @@ import (
 	"berth/llmserver"
 )
 
-func TestASelectionIsDispatchedOnce(t *testing.T) {
+func TestSelectionIsDispatchedOnce(t *testing.T) {
 	f := newFleet(t, 1)
 	r := New(f.replicas, newByText, roomy, Hooks{})
 	sel := mustChoose(t, r, "")
@@ -39,7 +39,7 @@ func TestASelectionIsDispatchedOnce(t *testing.T) {
 	f.wantIdle(t)
 }
 
-func TestNothingIsDispatchedToAReplicaThatLeft(t *testing.T) {
+func TestSelectionIsNotDispatchedToAReplicaThatLeft(t *testing.T) {
 	f := newFleet(t, 1)
 	var heard []Outcome
 	r := New(f.replicas, newByText, roomy, Hooks{Routed: func(*Payload, string) func(Outcome) {
@@ -62,7 +62,7 @@ func TestNothingIsDispatchedToAReplicaThatLeft(t *testing.T) {
 }
 
 // A request that its replica did not answer was dispatched all the same: nobody may take its slot for unused.
-func TestOutcomeOfARequestThatBreaksIsDispatched(t *testing.T) {
+func TestSelectionOutcomeOfABrokenRequestIsDispatched(t *testing.T) {
 	f := newFleet(t, 1)
 	var heard []Outcome
 	r := New(f.replicas, newByText, roomy, Hooks{Released: func(_ *Payload, _ string, o Outcome) { heard = append(heard, o) }})
@@ -107,7 +107,7 @@ func (j *journal) hooks() Hooks {
 	}}
 }
 
-func TestEachBeginningThatIsToldHasOneEnd(t *testing.T) {
+func TestSelectionReportsEachEndOnce(t *testing.T) {
 	broken := errors.New("broken")
 	for name, c := range map[string]struct {
 		faults error
@@ -141,7 +141,7 @@ func TestEachBeginningThatIsToldHasOneEnd(t *testing.T) {
 	}
 }
 
-func TestReleaseMasksNoErrorAndCancelsNothingThatWasSent(t *testing.T) {
+func TestSelectionReleaseMasksNoErrorAndCancelsNothing(t *testing.T) {
 	f := newFleet(t, 1)
 	r := New(f.replicas, newByText, roomy, Hooks{})
 	send := func() (err error) {
@@ -165,12 +165,12 @@ func TestReleaseMasksNoErrorAndCancelsNothingThatWasSent(t *testing.T) {
 	}
 }
 
-func TestThePolicyOfTheDayLearnsOfWhoWaitedThroughAChange(t *testing.T) {
+func TestSelectionIsLearnedByThePolicyOfTheMoment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1)
 		r := New(f.replicas, newByText, roomy, Hooks{})
 		holder := mustChoose(t, r, "")
-		q := begin(t, r, "")
+		q := startChoose(t, r, "")
 		synctest.Wait()
 		j := &journal{byText: &byText{members: f.replicas}}
 		r.Update(f.replicas, func([]*llmserver.Replica, Policy) Policy { return j }, roomy)

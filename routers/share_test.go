@@ -57,7 +57,7 @@ func (l *load) busy(t testing.TB, in *ingress, clients int, until time.Time, all
 }
 
 // An ingress has one place in the agent's line, whatever the crowd behind it.
-func TestIngressesThatShareAnAgentGetEqualParts(t *testing.T) {
+func TestRouterAgentWaitSharesAnAgentEqually(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const slots = 8
 		table := agent.NewTable(slots)
@@ -84,7 +84,7 @@ func TestIngressesThatShareAnAgentGetEqualParts(t *testing.T) {
 	})
 }
 
-func TestNobodyWaitsMuchLongerThanTheLineIsLong(t *testing.T) {
+func TestRouterAgentWaitBoundsTheWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const slots, clients = 8, 24 // each of two ingresses
 		table := agent.NewTable(slots)
@@ -105,7 +105,7 @@ func TestNobodyWaitsMuchLongerThanTheLineIsLong(t *testing.T) {
 }
 
 // A slot that stays free while somebody waits would be found by the time it takes.
-func TestNobodyIsForgottenInTheLineForAgents(t *testing.T) {
+func TestRouterAgentWaitForgetsNoRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const slots, clients, each = 3, 20, 30
 		tables := []*agent.Table{agent.NewTable(1), agent.NewTable(slots - 1)}
@@ -117,7 +117,7 @@ func TestNobodyIsForgottenInTheLineForAgents(t *testing.T) {
 		for i := range clients {
 			all.Go(func() {
 				for range each {
-					visit(t, ins[i%2], &busy)
+					agentRequest(t, ins[i%2], &busy)
 				}
 			})
 		}
@@ -138,7 +138,7 @@ func TestNobodyIsForgottenInTheLineForAgents(t *testing.T) {
 }
 
 // visit is one request, of which some go away while they wait, and some without being sent.
-func visit(t *testing.T, in *ingress, busy *atomic.Int64) {
+func agentRequest(t *testing.T, in *ingress, busy *atomic.Int64) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	if rand.IntN(3) == 0 {
@@ -166,7 +166,7 @@ func visit(t *testing.T, in *ingress, busy *atomic.Int64) {
 }
 
 // The same over sockets: two ingresses, one agent, clients that hang up in every phase.
-func TestAnAgentOverSocketsIsNeverOverfullAndEmptyInTheEnd(t *testing.T) {
+func TestRouterAgentOverSocketsIsNeverOverCapacity(t *testing.T) {
 	const slots = 4
 	var atEngine, most atomic.Int64
 	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -195,7 +195,7 @@ func TestAnAgentOverSocketsIsNeverOverfullAndEmptyInTheEnd(t *testing.T) {
 		for range 12 {
 			clients.Go(func() {
 				for range 60 {
-					if call(t, in) {
+					if socketRequest(t, in) {
 						served.Add(1)
 					}
 				}
@@ -233,7 +233,7 @@ func overSockets(t *testing.T, url string) *ingress {
 }
 
 // call is one request over sockets; true if it was answered.
-func call(t *testing.T, in *ingress) bool {
+func socketRequest(t *testing.T, in *ingress) bool {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	if rand.IntN(3) == 0 {

@@ -18,9 +18,9 @@ func (h hanging) Do(req *http.Request, _ llmserver.Token) (*http.Response, llmse
 	return nil, llmserver.Report{}, context.Cause(req.Context())
 }
 
-// A replica that passes its health checks and responds to no request loses its clients' patience, and then its place.
+// A replica that passes its health checks and responds to no request loses its clients' maxSkips, and then its place.
 func TestRouterEjectsAReplicaThatHangsWhileItsSiblingsRespond(t *testing.T) {
-	onEachClass(t, func(t *testing.T, build Builder) {
+	onEachPolicyClass(t, func(t *testing.T, build Builder) {
 		synctest.Test(t, func(t *testing.T) {
 			f := new(fleet)
 			f.pool.Dial = func(e llmserver.Endpoint) (llmserver.Backend, error) {
@@ -34,7 +34,7 @@ func TestRouterEjectsAReplicaThatHangsWhileItsSiblingsRespond(t *testing.T) {
 			defer f.pool.Close()
 			f.set(t, llmserver.Endpoint{ID: "a", URL: "http://a", Limit: 100, ProbeEvery: time.Second, ProbeTimeout: time.Second},
 				llmserver.Endpoint{ID: "b", URL: "http://b", Limit: 100}, llmserver.Endpoint{ID: "c", URL: "http://c", Limit: 100})
-			r := watching(f, build, roomy)
+			r := newWatchingRouter(f, build, roomy)
 			lost := 0
 			for i := range 400 {
 				ctx, stop := context.WithTimeout(t.Context(), 3*time.Second)

@@ -16,11 +16,11 @@ import (
 
 // After any weather every slot is back, the line is empty, each told
 // beginning had its end, and no replica saw a request without a slot.
-func TestAStormLeavesNothingBehind(t *testing.T) {
-	onEachClass(t, func(t *testing.T, build Builder) {
+func TestRouterStormReturnsEverySlot(t *testing.T) {
+	onEachPolicyClass(t, func(t *testing.T, build Builder) {
 		f := newProbedFleet(t, time.Millisecond, 1, 2, 3, 1)
 		for _, fake := range f.fakes {
-			fake.faults = gusts
+			fake.faults = stormFaults
 		}
 		var routed, completed atomic.Int64
 		hooks := Hooks{Routed: func(*Payload, string) func(Outcome) {
@@ -31,20 +31,20 @@ func TestAStormLeavesNothingBehind(t *testing.T) {
 		for _, m := range f.replicas {
 			m.OnChange(r.Refresh)
 		}
-		clear := weather(t, f, r, build)
+		clear := stormChanges(t, f, r, build)
 		var clients sync.WaitGroup
 		for range 32 {
 			clients.Go(func() {
 				for range 150 {
-					walkThrough(t, r)
+					stormRequest(t, r)
 				}
 			})
 		}
 		clients.Wait()
 		clear()
 		f.wantIdle(t)
-		if r.QueueLength() != 0 || r.line.head != nil || r.line.length != 0 {
-			t.Errorf("%d wait, %d are in line", r.QueueLength(), r.line.length)
+		if r.QueueLength() != 0 || r.queue.head != nil || r.QueueLength() != 0 {
+			t.Errorf("%d wait, %d are in line", r.QueueLength(), r.QueueLength())
 		}
 		if routed.Load() == 0 || routed.Load() != completed.Load() {
 			t.Errorf("%d routed, %d completed", routed.Load(), completed.Load())
@@ -58,7 +58,7 @@ func TestAStormLeavesNothingBehind(t *testing.T) {
 }
 
 // onEachClass runs f for each policy of the conformance suite.
-func onEachClass(t *testing.T, f func(t *testing.T, build Builder)) {
+func onEachPolicyClass(t *testing.T, f func(t *testing.T, build Builder)) {
 	for _, c := range conforming {
 		t.Run(c.class, func(t *testing.T) {
 			build, err := Lookup(c.class, c.kwargs)
@@ -71,7 +71,7 @@ func onEachClass(t *testing.T, f func(t *testing.T, build Builder)) {
 }
 
 // gusts are the faults of a replica's calls.
-func gusts(op string) error {
+func stormFaults(op string) error {
 	switch n := rand.IntN(30); {
 	case n == 0 && op == "reserve":
 		return llmserver.ErrFull
@@ -86,7 +86,7 @@ func gusts(op string) error {
 }
 
 // weather changes limits and membership and takes replicas down until it clears.
-func weather(t *testing.T, f *fleet, r *Router, build Builder) (clear func()) {
+func stormChanges(t *testing.T, f *fleet, r *Router, build Builder) (clear func()) {
 	limits := r.current.Load().limits
 	stop := make(chan struct{})
 	var changes sync.WaitGroup
@@ -102,7 +102,7 @@ func weather(t *testing.T, f *fleet, r *Router, build Builder) (clear func()) {
 			case 0:
 				f.fakes[i].down.Store(!f.fakes[i].down.Load())
 			case 1:
-				f.recap(t, i, 1+rand.IntN(3))
+				f.setLimit(t, i, 1+rand.IntN(3))
 				r.Refresh()
 			case 2:
 				r.Refresh()
@@ -118,7 +118,7 @@ func weather(t *testing.T, f *fleet, r *Router, build Builder) (clear func()) {
 }
 
 // walkThrough is one request, whatever may come.
-func walkThrough(t *testing.T, r *Router) {
+func stormRequest(t *testing.T, r *Router) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	if rand.IntN(3) == 0 {
@@ -145,8 +145,8 @@ func walkThrough(t *testing.T, r *Router) {
 
 // In fair weather a replica never has to refuse: no more is asked of it than it
 // has, and who waits gets a slot.
-func TestNoReplicaIsAskedForMoreThanItHas(t *testing.T) {
-	onEachClass(t, func(t *testing.T, build Builder) {
+func TestRouterNeverExceedsTheCapacityOfAReplica(t *testing.T) {
+	onEachPolicyClass(t, func(t *testing.T, build Builder) {
 		f := newFleet(t, 1, 2, 3)
 		r := New(f.replicas, build, roomy, Hooks{})
 		var clients sync.WaitGroup
@@ -180,8 +180,8 @@ func TestNoReplicaIsAskedForMoreThanItHas(t *testing.T) {
 
 // A slot that is free while somebody who could use it waits is a wake-up that
 // was lost; the request would be found waiting until its time is up.
-func TestNobodyIsForgottenInLine(t *testing.T) {
-	onEachClass(t, func(t *testing.T, build Builder) {
+func TestRouterQueueForgetsNoRequest(t *testing.T) {
+	onEachPolicyClass(t, func(t *testing.T, build Builder) {
 		f := newFleet(t, 1, 2)
 		for _, fake := range f.fakes {
 			fake.capacity = 1 << 20 // a plain engine's, which refuses nothing
@@ -196,7 +196,7 @@ func TestNobodyIsForgottenInLine(t *testing.T) {
 					return
 				default:
 				}
-				f.recap(t, i%2, 1+rand.IntN(2))
+				f.setLimit(t, i%2, 1+rand.IntN(2))
 				r.Refresh()
 				runtime.Gosched()
 			}

@@ -7,39 +7,39 @@ import (
 	"berth/llmserver"
 )
 
-// Ticket is a place in the waiting line, held by a caller that does not block
-// because the time it lives in is its own. It belongs to one goroutine.
+// Ticket is a position in the wait queue, held by a caller that must not block because it runs in
+// virtual time. It belongs to one goroutine. There is no way to give it back: the caller polls until
+// there is a result, or closes the router.
 type Ticket struct {
-	choice *choice
-	waiter *waiter
+	selector *selector
+	waiter   *waiter
 }
 
-// Try is Choose without the waiting: it returns a selection, or else a ticket for the place in line
-// that the request has got. The line's timeout is the caller's business.
+// Try is Choose without blocking: it returns a selection, or a ticket for the request's position in
+// the queue, or an error. Limits.QueueTimeout does not apply, since the queue has no clock. Policy,
+// reservation and queue are those of Choose; only the goroutine that would block is missing, so
+// decisions in virtual time are those of a router that serves requests.
 func (r *Router) Try(ctx context.Context, p *Payload, exclude ...*llmserver.Replica) (*Selection, *Ticket, error) {
-	c := r.choice(p, exclude)
-	if r.waiting.Load() == 0 {
-		sel, err := c.direct(ctx)
-		if !errors.Is(err, llmserver.ErrFull) {
-			c.done()
-			return sel, nil, err
-		}
+	s := r.newSelector(p, exclude)
+	sel, err := s.selectNow(ctx)
+	if !errors.Is(err, llmserver.ErrFull) {
+		s.recycle()
+		return sel, nil, err
 	}
-	t := &Ticket{choice: c}
-	if err := t.join(); err != nil {
+	w, err := s.enqueue()
+	if err != nil {
 		return nil, nil, err
 	}
-	return nil, t, nil
+	return nil, &Ticket{s, w}, nil
 }
 
-func (t *Ticket) join() (err error) {
-	t.waiter, err = t.choice.enqueue()
-	return err
-}
-
-// Poll returns what the wait has come to: a selection, an error, or neither
-// while it goes on. A slot is handed over within the call that frees it (Release, Update,
-// Refresh, Try), so there is nothing new to be had between such calls.
+// Poll returns the result of the wait: a selection, an error, or neither while the request waits. It
+// does not block for a slot. A slot is handed over within the call that frees it (Release, Update,
+// Refresh, Try), so the result changes only in such calls. After a result the ticket is spent.
+//
+// The handover is received from a channel of capacity 1, into which the queue has put it under the
+// mutex, so a Poll after such a call sees it. A slot that its replica rejects makes the request queue
+// again, at its old position.
 func (t *Ticket) Poll(ctx context.Context) (*Selection, error) {
 	for {
 		select {
@@ -47,15 +47,11 @@ func (t *Ticket) Poll(ctx context.Context) (*Selection, error) {
 			if h.err != nil {
 				return nil, h.err
 			}
-			sel := &Selection{slot: h.slot, rank: h.rank}
-			err := t.choice.confirm(ctx, sel)
-			if err == nil {
-				return sel, nil
+			sel, err := t.selector.confirmOrReject(ctx, &Selection{slot: h.slot, rank: h.rank})
+			if sel != nil || err != nil {
+				return sel, err
 			}
-			if ctx.Err() != nil {
-				return nil, err
-			}
-			if err := t.join(); err != nil {
+			if t.waiter, err = t.selector.enqueue(); err != nil {
 				return nil, err
 			}
 		default:

@@ -3,7 +3,7 @@ package routers
 import "testing"
 
 // ticket lines up for a chain.
-func ticket(t *testing.T, r *Router, c chain) *Ticket {
+func tryTicket(t *testing.T, r *Router, c []uint64) *Ticket {
 	t.Helper()
 	sel, ticket, err := r.Try(t.Context(), &Payload{Blocks: c})
 	if err != nil || sel != nil {
@@ -13,7 +13,7 @@ func ticket(t *testing.T, r *Router, c chain) *Ticket {
 }
 
 // won is what a ticket has won by now.
-func won(t *testing.T, k *Ticket) *Selection {
+func pollSelection(t *testing.T, k *Ticket) *Selection {
 	t.Helper()
 	sel, err := k.Poll(t.Context())
 	if err != nil || sel == nil {
@@ -22,41 +22,41 @@ func won(t *testing.T, k *Ticket) *Selection {
 	return sel
 }
 
-func TestASlotGoesToWhoHasItsBeginningThere(t *testing.T) {
+func TestRouterTicketGetsTheSlotOfItsPrefix(t *testing.T) {
 	f := newFleet(t, 1, 1)
-	r := affine(f)
-	onA, onB := prompt(t, r, long(1, 20)), prompt(t, r, long(2, 20))
-	ofA, ofB := ticket(t, r, long(1, 25)), ticket(t, r, long(2, 25))
+	r := newAffinityRouter(f)
+	onA, onB := choosePrompt(t, r, long(1, 20)), choosePrompt(t, r, long(2, 20))
+	ofA, ofB := tryTicket(t, r, long(1, 25)), tryTicket(t, r, long(2, 25))
 	serve(t, onB)
 	if sel, err := ofA.Poll(t.Context()); sel != nil || err != nil {
 		t.Errorf("the older one got the slot where its beginning is not: %v", err)
 	}
-	if sel := won(t, ofB); sel.Replica() != onB.Replica() {
+	if sel := pollSelection(t, ofB); sel.Replica() != onB.Replica() {
 		t.Errorf("it got a slot on %s", sel.Replica().ID())
 	}
 	serve(t, onA)
-	won(t, ofA)
+	pollSelection(t, ofA)
 }
 
-func TestWhatIsLearnedWhileARequestWaitsCounts(t *testing.T) {
+func TestRouterTicketIsRankedByWhatWasLearnedMeanwhile(t *testing.T) {
 	f := newFleet(t, 1, 1)
-	r := affine(f)
-	onA, onB := prompt(t, r, long(1, 20)), prompt(t, r, long(2, 20))
-	firstTurn := ticket(t, r, long(3, 20))
+	r := newAffinityRouter(f)
+	onA, onB := choosePrompt(t, r, long(1, 20)), choosePrompt(t, r, long(2, 20))
+	firstTurn := tryTicket(t, r, long(3, 20))
 	var crowd []*Ticket
-	for i := range window {
-		crowd = append(crowd, ticket(t, r, long(10+i, 20)))
+	for i := range scanWindow {
+		crowd = append(crowd, tryTicket(t, r, long(10+i, 20)))
 	}
-	secondTurn := ticket(t, r, long(3, 25)) // of a conversation that is nowhere yet
-	last := ticket(t, r, long(4, 20))
+	secondTurn := tryTicket(t, r, long(3, 25)) // of a conversation that is nowhere yet
+	last := tryTicket(t, r, long(4, 20))
 	serve(t, onA)
-	conversation := won(t, firstTurn)
+	conversation := pollSelection(t, firstTurn)
 	for _, k := range crowd {
 		serve(t, onB)
-		onB = won(t, k)
+		onB = pollSelection(t, k)
 	}
 	serve(t, onB)
-	won(t, last)
+	pollSelection(t, last)
 	serve(t, conversation)
-	won(t, secondTurn)
+	pollSelection(t, secondTurn)
 }

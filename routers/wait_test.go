@@ -15,10 +15,10 @@ import (
 )
 
 // inLine has requests line up for the texts, one after the other.
-func inLine(t *testing.T, r *Router, texts ...string) (all []*request) {
+func queueUp(t *testing.T, r *Router, texts ...string) (all []*request) {
 	t.Helper()
 	for _, text := range texts {
-		all = append(all, begin(t, r, text))
+		all = append(all, startChoose(t, r, text))
 		synctest.Wait()
 	}
 	if r.QueueLength() < len(all) {
@@ -31,7 +31,7 @@ func inLine(t *testing.T, r *Router, texts ...string) (all []*request) {
 func served(all []*request) (got []int) {
 	synctest.Wait()
 	for i, q := range all {
-		if q.ended() && q.sel != nil {
+		if q.returned() && q.sel != nil {
 			got = append(got, i)
 		}
 	}
@@ -39,11 +39,11 @@ func served(all []*request) (got []int) {
 }
 
 // endAll releases whatever the requests have got, until nobody waits.
-func endAll(t *testing.T, all []*request) {
+func releaseAll(t *testing.T, all []*request) {
 	for range all {
 		synctest.Wait()
 		for _, q := range all {
-			if q.ended() && q.sel != nil {
+			if q.returned() && q.sel != nil {
 				serve(t, q.sel)
 				q.sel = nil
 			}
@@ -51,12 +51,12 @@ func endAll(t *testing.T, all []*request) {
 	}
 }
 
-func TestAFreedSlotGoesToTheOldestAtThatMoment(t *testing.T) {
+func TestRouterQueueServesTheOldestAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1)
 		r := New(f.replicas, newByText, roomy, Hooks{})
 		holder := mustChoose(t, r, "")
-		all := inLine(t, r, "", "", "")
+		all := queueUp(t, r, "", "", "")
 		for i, q := range all {
 			time.Sleep(time.Second)
 			serve(t, holder)
@@ -80,12 +80,12 @@ func TestAFreedSlotGoesToTheOldestAtThatMoment(t *testing.T) {
 	})
 }
 
-func TestAWaitEndsAtItsDeadline(t *testing.T) {
+func TestRouterQueueTimeoutEndsAWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1)
 		r := New(f.replicas, newByText, Limits{MaxQueued: -1, QueueTimeout: 7 * time.Second}, Hooks{})
 		holder := mustChoose(t, r, "")
-		q := begin(t, r, "")
+		q := startChoose(t, r, "")
 		<-q.done
 		if q.err != ErrQueueTimeout || q.took != 7*time.Second || r.QueueLength() != 0 {
 			t.Errorf("it ended with %v after %v; %d wait", q.err, q.took, r.QueueLength())
@@ -97,13 +97,13 @@ func TestAWaitEndsAtItsDeadline(t *testing.T) {
 
 // A slot that comes just as the time is up may be refused by its replica;
 // the wait must be over then, too.
-func TestAWaitThatGoesOnAfterARefusalKeepsItsDeadline(t *testing.T) {
+func TestRouterQueueTimeoutHoldsAcrossARefusal(t *testing.T) {
 	for range 40 { // which of the two comes first is a matter of chance
 		synctest.Test(t, func(t *testing.T) {
 			f := newFleet(t, 1, 1)
 			r := New(f.replicas, newByText, Limits{MaxQueued: -1, QueueTimeout: time.Second}, Hooks{})
 			a, b := mustChoose(t, r, "a"), mustChoose(t, r, "b")
-			q := begin(t, r, "")
+			q := startChoose(t, r, "")
 			go func() {
 				time.Sleep(time.Second)
 				f.fakes[0].faults = func(string) error { return llmserver.ErrFull }
@@ -111,7 +111,7 @@ func TestAWaitThatGoesOnAfterARefusalKeepsItsDeadline(t *testing.T) {
 			}()
 			time.Sleep(time.Minute)
 			synctest.Wait()
-			if !q.ended() || q.err != ErrQueueTimeout || q.took != time.Second {
+			if !q.returned() || q.err != ErrQueueTimeout || q.took != time.Second {
 				q.cancel(nil)
 				<-q.done
 				t.Errorf("it ended with %v after %v; want ErrWaitOver after 1s", q.err, q.took)
@@ -122,12 +122,12 @@ func TestAWaitThatGoesOnAfterARefusalKeepsItsDeadline(t *testing.T) {
 	}
 }
 
-func TestAClientThatHangsUpLeavesTheLine(t *testing.T) {
+func TestRouterQueueDisconnectEndsAWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1)
 		r := New(f.replicas, newByText, roomy, Hooks{})
 		holder := mustChoose(t, r, "")
-		all := inLine(t, r, "", "", "")
+		all := queueUp(t, r, "", "", "")
 		why := errors.New("hung up")
 		time.Sleep(2 * time.Second)
 		all[0].cancel(why)
@@ -139,17 +139,17 @@ func TestAClientThatHangsUpLeavesTheLine(t *testing.T) {
 		if got := served(all); !slices.Equal(got, []int{1}) {
 			t.Errorf("%v were served", got)
 		}
-		endAll(t, all)
+		releaseAll(t, all)
 		f.wantIdle(t)
 	})
 }
 
-func TestAClientThatHangsUpWhileItIsHandedASlotPassesItOn(t *testing.T) {
+func TestRouterQueueDisconnectPassesASlotOn(t *testing.T) {
 	f := newFleet(t, 1)
 	r := New(f.replicas, newByText, roomy, Hooks{})
 	for range 1000 {
 		holder := mustChoose(t, r, "")
-		hasty, patient := begin(t, r, ""), begin(t, r, "")
+		hasty, patient := startChoose(t, r, ""), startChoose(t, r, "")
 		for r.QueueLength() < 2 {
 			runtime.Gosched()
 		}
@@ -170,7 +170,7 @@ func TestAClientThatHangsUpWhileItIsHandedASlotPassesItOn(t *testing.T) {
 	f.wantIdle(t)
 }
 
-func TestTheLineIsBoundedInOneStep(t *testing.T) {
+func TestRouterQueueBoundIsOneStep(t *testing.T) {
 	for _, bound := range []int{0, 3, -1} {
 		t.Run(fmt.Sprint(bound), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -179,7 +179,7 @@ func TestTheLineIsBoundedInOneStep(t *testing.T) {
 				holder := mustChoose(t, r, "")
 				var all []*request
 				for range 32 {
-					all = append(all, begin(t, r, ""))
+					all = append(all, startChoose(t, r, ""))
 				}
 				synctest.Wait()
 				want := bound
@@ -188,7 +188,7 @@ func TestTheLineIsBoundedInOneStep(t *testing.T) {
 				}
 				refused := 0
 				for _, q := range all {
-					if q.ended() && q.err == ErrQueueFull && q.took == 0 {
+					if q.returned() && q.err == ErrQueueFull && q.took == 0 {
 						refused++
 					}
 				}
@@ -196,14 +196,14 @@ func TestTheLineIsBoundedInOneStep(t *testing.T) {
 					t.Errorf("%d wait and %d were refused; want %d, %d", r.QueueLength(), refused, want, len(all)-want)
 				}
 				serve(t, holder)
-				endAll(t, all)
+				releaseAll(t, all)
 				f.wantIdle(t)
 			})
 		})
 	}
 }
 
-func TestARequestThatWasRefusedHasNoPlaceInLine(t *testing.T) {
+func TestRouterQueueRefusedRequestHasNoArrivalNumber(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1)
 		r := New(f.replicas, newByText, Limits{MaxQueued: 0, QueueTimeout: time.Minute}, Hooks{})
@@ -218,18 +218,18 @@ func TestARequestThatWasRefusedHasNoPlaceInLine(t *testing.T) {
 	})
 }
 
-func TestARequestThatLinesUpAgainHasItsOldPlaceAlsoInAFullLine(t *testing.T) {
+func TestRouterQueueKeepsThePositionOfARequestThatQueuesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1, 1)
 		r := New(f.replicas, newByText, Limits{MaxQueued: 2, QueueTimeout: time.Minute}, Hooks{})
 		a, b := mustChoose(t, r, "a"), mustChoose(t, r, "b")
-		all := inLine(t, r, "ab", "ba")
+		all := queueUp(t, r, "ab", "ba")
 		late := make(chan *request, 1)
 		var newcomer sync.Once
 		f.fakes[0].faults = func(op string) error {
 			if op == "reserve" {
 				newcomer.Do(func() {
-					late <- begin(t, r, "b")
+					late <- startChoose(t, r, "b")
 					time.Sleep(time.Second) // until it is in line
 				})
 				return llmserver.ErrFull
@@ -246,12 +246,12 @@ func TestARequestThatLinesUpAgainHasItsOldPlaceAlsoInAFullLine(t *testing.T) {
 		if got := served(all); !slices.Equal(got, []int{1}) { // the older of those who rank b best
 			t.Errorf("%v were served", got)
 		}
-		endAll(t, all)
+		releaseAll(t, all)
 		f.wantIdle(t)
 	})
 }
 
-func TestTenThousandWaitersAreAllServed(t *testing.T) {
+func TestRouterQueueServesTenThousandWaiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 2, 3)
 		r := New(f.replicas, newByText, roomy, Hooks{})

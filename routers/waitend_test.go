@@ -11,7 +11,7 @@ import (
 )
 
 // The queue timeout is for all waits of a request together, also when it is chosen for again.
-func TestRetryWaitsOnlyTheRestOfTheQueueTimeout(t *testing.T) {
+func TestRouterQueueTimeoutIsSharedByRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1)
 		r := New(f.replicas, newByText, Limits{MaxQueued: -1, QueueTimeout: 10 * time.Second}, Hooks{})
@@ -36,12 +36,12 @@ func TestRetryWaitsOnlyTheRestOfTheQueueTimeout(t *testing.T) {
 }
 
 // Time in the queue is counted once, also where a slot is refused and the request queues again.
-func TestTimeInTheQueueIsCountedOnce(t *testing.T) {
+func TestRouterQueueTimeIsCountedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1, 1)
 		r := New(f.replicas, newByText, roomy, Hooks{})
 		a, b := mustChoose(t, r, "a"), mustChoose(t, r, "b")
-		all := inLine(t, r, "")
+		all := queueUp(t, r, "")
 		time.Sleep(2 * time.Second)
 		f.fakes[0].faults = func(string) error { return llmserver.ErrFull }
 		a.Release()
@@ -50,37 +50,37 @@ func TestTimeInTheQueueIsCountedOnce(t *testing.T) {
 		if got := served(all); len(got) != 1 || all[0].payload.Waited != 5*time.Second {
 			t.Errorf("%v were served; the request counts %v in the queue; want 5 s", got, all[0].payload.Waited)
 		}
-		endAll(t, all)
+		releaseAll(t, all)
 		f.wantIdle(t)
 	})
 }
 
 // A request whose own process has no descriptor left asks nobody else, also when it has queued.
-func TestOwnExhaustionEndsTheWait(t *testing.T) {
+func TestRouterQueueOwnExhaustionEndsTheWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1, 1)
 		r := New(f.replicas, newByText, roomy, Hooks{})
 		a, b := mustChoose(t, r, "a"), mustChoose(t, r, "b")
-		q := inLine(t, r, "")[0]
+		q := queueUp(t, r, "")[0]
 		f.fakes[0].faults = func(string) error { return llmserver.ErrExhausted }
 		a.Release()
 		synctest.Wait()
-		if !q.ended() || !errors.Is(q.err, llmserver.ErrExhausted) {
-			t.Errorf("it ended: %t, with %v; want ErrExhausted", q.ended(), q.err)
+		if !q.returned() || !errors.Is(q.err, llmserver.ErrExhausted) {
+			t.Errorf("it ended: %t, with %v; want ErrExhausted", q.returned(), q.err)
 		}
 		serve(t, b)
-		endAll(t, []*request{q})
+		releaseAll(t, []*request{q})
 		f.wantIdle(t)
 	})
 }
 
 // A client that goes while its slot is being confirmed takes no other one.
-func TestClientThatGoesDuringTheConfirmationTakesNoOtherSlot(t *testing.T) {
+func TestRouterQueueDisconnectDuringConfirmationTakesNoOtherSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1, 1)
 		r := New(f.replicas, newByText, roomy, Hooks{})
 		a, b := mustChoose(t, r, "a"), mustChoose(t, r, "b")
-		q := inLine(t, r, "")[0]
+		q := queueUp(t, r, "")[0]
 		f.fakes[0].faults = func(op string) error {
 			time.Sleep(time.Second)
 			return context.Canceled
@@ -107,19 +107,19 @@ func TestClientThatGoesDuringTheConfirmationTakesNoOtherSlot(t *testing.T) {
 }
 
 // A slot that comes in the moment in which the queue timeout ends is used.
-func TestSlotAtTheEndOfTheQueueTimeoutIsUsed(t *testing.T) {
+func TestRouterQueueSlotAtTheTimeoutIsUsed(t *testing.T) {
 	f := newFleet(t, 1)
 	r := New(f.replicas, newByText, roomy, Hooks{})
 	over := make(chan struct{})
 	close(over)
 	for range 64 { // which of the two await sees first is a matter of chance
 		holder := mustChoose(t, r, "")
-		w, err := r.choice(new(Payload), nil).enqueue()
+		w, err := r.newSelector(new(Payload), nil).enqueue()
 		if err != nil {
 			t.Fatal(err)
 		}
 		serve(t, holder)
-		h := r.await(t.Context(), w, over)
+		h := r.awaitHandover(t.Context(), w, over)
 		if h.slot == nil || h.err != nil {
 			t.Fatalf("the request got %v instead of its slot", h.err)
 		}
@@ -130,13 +130,13 @@ func TestSlotAtTheEndOfTheQueueTimeoutIsUsed(t *testing.T) {
 }
 
 // A slot that comes when the client has gone goes to the next in the queue.
-func TestSlotOfAClientThatHasGoneIsPassedOn(t *testing.T) {
+func TestRouterQueueSlotOfADisconnectedClientIsPassedOn(t *testing.T) {
 	f := newFleet(t, 1)
 	r := New(f.replicas, newByText, roomy, Hooks{})
 	gone, cancel := context.WithCancelCause(t.Context())
 	cancel(context.Canceled)
 	enqueue := func(id string) *waiter {
-		w, err := r.choice(&Payload{RequestID: id}, nil).enqueue()
+		w, err := r.newSelector(&Payload{RequestID: id}, nil).enqueue()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -146,8 +146,8 @@ func TestSlotOfAClientThatHasGoneIsPassedOn(t *testing.T) {
 		holder := mustChoose(t, r, "")
 		first, second := enqueue("first"), enqueue("second")
 		serve(t, holder)
-		if h := r.await(gone, first, nil); h.slot != nil {
-			r.release(h.slot)
+		if h := r.awaitHandover(gone, first, nil); h.slot != nil {
+			r.releaseSlot(h.slot)
 		} else {
 			passed++
 		}

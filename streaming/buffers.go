@@ -2,7 +2,8 @@ package streaming
 
 import "sync"
 
-// Most events fit a small buffer, and there is one per open stream; the large one holds what a small one cannot.
+// Most events fit a small buffer, of which each open stream holds one. A stream moves to a large
+// one when an event does not fit.
 const (
 	smallBuffer = 4 << 10
 	largeBuffer = 64 << 10
@@ -13,16 +14,18 @@ var (
 	largeBuffers = sync.Pool{New: func() any { return new([largeBuffer]byte) }}
 )
 
-// borrow returns a buffer of smallBuffer or largeBuffer bytes. Its user gives it back, but not after a failed Write: the
-// frame writer of an HTTP/2 connection may still be reading from it then.
-func borrow(size int) []byte {
+// getBuffer returns a buffer of smallBuffer or largeBuffer bytes, at least size if size is at most
+// largeBuffer. The caller returns it by putBuffer, but not after a failed Write: the frame writer
+// of an HTTP/2 connection may still be reading from it then.
+func getBuffer(size int) []byte {
 	if size <= smallBuffer {
 		return smallBuffers.Get().(*[smallBuffer]byte)[:]
 	}
 	return largeBuffers.Get().(*[largeBuffer]byte)[:]
 }
 
-func giveBack(buf []byte) {
+// putBuffer returns a buffer of getBuffer to its pool.
+func putBuffer(buf []byte) {
 	if len(buf) == smallBuffer {
 		smallBuffers.Put((*[smallBuffer]byte)(buf))
 		return
@@ -30,10 +33,10 @@ func giveBack(buf []byte) {
 	largeBuffers.Put((*[largeBuffer]byte)(buf))
 }
 
-// enlarge moves what fills a small buffer to a large one, for the small one.
-func enlarge(buf []byte) []byte {
-	large := borrow(largeBuffer)
+// growBuffer exchanges a full small buffer for a large one with the same content.
+func growBuffer(buf []byte) []byte {
+	large := getBuffer(largeBuffer)
 	copy(large, buf)
-	giveBack(buf)
+	putBuffer(buf)
 	return large
 }

@@ -2,33 +2,33 @@ package streaming
 
 import "bytes"
 
-// content tells the events of a stream that bring something of what the model writes from those that do not: a role, a
-// finish reason, usage. It knows the chunks and events of all common APIs by the names of their texts.
+// A contentDetector detects events with generated content, as opposed to a role, a finish reason or
+// usage. It recognises the chunks and events of all common APIs by the keys of their texts.
 //
-// The events of a stream are alike, so it remembers where the text of the last one began: most often the next one has
-// its text at the same place, and a comparison of a few bytes is all.
-type content struct {
-	at   int      // where in the data the text began, behind its quote; 0 if none was found yet
-	mark [20]byte // the bytes before it: the end of the key, the colon, the quote
+// Consecutive events look alike, so it remembers the position of the last text: most often the next
+// event has its text at the same position, and a comparison of a few bytes is enough.
+type contentDetector struct {
+	offset int      // of the last text in its event, behind the opening quote; 0 if none was found yet
+	prefix [20]byte // the bytes before it: the end of the key, the colon, the quote
 }
 
-// in tells whether the data of an event has a text that is not empty.
-func (c *content) in(data []byte) bool {
-	if c.at > 0 && len(data) > c.at && data[c.at] != '"' && bytes.HasSuffix(data[:c.at], c.mark[:]) {
+// hasContent reports whether the data of an event has a non-empty text.
+func (c *contentDetector) hasContent(data []byte) bool {
+	if c.offset > 0 && len(data) > c.offset && data[c.offset] != '"' && bytes.HasSuffix(data[:c.offset], c.prefix[:]) {
 		return true
 	}
-	at := textAt(data)
-	if at < len(c.mark) {
-		return at > 0
+	offset := textOffset(data)
+	if offset < len(c.prefix) {
+		return offset > 0
 	}
-	c.at = at
-	copy(c.mark[:], data[at-len(c.mark):at])
+	c.offset = offset
+	copy(c.prefix[:], data[offset-len(c.prefix):offset])
 	return true
 }
 
-// textAt finds where the first text begins, 0 if there is none. The events of responses also repeat their texts when they
-// are complete; new is only what they call delta.
-func textAt(data []byte) int {
+// textOffset returns the offset of the first non-empty text, 0 if there is none. The events of the
+// Responses API repeat their texts when they are complete, so only their delta counts.
+func textOffset(data []byte) int {
 	onlyDelta := bytes.Contains(data, []byte(`"response.`))
 	for start := 0; ; {
 		i := bytes.Index(data[start:], []byte(`":`))
@@ -38,14 +38,14 @@ func textAt(data []byte) int {
 		name := data[start : start+i]
 		start += i + len(`":`)
 		value := trimSpace(data[start:])
-		if len(value) > 1 && value[0] == '"' && value[1] != '"' && isText(name[bytes.LastIndexByte(name, '"')+1:], onlyDelta) {
+		if len(value) > 1 && value[0] == '"' && value[1] != '"' && isTextKey(name[bytes.LastIndexByte(name, '"')+1:], onlyDelta) {
 			return len(data) - len(value) + 1
 		}
 	}
 }
 
-// isText tells the keys of what a model writes: answers, thoughts, arguments of calls.
-func isText(name []byte, onlyDelta bool) bool {
+// isTextKey reports whether a key holds generated text: content, reasoning or tool call arguments.
+func isTextKey(name []byte, onlyDelta bool) bool {
 	switch string(name) {
 	case "delta":
 		return true

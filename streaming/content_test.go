@@ -8,20 +8,21 @@ import (
 	"time"
 )
 
-func heard(t *testing.T, stream string, size int) *Tap {
+// observePieces returns a Tap that has observed a stream in pieces of a size.
+func observePieces(t *testing.T, stream string, size int) *Tap {
 	t.Helper()
 	var pieces []string
 	for piece := range slices.Chunk([]byte(stream), size) {
 		pieces = append(pieces, string(piece))
 	}
 	tap := new(Tap)
-	if _, err := new(Relay).Copy(t.Context(), newPage(), events(&script{pieces: pieces}), tap); err != nil {
+	if _, err := new(Relay).Copy(t.Context(), newRecorder(), events(&script{pieces: pieces}), tap); err != nil {
 		t.Fatal(err)
 	}
 	return tap
 }
 
-func TestATapTellsEventsWithContentFromOthers(t *testing.T) {
+func TestTapContentEvents(t *testing.T) {
 	chat := func(delta string) string {
 		return `data: {"id":"chatcmpl-1","object":"chat.completion.chunk","choices":[{"index":0,"delta":` + delta + `,"finish_reason":null}],"usage":null}` + "\n\n"
 	}
@@ -57,14 +58,14 @@ func TestATapTellsEventsWithContentFromOthers(t *testing.T) {
 	} {
 		stream := strings.Join(test.stream, "")
 		for _, size := range []int{1, 7, len(stream)} {
-			if got := heard(t, stream, size).ContentEvents(); got != test.want {
+			if got := observePieces(t, stream, size).ContentEvents(); got != test.want {
 				t.Errorf("%s, in pieces of %d: %d events with content, want %d", name, size, got, test.want)
 			}
 		}
 	}
 }
 
-func TestATapTimesTheEventsWithContent(t *testing.T) {
+func TestTapTimesOfContentEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pauses := []time.Duration{time.Second, 4 * time.Millisecond, time.Minute, 6 * time.Millisecond, time.Hour}
 		body := &script{pieces: []string{": ping\n\n", chunk, chunk + chunk, usageEvent, chunk}, before: func() {
@@ -73,14 +74,14 @@ func TestATapTimesTheEventsWithContent(t *testing.T) {
 		}}
 		began := time.Now()
 		var tap Tap
-		if _, err := new(Relay).Copy(t.Context(), newPage(), events(body), &tap); err != nil {
+		if _, err := new(Relay).Copy(t.Context(), newRecorder(), events(body), &tap); err != nil {
 			t.Fatal(err)
 		}
 		if first := tap.FirstContent.Sub(began); first != time.Second+4*time.Millisecond {
-			t.Errorf("the first content passed after %v", first)
+			t.Errorf("the first content was written after %v", first)
 		}
 		want := InterTokenGaps{Sum: time.Minute + 6*time.Millisecond + time.Hour}
-		want.Counts[0] = 1 // came along with the one before
+		want.Counts[0] = 1 // in one write with the event before
 		want.Counts[len(GapBounds)] = 2
 		if tap.Gaps != want {
 			t.Errorf("the gaps are %+v, want %+v", tap.Gaps, want)
@@ -88,7 +89,7 @@ func TestATapTimesTheEventsWithContent(t *testing.T) {
 	})
 }
 
-func TestAGapIsCountedByTheLeastBoundNotBelowIt(t *testing.T) {
+func TestTapGapBuckets(t *testing.T) {
 	var got, want InterTokenGaps
 	for i, bound := range GapBounds {
 		got.add(bound)

@@ -9,15 +9,16 @@ import (
 	"testing"
 )
 
-// chopped is read in pieces of one size. Its end comes with the last piece or in a read of its own.
-type chopped struct {
+// A piecewiseBody is read in pieces of one size, with io.EOF along with the last piece or in a read
+// of its own.
+type piecewiseBody struct {
 	rest  string
 	size  int
-	early bool // the end comes with the last piece
-	ended bool // the end has been read
+	early bool // io.EOF is returned with the last piece
+	ended bool // io.EOF has been returned
 }
 
-func (c *chopped) Read(p []byte) (int, error) {
+func (c *piecewiseBody) Read(p []byte) (int, error) {
 	n := copy(p[:min(len(p), c.size)], c.rest)
 	c.rest = c.rest[n:]
 	if c.rest == "" && (n == 0 || c.early) {
@@ -27,8 +28,9 @@ func (c *chopped) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// countEndings relays body and returns how often Ending was called. It fails unless the body had ended by then.
-func countEndings(t *testing.T, contentType string, body *chopped, length int64) (calls int) {
+// countLastWriteCalls relays body and returns how often BeforeLastWrite was called. It fails the
+// test if the body had not ended by then.
+func countLastWriteCalls(t *testing.T, contentType string, body *piecewiseBody, length int64) (calls int) {
 	t.Helper()
 	w, text := httptest.NewRecorder(), body.rest
 	resp := &http.Response{
@@ -44,10 +46,10 @@ func countEndings(t *testing.T, contentType string, body *chopped, length int64)
 	relay := Relay{BeforeLastWrite: func() {
 		calls++
 		if !body.ended && int64(len(text)-len(body.rest)) != length {
-			t.Errorf("the ending came with %d of %d bytes unread, or before the end was read", len(body.rest), len(text))
+			t.Errorf("BeforeLastWrite was called with %d of %d bytes unread, or before the end was read", len(body.rest), len(text))
 		}
 		if body.early && len(text) > 0 && w.Body.Len() >= len(text) {
-			t.Error("the ending came after the write that completes the response")
+			t.Error("BeforeLastWrite was called after the write that completes the response")
 		}
 	}}
 	if _, err := relay.Copy(t.Context(), w, resp, nil); err != nil {
@@ -59,8 +61,8 @@ func countEndings(t *testing.T, contentType string, body *chopped, length int64)
 	return calls
 }
 
-// An upstream server may be at work behind [DONE], so only the end of the body ends the response.
-func TestTheEndingComesOnceAndWithTheEndOfTheBody(t *testing.T) {
+// An upstream may still be at work after [DONE], so only the end of the body ends the response.
+func TestRelayBeforeLastWriteIsCalledOnceAtEndOfBody(t *testing.T) {
 	const events = "data: {}\n\ndata: {\"x\":1}\n\n"
 	long := strings.Repeat("x", 3*largeBuffer)
 	for _, c := range []struct {
@@ -76,16 +78,16 @@ func TestTheEndingComesOnceAndWithTheEndOfTheBody(t *testing.T) {
 	} {
 		for _, pieces := range []int{1, 7, max(1, min(len(c.body), 100))} {
 			for _, early := range []bool{false, true} {
-				body := &chopped{rest: c.body, size: max(1, len(c.body)/pieces), early: early && c.length < 0}
-				if calls := countEndings(t, c.kind, body, c.length); calls != 1 {
-					t.Errorf("%s in %d pieces: %d endings, want 1", c.name, pieces, calls)
+				body := &piecewiseBody{rest: c.body, size: max(1, len(c.body)/pieces), early: early && c.length < 0}
+				if calls := countLastWriteCalls(t, c.kind, body, c.length); calls != 1 {
+					t.Errorf("%s in %d pieces: BeforeLastWrite was called %d times, want once", c.name, pieces, calls)
 				}
 			}
 		}
 	}
 }
 
-func TestAStreamThatOnlyItsConnectionDelimitsMustEndInDone(t *testing.T) {
+func TestRelayUnframedStreamNeedsDone(t *testing.T) {
 	const events = "data: {\"x\":1}\n\ndata: {\"x\":2}\n\n"
 	for _, c := range []struct {
 		name, body string
@@ -107,7 +109,7 @@ func TestAStreamThatOnlyItsConnectionDelimitsMustEndInDone(t *testing.T) {
 				ProtoMajor:       c.major,
 				TransferEncoding: c.encoding,
 				Header:           http.Header{"Content-Type": {eventStream}},
-				Body:             io.NopCloser(&chopped{rest: c.body, size: max(1, len(c.body)/pieces)}),
+				Body:             io.NopCloser(&piecewiseBody{rest: c.body, size: max(1, len(c.body)/pieces)}),
 				ContentLength:    -1,
 			}
 			_, err := (&Relay{}).Copy(t.Context(), w, resp, nil)
@@ -119,7 +121,7 @@ func TestAStreamThatOnlyItsConnectionDelimitsMustEndInDone(t *testing.T) {
 				want = events + brokenEvent
 			}
 			if w.Body.String() != want {
-				t.Errorf("%s in %d pieces: the client got %q, want %q", c.name, pieces, w.Body, want)
+				t.Errorf("%s in %d pieces: written %q, want %q", c.name, pieces, w.Body, want)
 			}
 		}
 	}

@@ -15,17 +15,19 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-var brokenEvent = errorEvent(broken.Code, broken.Message)
+// brokenEvent is the event that closes a stream whose upstream broke, byte for byte.
+const brokenEvent = `data: {"error":{"message":"The model server broke off before the answer was complete.",` +
+	`"type":"server_error","param":null,"code":"upstream_broken"}}` + "\n\n"
 
 var errReset = errors.New("connection reset by peer")
 
-// script is an upstream body that comes in the given pieces and then ends with end, or cleanly.
+// A script is an upstream body that returns the given pieces and then end, or io.EOF.
 type script struct {
 	pieces  []string
 	end     error
-	endsNow bool   // end comes along with the last piece
+	endsNow bool   // end is returned with the last piece
 	before  func() // called before each read
-	widest  int    // the largest buffer it was asked to fill
+	widest  int    // the largest buffer passed to Read
 }
 
 func (s *script) Read(p []byte) (int, error) {
@@ -55,8 +57,8 @@ func (s *script) ending() error {
 
 func (s *script) Close() error { return nil }
 
-// answer is a response of unknown length.
-func answer(contentType string, body io.ReadCloser) *http.Response {
+// response returns a response of unknown length.
+func response(contentType string, body io.ReadCloser) *http.Response {
 	return &http.Response{
 		StatusCode:    http.StatusOK,
 		Header:        http.Header{"Content-Type": {contentType}},
@@ -65,26 +67,27 @@ func answer(contentType string, body io.ReadCloser) *http.Response {
 	}
 }
 
+// events returns an event stream.
 func events(body io.ReadCloser) *http.Response {
-	return answer("text/event-stream; charset=utf-8", body)
+	return response("text/event-stream; charset=utf-8", body)
 }
 
-// page is a client that writes down what it gets. It has no deadlines.
-type page struct {
+// A recorder is a client that records what is written. It supports no deadlines.
+type recorder struct {
 	header  http.Header
 	status  int
 	got     []byte
-	flushed int // how much of got has been flushed
+	flushed int // bytes of got that have been flushed
 	writes  int
 	flushes int
-	fail    error // of every write from now on
+	fail    error // of every further write
 }
 
-func newPage() *page { return &page{header: http.Header{}} }
+func newRecorder() *recorder { return &recorder{header: http.Header{}} }
 
-func (p *page) Header() http.Header    { return p.header }
-func (p *page) WriteHeader(status int) { p.status = status }
-func (p *page) Write(b []byte) (int, error) {
+func (p *recorder) Header() http.Header    { return p.header }
+func (p *recorder) WriteHeader(status int) { p.status = status }
+func (p *recorder) Write(b []byte) (int, error) {
 	if p.fail != nil {
 		return 0, p.fail
 	}
@@ -93,13 +96,13 @@ func (p *page) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func (p *page) FlushError() error {
+func (p *recorder) FlushError() error {
 	p.flushes++
 	p.flushed = len(p.got)
 	return p.fail
 }
 
-// network joins clients and one server by pipes, so that both can live in a synctest bubble.
+// A network connects clients and one server by pipes, so that both can be in a synctest bubble.
 type network struct {
 	conns chan net.Conn
 	once  sync.Once
@@ -128,7 +131,8 @@ func (n *network) dial(context.Context, string, string) (net.Conn, error) {
 	return ours, nil
 }
 
-// serve starts a server and returns a client of it and the network between them. Both speak HTTP/1.1, or h2c only.
+// serve starts a server and returns a client and the network between them, for HTTP/1.1 or for h2c
+// only.
 func serve(t *testing.T, h2 bool, handler http.HandlerFunc) (*http.Client, *network) {
 	t.Helper()
 	n := &network{conns: make(chan net.Conn), down: make(chan struct{})}
@@ -147,15 +151,15 @@ func serve(t *testing.T, h2 bool, handler http.HandlerFunc) (*http.Client, *netw
 	return &http.Client{Transport: transport}, n
 }
 
-// overBoth runs a test over HTTP/1.1 and over h2c.
-func overBoth(t *testing.T, test func(t *testing.T, h2 bool)) {
+// overHTTP1AndH2 runs a test over HTTP/1.1 and over h2c.
+func overHTTP1AndH2(t *testing.T, test func(t *testing.T, h2 bool)) {
 	t.Run("HTTP/1.1", func(t *testing.T) { test(t, false) })
 	t.Run("h2c", func(t *testing.T) { test(t, true) })
 }
 
-// chunk is one ordinary event.
+// chunk is a typical event.
 const chunk = `data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1728365454,"model":"m",` +
 	`"choices":[{"index":0,"delta":{"content":" learning"},"logprobs":null,"finish_reason":null}]}` + "\n\n"
 
-// longEvent is an event of more than n bytes.
+// longEvent returns an event of more than n bytes.
 func longEvent(n int) string { return "data: " + strings.Repeat("x", n) + "\n\n" }

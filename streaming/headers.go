@@ -8,33 +8,34 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// CopyRequestHeader sets in dst the fields of the client's request src that are meant for the upstream server. Left
-// behind are the hop-by-hop fields, the framing (Content-Length is the outgoing request's own), Expect, and a slot
-// token, which only berth may issue. No User-Agent is made up for a client that sent none.
+// CopyRequestHeader copies the end-to-end fields of the client's request header src to dst. It
+// leaves out hop-by-hop fields, framing (Content-Length belongs to the outgoing request), Expect,
+// and the fields of the slot protocol, which only berth may set. If the client sent no User-Agent,
+// none is sent upstream.
 //
-// A field replaces that of the same name in dst. Values are shared with src: add to dst or replace in it, but do not
-// write into its slices.
+// A field replaces the field of the same name in dst. Values are shared with src: the caller may
+// add to dst or replace in it, but must not write to its slices.
 func CopyRequestHeader(dst, src http.Header) {
-	copyEndToEnd(dst, src, ownRequestField)
-	silence(dst, "User-Agent")
+	copyEndToEnd(dst, src, isOwnRequestField)
+	suppressDefault(dst, "User-Agent")
 }
 
-// TrimRequestHeader leaves in h what CopyRequestHeader would copy: for who owns the client's header and needs the rest
-// no more, it is the cheaper way.
+// TrimRequestHeader removes from h the fields that CopyRequestHeader would not copy. It is the
+// cheaper way for a caller that owns the client's header and needs no other field of it.
 func TrimRequestHeader(h http.Header) {
 	for _, name := range connectionOptions(h) {
 		delete(h, name)
 	}
 	for name := range h {
-		if hopByHop(name) || ownRequestField(name) {
+		if isHopByHop(name) || isOwnRequestField(name) {
 			delete(h, name)
 		}
 	}
-	silence(h, "User-Agent")
+	suppressDefault(h, "User-Agent")
 }
 
-// ownRequestField tells the request fields that go no further than berth, or that each connection has anew.
-func ownRequestField(name string) bool {
+// isOwnRequestField reports whether a request field is meant for berth, or set anew on each hop.
+func isOwnRequestField(name string) bool {
 	switch name {
 	case "Content-Length", "Expect", "X-Reserved-Slot-Token", "X-Slot-Holder":
 		return true
@@ -42,21 +43,22 @@ func ownRequestField(name string) bool {
 	return false
 }
 
-// CopyResponseHeader sets in dst the fields of the upstream answer src that are meant for the client: all but the
-// hop-by-hop ones and those in which berth's parts speak to each other. Fields that dst has under other names stay.
-// An event stream also asks the proxies on its way not to hold it back, unless it says otherwise itself. No
-// Content-Type is guessed for an answer without one. Values are shared as in [CopyRequestHeader].
+// CopyResponseHeader copies the end-to-end fields of the upstream response header src to dst. It
+// leaves out hop-by-hop fields and those of the slot protocol. Other fields of dst stay. An event
+// stream also gets the fields that keep proxies from buffering and caching it, unless the upstream
+// set them. No Content-Type is guessed for a response without one. Values are shared as in
+// [CopyRequestHeader].
 func CopyResponseHeader(dst, src http.Header) {
-	copyEndToEnd(dst, src, internal)
-	silence(dst, "Content-Type")
+	copyEndToEnd(dst, src, isSlotProtocol)
+	suppressDefault(dst, "Content-Type")
 	if mediaType(src) == eventStream {
-		setAbsent(dst, "X-Accel-Buffering", "no")
-		setAbsent(dst, "Cache-Control", "no-cache")
+		setDefault(dst, "X-Accel-Buffering", "no")
+		setDefault(dst, "Cache-Control", "no-cache")
 	}
 }
 
-// announceTrailer names in dst the trailer fields that an answer says it will end with. It also keeps net/http from
-// turning a short answer into one of known length, which could carry none.
+// announceTrailer names in dst the trailer fields that the upstream announced. It also keeps
+// net/http from giving a short response a Content-Length, with which it could have no trailer.
 func announceTrailer(dst, trailer http.Header) {
 	for name := range trailer {
 		if inTrailer(name) {
@@ -65,8 +67,9 @@ func announceTrailer(dst, trailer http.Header) {
 	}
 }
 
-// copyTrailer sets trailer fields in dst, announced or not. It is called after the body. One that was announced and did
-// not come is left out: net/http would never end an HTTP/2 stream whose trailer has fields without values alone.
+// copyTrailer sets trailer fields in dst, announced or not. It is called after the body. An
+// announced field that did not arrive is left out: net/http would never end an HTTP/2 stream whose
+// trailer has only fields without values.
 func copyTrailer(dst, trailer http.Header) {
 	for name, values := range trailer {
 		if len(values) > 0 && inTrailer(name) {
@@ -75,26 +78,27 @@ func copyTrailer(dst, trailer http.Header) {
 	}
 }
 
-// inTrailer reports whether a field may be passed on in a trailer: not those by which messages are
-// framed, routed, authenticated or understood, which are forbidden there (RFC 9110, section 6.5.1)
-// and make some clients fail.
+// inTrailer reports whether a trailer field may be relayed. Fields of framing, routing,
+// authentication and content are forbidden in trailers (RFC 9110, section 6.5.1) and make some
+// clients fail.
 func inTrailer(name string) bool {
-	return httpguts.ValidTrailerHeader(name) && !hopByHop(name) && !internal(name)
+	return httpguts.ValidTrailerHeader(name) && !isHopByHop(name) && !isSlotProtocol(name)
 }
 
+// copyEndToEnd copies the fields of src that are neither hop-by-hop nor private.
 func copyEndToEnd(dst, src http.Header, private func(name string) bool) {
 	named := connectionOptions(src)
 	for name, values := range src {
-		if hopByHop(name) || private(name) || slices.Contains(named, name) {
+		if isHopByHop(name) || private(name) || slices.Contains(named, name) {
 			continue
 		}
 		dst[name] = slices.Clip(values)
 	}
 }
 
-// hopByHop tells the fields that concern one connection only (RFC 9110, section 7.6.1), together with those of proxy
-// authentication. Names are in canonical form, as net/http makes them. Proxy-Status is end-to-end (RFC 9209).
-func hopByHop(name string) bool {
+// isHopByHop reports whether a field concerns one connection only (RFC 9110, section 7.6.1) or is
+// one of proxy authentication. Names are in canonical form. Proxy-Status is end-to-end (RFC 9209).
+func isHopByHop(name string) bool {
 	switch name {
 	case "Connection", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
 		"Proxy-Authenticate", "Proxy-Authentication-Info", "Proxy-Authorization", "Proxy-Connection":
@@ -103,8 +107,9 @@ func hopByHop(name string) bool {
 	return false
 }
 
-// internal tells the answer fields of the slot protocol, which never reach a client.
-func internal(name string) bool {
+// isSlotProtocol reports whether a response field belongs to the slot protocol, which never reaches
+// a client.
+func isSlotProtocol(name string) bool {
 	switch name {
 	case "X-Reserved-Slot-Token", "X-Num-Ongoing-Requests", "X-Slot-Instance", "X-Slot-Seq", "X-Slot-Refused", "X-Slot-Own":
 		return true
@@ -112,7 +117,7 @@ func internal(name string) bool {
 	return false
 }
 
-// connectionOptions lists the fields that the Connection field declares to be hop-by-hop, too.
+// connectionOptions returns the names of the fields that the Connection field declares hop-by-hop.
 func connectionOptions(h http.Header) (names []string) {
 	for _, value := range h["Connection"] {
 		for option := range strings.SplitSeq(value, ",") {
@@ -122,14 +127,16 @@ func connectionOptions(h http.Header) (names []string) {
 	return names
 }
 
-// silence keeps net/http from inventing a field that h lacks: it takes a present name without values for an answer.
-func silence(h http.Header, name string) {
+// suppressDefault keeps net/http from adding its default for a field that h lacks: net/http adds
+// none for a name that is present without values.
+func suppressDefault(h http.Header, name string) {
 	if _, ok := h[name]; !ok {
 		h[name] = nil
 	}
 }
 
-func setAbsent(h http.Header, name, value string) {
+// setDefault sets a field that h lacks.
+func setDefault(h http.Header, name, value string) {
 	if len(h[name]) == 0 {
 		h.Set(name, value)
 	}

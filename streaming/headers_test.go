@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestHopByHopFieldsStayOnTheirConnection(t *testing.T) {
+func TestHeaderCopyLeavesOutHopByHopFields(t *testing.T) {
 	src := http.Header{
 		"Connection":                {"close, X-Mine", " x-yours "},
 		"Keep-Alive":                {"timeout=5"},
@@ -35,7 +35,7 @@ func TestHopByHopFieldsStayOnTheirConnection(t *testing.T) {
 	}
 }
 
-func TestARequestLeavesBehindWhatIsNotForTheUpstream(t *testing.T) {
+func TestHeaderOfRequestLeavesOutOwnFields(t *testing.T) {
 	for name, copyHeader := range map[string]func(dst, src http.Header){"copied": CopyRequestHeader, "trimmed": copyTrimmed} {
 		dst := http.Header{}
 		copyHeader(dst, http.Header{
@@ -49,14 +49,14 @@ func TestARequestLeavesBehindWhatIsNotForTheUpstream(t *testing.T) {
 	}
 }
 
-// copyTrimmed is CopyRequestHeader by way of TrimRequestHeader.
+// copyTrimmed does with TrimRequestHeader what CopyRequestHeader does.
 func copyTrimmed(dst, src http.Header) {
 	src = src.Clone()
 	TrimRequestHeader(src)
 	maps.Copy(dst, src)
 }
 
-func TestTheSlotProtocolDoesNotReachTheClient(t *testing.T) {
+func TestHeaderOfResponseLeavesOutSlotProtocol(t *testing.T) {
 	dst := http.Header{}
 	CopyResponseHeader(dst, http.Header{
 		"X-Reserved-Slot-Token": {"t"}, "X-Num-Ongoing-Requests": {"3"}, "X-Slot-Instance": {"i"}, "X-Slot-Seq": {"9"},
@@ -68,7 +68,7 @@ func TestTheSlotProtocolDoesNotReachTheClient(t *testing.T) {
 	}
 }
 
-func TestAnAgentMaySpeakTheSlotProtocolItself(t *testing.T) {
+func TestHeaderOfAgentKeepsItsSlotProtocol(t *testing.T) {
 	dst := http.Header{"X-Slot-Seq": {"9"}}
 	CopyResponseHeader(dst, http.Header{"X-Slot-Seq": {"forged"}})
 	if got := dst["X-Slot-Seq"]; !slices.Equal(got, []string{"9"}) {
@@ -76,7 +76,7 @@ func TestAnAgentMaySpeakTheSlotProtocolItself(t *testing.T) {
 	}
 }
 
-func TestOnlyEventStreamsAskNotToBeHeldBackAndOnlyOnce(t *testing.T) {
+func TestHeaderOfEventStreamDisablesBuffering(t *testing.T) {
 	for _, test := range []struct {
 		src                http.Header
 		buffering, caching []string
@@ -95,12 +95,12 @@ func TestOnlyEventStreamsAskNotToBeHeldBackAndOnlyOnce(t *testing.T) {
 	}
 }
 
-func TestAddingToACopyLeavesTheOriginalAlone(t *testing.T) {
+func TestHeaderCopyCanBeAddedTo(t *testing.T) {
 	values := append(make([]string, 0, 4), "a")
 	src, dst := http.Header{"Via": values}, http.Header{}
 	CopyRequestHeader(dst, src)
 	dst.Add("Via", "b")
 	if got := values[:2]; got[1] != "" {
-		t.Errorf("the client's own slice became %q", got)
+		t.Errorf("the slice of the source became %q", got)
 	}
 }

@@ -6,38 +6,44 @@ import (
 	"time"
 )
 
-// keepAliveComment is a line that readers of event streams ignore, and the empty line behind it that ends no event.
+// keepAliveComment is a comment, which readers of event streams ignore, and an empty line, which
+// ends no event since there is none.
 const keepAliveComment = ": keep-alive\n\n"
 
-// keepAlive writes comments into an event stream while nothing else is written, and only where the client stands between
-// events. Nil writes none.
+// A keepAlive writes comments into an event stream while it is idle and on an event boundary. A nil
+// *keepAlive writes none.
 //
-// Its timer is not reset by every write: it looks at the time of the last one when it fires.
+// Its timer is not reset by every write; when it fires, it compares the time of the last write.
+//
+// Two goroutines write while a keepAlive runs: that of Copy, through writeEvents, and that of the
+// timer. mu is held during both writes, so a slow client blocks both, and the write watchdog ends
+// that.
 type keepAlive struct {
-	c     *client
+	c     *clientWriter
 	every time.Duration
 
-	mu      sync.Mutex // guards all below, and the client's writer while the stream passes
+	mu      sync.Mutex // guards all below, and c while the stream is relayed
 	timer   *time.Timer
 	last    time.Time // of the last write
-	between bool      // the client stands between events, and no write has failed
+	between bool      // the client is on an event boundary, and no write has failed
 	stopped bool
 }
 
-// keepAlive begins a silence.
-func (c *client) keepAlive(every time.Duration) *keepAlive {
+// startKeepAlive starts the timer of a keepAlive. It returns nil if every is not positive.
+func (c *clientWriter) startKeepAlive(every time.Duration) *keepAlive {
 	if every <= 0 {
 		return nil
 	}
-	c.trailer = maps.Clone(c.trailer) // what reads the body also writes to it
+	c.trailer = maps.Clone(c.trailer) // reading the body writes to the original
 	k := &keepAlive{c: c, every: every, last: time.Now(), between: true}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.timer = time.AfterFunc(every, k.fire)
+	k.timer = time.AfterFunc(every, k.onTimer)
 	return k
 }
 
-func (k *keepAlive) fire() {
+// onTimer writes a comment if the stream has been idle for long enough, and rearms the timer.
+func (k *keepAlive) onTimer() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.stopped {
@@ -48,31 +54,33 @@ func (k *keepAlive) fire() {
 		return
 	}
 	if k.between {
-		k.c.start()
+		k.c.writeHeader()
 		_, err := k.c.write([]byte(keepAliveComment), true)
-		k.between = err == nil // the stream's own next write fails, too
+		k.between = err == nil // the next write of the stream fails as well
 	}
 	k.last = time.Now()
 	k.timer.Reset(k.every)
 }
 
-// send passes upstream bytes on, after which the client stands between events or not.
-func (k *keepAlive) send(c *client, p []byte, between bool) error {
+// writeEvents writes upstream bytes; between says whether they end on an event boundary.
+func (k *keepAlive) writeEvents(c *clientWriter, p []byte, between bool) error {
 	if k == nil {
-		return c.send(p, true)
+		return c.writeBody(p, true)
 	}
-	return k.sendLocked(c, p, between)
+	return k.writeEventsLocked(c, p, between)
 }
 
-func (k *keepAlive) sendLocked(c *client, p []byte, between bool) error {
+// writeEventsLocked is writeEvents under the lock, of a keepAlive that is not nil.
+func (k *keepAlive) writeEventsLocked(c *clientWriter, p []byte, between bool) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	err := c.send(p, true)
+	err := c.writeBody(p, true)
 	k.last, k.between = time.Now(), between && err == nil
 	return err
 }
 
-// stop ends the comments. Once it has returned, the client is the caller's alone. It may be called twice.
+// stop stops the comments. Once stop has returned, the clientWriter belongs to the caller alone. It
+// may be called twice.
 func (k *keepAlive) stop() {
 	if k == nil {
 		return

@@ -11,18 +11,18 @@ import (
 	"time"
 )
 
-// paced is a body whose pieces come one after the other, each after its pause, and that then ends with end, or cleanly.
-type paced struct {
-	pieces []piece
+// A pacedBody returns each piece after its delay and then end, or io.EOF.
+type pacedBody struct {
+	pieces []pacedPiece
 	end    error
 }
 
-type piece struct {
+type pacedPiece struct {
 	after time.Duration
 	text  string
 }
 
-func (b *paced) Read(p []byte) (int, error) {
+func (b *pacedBody) Read(p []byte) (int, error) {
 	if len(b.pieces) == 0 {
 		if b.end != nil {
 			return 0, b.end
@@ -38,62 +38,62 @@ func (b *paced) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-func (b *paced) Close() error { return nil }
+func (b *pacedBody) Close() error { return nil }
 
-// kept relays a body in virtual time with a comment after every 10 s of silence.
-func kept10(t *testing.T, contentType string, body *paced) (p *page, result Result, err error) {
+// relayKeepAlive relays a body in virtual time with a comment after every 10 s of silence.
+func relayKeepAlive(t *testing.T, contentType string, body *pacedBody) (p *recorder, result Result, err error) {
 	synctest.Test(t, func(t *testing.T) {
-		p = newPage()
-		result, err = (&Relay{KeepAlive: 10 * time.Second}).Copy(t.Context(), p, answer(contentType, body), nil)
+		p = newRecorder()
+		result, err = (&Relay{KeepAlive: 10 * time.Second}).Copy(t.Context(), p, response(contentType, body), nil)
 	})
 	return p, result, err
 }
 
-func TestCommentsFillTheSilenceBetweenEvents(t *testing.T) {
+func TestRelayKeepAliveCommentsOnlyOnEventBoundary(t *testing.T) {
 	const s = time.Second
 	long := longEvent(largeBuffer)
 	for name, test := range map[string]struct {
-		pieces []piece
+		pieces []pacedPiece
 		end    error
 		want   string
 	}{
-		"never silent":               {[]piece{{9 * s, "data: 1\n\n"}, {9 * s, "data: 2\n\n"}}, nil, "data: 1\n\ndata: 2\n\n"},
-		"before the first event":     {[]piece{{25 * s, "data: 1\n\n"}}, nil, keepAliveComment + keepAliveComment + "data: 1\n\n"},
-		"between events":             {[]piece{{0, "data: 1\n\n"}, {15 * s, "data: 2\n\n"}}, nil, "data: 1\n\n" + keepAliveComment + "data: 2\n\n"},
-		"after a later write":        {[]piece{{6 * s, "data: 1\n\n"}, {9 * s, "data: 2\n\n"}, {11 * s, "data: 3\n\n"}}, nil, "data: 1\n\ndata: 2\n\n" + keepAliveComment + "data: 3\n\n"},
-		"while an event is held":     {[]piece{{0, "data: 1\n\nda"}, {15 * s, "ta: 2\n\n"}}, nil, "data: 1\n\n" + keepAliveComment + "data: 2\n\n"},
-		"never within an event":      {[]piece{{0, long[:largeBuffer/2]}, {0, long[largeBuffer/2 : largeBuffer]}, {25 * s, long[largeBuffer:]}}, nil, long},
-		"before a break":             {[]piece{{15 * s, "data: 1\n\n"}}, errReset, keepAliveComment + "data: 1\n\n" + brokenEvent},
-		"before nothing but a break": {[]piece{{15 * s, ""}}, errReset, keepAliveComment + brokenEvent},
+		"never silent":               {[]pacedPiece{{9 * s, "data: 1\n\n"}, {9 * s, "data: 2\n\n"}}, nil, "data: 1\n\ndata: 2\n\n"},
+		"before the first event":     {[]pacedPiece{{25 * s, "data: 1\n\n"}}, nil, keepAliveComment + keepAliveComment + "data: 1\n\n"},
+		"between events":             {[]pacedPiece{{0, "data: 1\n\n"}, {15 * s, "data: 2\n\n"}}, nil, "data: 1\n\n" + keepAliveComment + "data: 2\n\n"},
+		"after a later write":        {[]pacedPiece{{6 * s, "data: 1\n\n"}, {9 * s, "data: 2\n\n"}, {11 * s, "data: 3\n\n"}}, nil, "data: 1\n\ndata: 2\n\n" + keepAliveComment + "data: 3\n\n"},
+		"while an event is held":     {[]pacedPiece{{0, "data: 1\n\nda"}, {15 * s, "ta: 2\n\n"}}, nil, "data: 1\n\n" + keepAliveComment + "data: 2\n\n"},
+		"never within an event":      {[]pacedPiece{{0, long[:largeBuffer/2]}, {0, long[largeBuffer/2 : largeBuffer]}, {25 * s, long[largeBuffer:]}}, nil, long},
+		"before a break":             {[]pacedPiece{{15 * s, "data: 1\n\n"}}, errReset, keepAliveComment + "data: 1\n\n" + brokenEvent},
+		"before nothing but a break": {[]pacedPiece{{15 * s, ""}}, errReset, keepAliveComment + brokenEvent},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p, result, err := kept10(t, eventStream, &paced{test.pieces, test.end})
+			p, result, err := relayKeepAlive(t, eventStream, &pacedBody{test.pieces, test.end})
 			if !errors.Is(err, test.end) || string(p.got) != test.want || p.flushed != len(p.got) || p.status != http.StatusOK {
 				t.Errorf("%d, %v: %d of %.80q were flushed; want %.80q", p.status, err, p.flushed, p.got, test.want)
 			}
 			sent := strings.ReplaceAll(strings.TrimSuffix(test.want, brokenEvent), keepAliveComment, "")
 			if !result.Started || result.Bytes != int64(len(sent)) || result.FirstByte.IsZero() != (sent == "") {
-				t.Errorf("of %.80q it tells %+v", sent, result)
+				t.Errorf("the result of %.80q is %+v", sent, result)
 			}
 		})
 	}
 }
 
-func TestNothingButAnEventStreamGetsComments(t *testing.T) {
+func TestRelayKeepAliveOnlyForEventStreams(t *testing.T) {
 	for _, kind := range []string{"application/json", "audio/mpeg", "text/plain"} {
-		p, _, err := kept10(t, kind, &paced{[]piece{{25 * time.Second, "{"}, {25 * time.Second, "}"}}, nil})
+		p, _, err := relayKeepAlive(t, kind, &pacedBody{[]pacedPiece{{25 * time.Second, "{"}, {25 * time.Second, "}"}}, nil})
 		if string(p.got) != "{}" || err != nil {
 			t.Errorf("%s became %q, %v", kind, p.got, err)
 		}
 	}
 }
 
-func TestCommentsReachClientsOfBothProtocols(t *testing.T) {
-	overBoth(t, func(t *testing.T, h2 bool) {
+func TestRelayKeepAliveOverHTTP1AndH2(t *testing.T) {
+	overHTTP1AndH2(t, func(t *testing.T, h2 bool) {
 		synctest.Test(t, func(t *testing.T) {
 			ended := make(chan error, 1)
 			client, _ := serve(t, h2, func(w http.ResponseWriter, r *http.Request) {
-				resp := events(&paced{[]piece{{15 * time.Second, chunk}, {35 * time.Second, chunk}}, nil})
+				resp := events(&pacedBody{[]pacedPiece{{15 * time.Second, chunk}, {35 * time.Second, chunk}}, nil})
 				relay := Relay{KeepAlive: 10 * time.Second, WriteTimeout: time.Second}
 				_, err := relay.Copy(r.Context(), w, resp, nil)
 				ended <- err
@@ -109,15 +109,15 @@ func TestCommentsReachClientsOfBothProtocols(t *testing.T) {
 	})
 }
 
-func TestAClientThatFailsGetsNoMoreComments(t *testing.T) {
+func TestRelayKeepAliveStopsAtFailedWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, leave := context.WithCancel(t.Context())
-		defer leave()
-		p := newPage()
+		ctx, disconnect := context.WithCancel(t.Context())
+		defer disconnect()
+		p := newRecorder()
 		p.fail = errReset
-		_, err := (&Relay{KeepAlive: time.Second}).Copy(ctx, p, events(&paced{[]piece{{5 * time.Second, chunk}}, nil}), nil)
+		_, err := (&Relay{KeepAlive: time.Second}).Copy(ctx, p, events(&pacedBody{[]pacedPiece{{5 * time.Second, chunk}}, nil}), nil)
 		if !errors.Is(err, ErrClientGone) || len(p.got) > 0 {
-			t.Errorf("%v; the client has %q", err, p.got)
+			t.Errorf("%v; written %q", err, p.got)
 		}
 	})
 }

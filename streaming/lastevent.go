@@ -5,45 +5,46 @@ import (
 	"regexp"
 )
 
-// lastEvent finds the event by which Anthropic's Messages and OpenAI's Responses end their streams,
-// as [DONE] ends the others. It takes the stream in pieces. An event of that kind counts only when it
-// is whole: the empty line behind it has come.
-type lastEvent struct {
-	line    []byte // the beginning of the line under way
-	afterCR bool   // the last byte was a CR
-	isLast  bool   // the event under way is of that kind
-	came    bool
+// A lastEventDetector finds the terminal event of Anthropic's Messages and OpenAI's Responses, the
+// counterpart of [DONE] in the other APIs. It reads the stream in pieces of any size. A terminal
+// event counts once it is complete, which is when the empty line behind it has arrived.
+type lastEventDetector struct {
+	line     []byte // the start of the current line
+	afterCR  bool   // the last byte was a CR
+	terminal bool   // the current event is a terminal one
+	complete bool   // a terminal event is complete
 }
 
-// lineStart is how much of a line is looked at.
-const lineStart = 64
+// linePrefix is the number of bytes of a line that are matched.
+const linePrefix = 64
 
-// lastKind matches a line by which an event is the last one of its stream. Most servers tell it in
-// the event's name; the type is the first key of the data where OpenAI and Anthropic write it.
-var lastKind = regexp.MustCompile(`^(event: ?|data: ?\{ ?"type": ?")(message_stop|error|response\.(completed|failed|incomplete|cancelled))("|$)`)
+// terminalLine matches a line of a terminal event: the event's name, or the type in its data, which
+// is the first key in what OpenAI and Anthropic send.
+var terminalLine = regexp.MustCompile(`^(event: ?|data: ?\{ ?"type": ?")(message_stop|error|response\.(completed|failed|incomplete|cancelled))("|$)`)
 
-// in reports whether the last event has come, now that p, the next bytes of the stream, has.
-func (l *lastEvent) in(p []byte) bool {
-	if len(p) == 0 || l.came {
-		return l.came
+// observe reads p, the next bytes of the stream, and reports whether a terminal event has been
+// completed so far.
+func (l *lastEventDetector) observe(p []byte) bool {
+	if len(p) == 0 || l.complete {
+		return l.complete
 	}
 	if l.afterCR {
 		p = bytes.TrimPrefix(p, []byte("\n"))
 	}
 	for line, ended := range lines(p) {
-		room := lineStart - len(l.line)
+		room := linePrefix - len(l.line)
 		l.line = append(l.line, line[:min(room, len(line))]...)
 		if !ended {
 			break
 		}
 		switch {
 		case len(l.line) > 0:
-			l.isLast = l.isLast || lastKind.Match(l.line)
-		case l.isLast:
-			l.came = true
+			l.terminal = l.terminal || terminalLine.Match(l.line)
+		case l.terminal:
+			l.complete = true
 		}
 		l.line = l.line[:0]
 	}
 	l.afterCR = len(p) > 0 && p[len(p)-1] == '\r'
-	return l.came
+	return l.complete
 }

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// untilClose are streams whose end is that of their connection, and whether they are complete.
+// untilClose holds streams that are delimited by the end of their connection, and whether they are
+// complete.
 var untilClose = map[string]bool{
 	"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n":                                         true,
 	"event: message_stop\r\ndata: {\"type\":\"message_stop\"}\r\n\r\n":                                   true,
@@ -26,12 +27,12 @@ var untilClose = map[string]bool{
 	"":                          false,
 }
 
-func TestAStreamUntilCloseIsCompleteWithTheLastEventOfItsAPI(t *testing.T) {
+func TestRelayUnframedStreamEndsWithTerminalEvent(t *testing.T) {
 	for text, complete := range untilClose {
 		stream := chunk + text
 		for _, size := range []int{1, 2, 3, 7, 1000, len(stream)} {
 			if size < 1000 && len(stream) > 10_000 {
-				continue // it would take long
+				continue // takes too long
 			}
 			var pieces []string
 			for rest := stream; rest != ""; {
@@ -40,7 +41,7 @@ func TestAStreamUntilCloseIsCompleteWithTheLastEventOfItsAPI(t *testing.T) {
 			}
 			resp := events(&script{pieces: pieces})
 			resp.TransferEncoding, resp.ProtoMajor = nil, 1
-			p := newPage()
+			p := newRecorder()
 			_, err := relay(t, p, resp)
 			if (err == nil) != complete || err != nil && !errors.Is(err, ErrUpstreamBroken) {
 				t.Errorf("%.100q in pieces of %d: %v", text, size, err)

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// recordings returns the recorded event streams by name. testdata/README.md has their origin.
+// recordings returns the recorded event streams by name. testdata/README.md names their origin.
 var recordings = sync.OnceValues(func() (map[string]string, error) {
 	f, err := os.Open(filepath.Join("testdata", "recordings.tar.gz"))
 	if err != nil {
@@ -41,8 +41,8 @@ var recordings = sync.OnceValues(func() (map[string]string, error) {
 	}
 })
 
-// streams returns event streams of all kinds: the recorded ones, one of many oddities, and all of them with other line
-// ends.
+// streams returns event streams by name: the recorded ones, one of unusual events, and each with
+// other line ends.
 func streams(t testing.TB) map[string]string {
 	t.Helper()
 	recorded, err := recordings()
@@ -50,7 +50,7 @@ func streams(t testing.TB) map[string]string {
 		t.Fatal(err)
 	}
 	if len(recorded) != 21 {
-		t.Fatalf("there are %d recorded streams, want 21", len(recorded))
+		t.Fatalf("%d recorded streams, want 21", len(recorded))
 	}
 	all := map[string]string{
 		"odd": "\n: ping\n\nretry: 3\n\nevent: a\ndata: 1\ndata: 2\r\n\r\nid: 7\r\rdata:\n\r\n" + chunk + "data: [DONE]\n\n",

@@ -7,94 +7,101 @@ import (
 	"io"
 	"net/http"
 	"time"
+
+	"berth/internal/openai"
 )
 
-// The side that ended an answer before its end. Every error of Copy is one of them, around its cause.
+// Errors of Copy. Each error wraps exactly one of them and its cause.
 var (
-	ErrClientGone     = errors.New("client gone")
-	ErrUpstreamBroken = errors.New("upstream broken")
+	ErrClientGone     = errors.New("client gone")     // the client disconnected or stopped reading
+	ErrUpstreamBroken = errors.New("upstream broken") // the upstream response ended early
 )
 
-// broken tells the reader of an event stream that there is no more to come.
+// broken is the error event of a stream whose upstream broke.
 var broken = &AbortError{"upstream_broken", "The model server broke off before the answer was complete."}
 
-// errorEvent has the one form that every client understands: no space behind the colon, error as the first key, all
-// four keys. The texts need no escapes.
-func errorEvent(code, message string) string {
-	return `data: {"error":{"message":"` + message + `","type":"server_error","param":null,"code":"` + code + `"}}` + "\n\n"
-}
-
-// anthropicEvent is the same in Anthropic's API.
-func anthropicEvent(message string) string {
-	return "event: error\n" + `data: {"type":"error","error":{"type":"api_error","message":"` + message + `"}}` + "\n\n"
-}
-
-// A AbortError is the error of a body whose reading was ended on purpose. It says why, to clients too, in texts that JSON need
-// not escape.
+// An AbortError is the error of a body whose reading was aborted on purpose. Code and Message are
+// sent to the client in an error event; they must not need escapes in JSON.
 type AbortError struct{ Code, Message string }
 
 func (c *AbortError) Error() string { return c.Message }
 
-// Relay passes upstream answers on to clients. It may be used by many goroutines at once.
+// A Relay copies upstream responses to clients. It holds only options, so it may be used by several
+// goroutines at once, unless BeforeLastWrite is set.
 type Relay struct {
-	// WriteTimeout is how long a write may hang on a client that does not read before that client counts as gone;
-	// it may take a quarter longer. 0 waits for ever.
+	// WriteTimeout is the time after which a write that makes no progress fails because the client
+	// does not read. It may take a quarter longer. 0 means no timeout.
 	WriteTimeout time.Duration
 
-	// KeepAlive, if above 0, is the silence of an event stream after which a comment is written, time and again, where the
-	// client stands between events. The first may come before the first event, and commits to the upstream's status then.
+	// KeepAlive, if above 0, is the idle time of an event stream after which a comment is written,
+	// again and again, while the client is on an event boundary. The first comment may precede the
+	// first event; it commits the upstream's status. Comments are written by a goroutine of their own,
+	// which holds a lock that Copy's writes take too.
 	KeepAlive time.Duration
 
-	// BeforeLastWrite, unless nil, is called once for a response that ends well: when the upstream server has ended its body, and
-	// before the write that completes the response. [DONE] does not count as the end, because an upstream server may
-	// still be at work behind it. Such a Relay serves one response.
+	// BeforeLastWrite, unless nil, is called once for a response that ends well: after the upstream
+	// has ended its body, and before the write that completes the response. [DONE] is not the end,
+	// because an upstream may still be at work after it. It is called by the goroutine of Copy, which
+	// it blocks, with no lock held. Such a Relay serves one response.
 	BeforeLastWrite func()
 
-	// OmitErrorEvent leaves the error event away, for a reader that passes the answer on and will see it break off itself.
+	// OmitErrorEvent leaves out the error event, for a client that relays the response itself and sees
+	// it end early.
 	OmitErrorEvent bool
 
 	// Anthropic gives the error event the form of Anthropic's API.
 	Anthropic bool
 }
 
-// Result is what became of an answer.
+// Result describes what Copy has written.
 type Result struct {
-	Started   bool      // status and header were written; until then the caller may still give another answer
+	Started   bool      // status and header were written; until then the caller may still write another response
 	Bytes     int64     // of the upstream body, written to the client
 	FirstByte time.Time // when the first of them was written; zero if none
-	Stalled   bool      // the client read nothing for the WriteTimeout
+	Stalled   bool      // a write made no progress for the WriteTimeout
 }
 
-// Copy passes resp on to w until it ends, and returns nil if it ended well. tap may be nil.
+// Copy relays resp to w until it ends and returns nil if it ended well. tap may be nil.
 //
-// ctx is that of the client's request; when it is done, the client has gone. The upstream request must end with it: this
-// is what wakes Copy from a read. The caller closes resp.Body, which stops the upstream server.
+// Copy blocks until the response has ended, the client has gone or the upstream has failed. It runs
+// in the goroutine of the caller, a handler, and is the only user of w, resp.Body and tap until it
+// returns. The write watchdog and the keep-alive run in timer goroutines; both are stopped before
+// Copy returns, and neither touches w afterwards. The caller closes resp.Body, which stops the
+// upstream.
 //
-// The error is ErrClientGone or ErrUpstreamBroken around its cause. If the answer was started, only a
-// panic(http.ErrAbortHandler) keeps it from looking complete; Copy never panics, its caller must.
+// ctx is that of the client's request and ends when the client disconnects. Copy does not watch it:
+// a read of resp.Body must fail when ctx ends, so the upstream request must have been made with it.
+// An error that occurs when ctx has ended is the client's, whatever the body returned.
 //
-// Status and header go out with the first bytes of the body, even if those take long: until then a broken upstream can
-// still be answered with an honest status (unless KeepAlive ends that), and an early one is worth nothing to a client, whose silence limit for headers
-// is no shorter than that for the body.
+// An error wraps ErrClientGone or ErrUpstreamBroken and the cause. If the response has been
+// started, the caller must panic with http.ErrAbortHandler, or the truncated response looks
+// complete. Copy itself never panics.
 //
-// Of an event stream of unknown length each read becomes one write and one flush, cut after the last whole event. An
-// unfinished event waits for its end, whatever time that takes, and goes out in pieces only when it is longer than 64
-// KiB. When the upstream breaks between events, or within one that was held back, the stream is closed by an error event; a [AbortError] gives that its text.
-// Any other answer of unknown length is written and flushed as it is read. An answer of known length is never flushed,
-// and not started before it has come whole or reached 64 KiB.
+// Status and header are written with the first bytes of the body, however long those take. Until
+// then a broken upstream can still be reported with an honest status, unless KeepAlive has
+// committed the upstream's; and an early header gains a client nothing, since its header timeout is
+// no shorter than its body timeout.
+//
+// For an event stream of unknown length, each read becomes one write and one flush, cut after the
+// last whole event. An unfinished event waits for its end, without a time limit; it is written in
+// pieces only if it is longer than 64 KiB. If the upstream breaks on an event boundary, or within
+// an event of which nothing has been written, the stream is closed by an error event, with the text
+// of an AbortError if the body returned one. Other responses of unknown length are written and
+// flushed as they are read. A response of known length is never flushed, and starts when it is
+// complete or 64 KiB have been read.
 func (r *Relay) Copy(ctx context.Context, w http.ResponseWriter, resp *http.Response, tap *Tap) (Result, error) {
 	if resp.StatusCode < http.StatusOK {
-		return Result{}, fmt.Errorf("%w: status %d answers no request", ErrUpstreamBroken, resp.StatusCode)
+		return Result{}, fmt.Errorf("%w: status %d is not final", ErrUpstreamBroken, resp.StatusCode)
 	}
-	c := newClient(w, resp, r.WriteTimeout)
-	c.ending = r.BeforeLastWrite
+	c := newClientWriter(w, resp, r.WriteTimeout)
+	c.beforeLastWrite = r.BeforeLastWrite
 	defer c.close()
-	err := r.ended(ctx, c, c.pass(tap, r.KeepAlive))
+	err := r.finish(ctx, c, c.relayBody(tap, r.KeepAlive))
 	return c.Result, err
 }
 
-// ended ends the answer by what passing it on came to.
-func (r *Relay) ended(ctx context.Context, c *client, err error) error {
+// finish ends the response, given the error of relaying its body, and returns the error of Copy.
+func (r *Relay) finish(ctx context.Context, c *clientWriter, err error) error {
 	switch {
 	case err == nil:
 		c.finish()
@@ -110,38 +117,38 @@ func (r *Relay) ended(ctx context.Context, c *client, err error) error {
 	return err
 }
 
-// pass chooses how to pass the body on.
-func (c *client) pass(tap *Tap, silence time.Duration) error {
+// relayBody relays the body as events or as bytes.
+func (c *clientWriter) relayBody(tap *Tap, keepAlive time.Duration) error {
 	kind := mediaType(c.resp.Header)
 	if c.resp.Header.Get("Content-Encoding") != "" {
-		kind = "" // compressed: events and usage cannot be told
+		kind = "" // compressed: events and usage are not visible
 	}
 	known := c.resp.ContentLength >= 0
 	if kind == eventStream && !known {
-		return c.passEvents(tap, c.keepAlive(silence))
+		return c.relayEvents(tap, c.startKeepAlive(keepAlive))
 	}
-	return c.passBody(tap, kind, !known)
+	return c.relayBytes(tap, kind, !known)
 }
 
-// errNoDone is the end of a stream that is delimited by nothing but the end of its connection, which a process that
-// dies brings about just as well.
+// errNoDone is the error of a stream that is delimited only by the end of its connection and has no
+// terminal event. An upstream that dies ends its connection the same way.
 var errNoDone = errors.New("the connection ended before the last event of the stream")
 
-// passEvents passes an event stream on in whole events.
-func (c *client) passEvents(tap *Tap, alive *keepAlive) error {
-	defer alive.stop()
-	done := c.resp.ProtoMajor != 1 || len(c.resp.TransferEncoding) > 0 // or its end can be told from a break
-	buf := borrow(smallBuffer)
+// relayEvents relays an event stream in whole events.
+func (c *clientWriter) relayEvents(tap *Tap, keepAlive *keepAlive) error {
+	defer keepAlive.stop()
+	done := c.resp.ProtoMajor != 1 || len(c.resp.TransferEncoding) > 0 // or the framing marks the end
+	buf := getBuffer(smallBuffer)
 	ends := newEventEnds()
-	var last lastEvent
-	held, inEvent := 0, false // buf[:held] waits for the end of its event; inEvent: the client has the start of it
+	var last lastEventDetector
+	held, inEvent := 0, false // buf[:held] is an unfinished event; inEvent: the client has its start
 	for {
 		n, err := c.resp.Body.Read(buf[held:])
 		have := held + n
-		if done = done || hasDone(buf[:have]) || last.in(buf[held:have]); err == io.EOF && !done {
+		if done = done || hasDone(buf[:have]) || last.observe(buf[held:have]); err == io.EOF && !done {
 			err = errNoDone
 		}
-		cut := ends.last(buf[held:have])
+		cut := ends.lastEnd(buf[held:have])
 		switch {
 		case err == io.EOF:
 			cut, inEvent = have, false
@@ -152,28 +159,29 @@ func (c *client) passEvents(tap *Tap, alive *keepAlive) error {
 		}
 		if cut > 0 {
 			if err == io.EOF {
-				c.end()
+				c.callBeforeLastWrite()
 			}
-			if err := alive.send(c, buf[:cut], !inEvent); err != nil {
+			if err := keepAlive.writeEvents(c, buf[:cut], !inEvent); err != nil {
 				return err
 			}
-			tap.see(eventStream, buf[:cut], err == nil)
+			tap.observe(eventStream, buf[:cut], err == nil)
 			have = copy(buf, buf[cut:have])
 		}
 		if err != nil {
-			giveBack(buf)
-			alive.stop()
+			putBuffer(buf)
+			keepAlive.stop()
 			c.betweenEvents = c.Started && !inEvent
 			return unlessEOF(err)
 		}
 		if held = have; held == len(buf) {
-			buf = enlarge(buf)
+			buf = growBuffer(buf)
 		}
 	}
 }
 
-// closeEvents tells the client of an event stream, in its own tongue, that the upstream broke or was cut off.
-func (c *client) closeEvents(err error, anthropic bool) {
+// closeEvents writes an error event, in the form of the stream's API, to a client on an event
+// boundary. err is the error of an upstream that broke, or an AbortError.
+func (c *clientWriter) closeEvents(err error, anthropic bool) {
 	if !c.betweenEvents {
 		return
 	}
@@ -181,40 +189,41 @@ func (c *client) closeEvents(err error, anthropic bool) {
 	if !ok {
 		cut = broken
 	}
-	event := errorEvent(cut.Code, cut.Message)
+	e := openai.Error{Type: openai.TypeServer, Code: cut.Code, Message: cut.Message}
+	event := e.Event()
 	if anthropic {
-		event = anthropicEvent(cut.Message)
+		event = e.AnthropicEvent()
 	}
-	_, _ = c.write([]byte(event), true) // the stream is aborted either way
+	_, _ = c.write(event, true) // the stream is aborted in any case
 }
 
-// passBody passes any other body on: as it comes if live, else in full buffers.
-func (c *client) passBody(tap *Tap, kind string, live bool) error {
+// relayBytes relays any other body: as it is read if live, else in full buffers.
+func (c *clientWriter) relayBytes(tap *Tap, kind string, live bool) error {
 	size := largeBuffer
 	if !live && c.resp.ContentLength <= smallBuffer {
 		size = smallBuffer
 	}
-	buf := borrow(size)
+	buf := getBuffer(size)
 	for {
-		n, err := c.read(buf, live)
+		n, err := c.fillBuffer(buf, live)
 		if broken := err != nil && err != io.EOF; n > 0 && (live || !broken) {
 			if c.Bytes+int64(n) == c.resp.ContentLength {
-				c.end()
+				c.callBeforeLastWrite()
 			}
-			if err := c.send(buf[:n], live); err != nil {
+			if err := c.writeBody(buf[:n], live); err != nil {
 				return err
 			}
 		}
-		tap.see(kind, buf[:n], err == nil)
+		tap.observe(kind, buf[:n], err == nil)
 		if err != nil {
-			giveBack(buf)
+			putBuffer(buf)
 			return unlessEOF(err)
 		}
 	}
 }
 
-// read fills p, or reads once if live.
-func (c *client) read(p []byte, live bool) (n int, err error) {
+// fillBuffer fills p from the body, or reads once if live.
+func (c *clientWriter) fillBuffer(p []byte, live bool) (n int, err error) {
 	for {
 		var m int
 		m, err = c.resp.Body.Read(p[n:])

@@ -12,17 +12,17 @@ import (
 	"time"
 )
 
-// relay copies resp to w with a relay and a context that never interfere.
+// relay copies resp to w with a Relay without options.
 func relay(t testing.TB, w http.ResponseWriter, resp *http.Response) (Result, error) {
 	t.Helper()
 	return new(Relay).Copy(t.Context(), w, resp, nil)
 }
 
-// checkPassing copies a stream in the given pieces. Whenever the next one is read, everything up to the last whole event
-// must have been written and flushed, and nothing beyond it.
-func checkPassing(t *testing.T, pieces []string) {
+// checkWholeEvents relays a stream in the given pieces. Before each read, everything up to the last
+// whole event must have been written and flushed, and nothing beyond it.
+func checkWholeEvents(t *testing.T, pieces []string) {
 	t.Helper()
-	p := newPage()
+	p := newRecorder()
 	body := &script{pieces: slices.Clone(pieces)}
 	stream := strings.Join(pieces, "")
 	given, sent := 0, 0
@@ -30,7 +30,7 @@ func checkPassing(t *testing.T, pieces []string) {
 		given = len(stream) - len(strings.Join(body.pieces, ""))
 		sent = max(sent, naiveLast(stream[:given], sent))
 		if string(p.got) != stream[:sent] || p.flushed != sent {
-			t.Fatalf("of %q the client has %q, %d flushed, want %d bytes", stream[:given], p.got, p.flushed, sent)
+			t.Fatalf("of %q, %q is written and %d bytes flushed, want %d bytes", stream[:given], p.got, p.flushed, sent)
 		}
 	}
 	res, err := relay(t, p, events(body))
@@ -39,18 +39,18 @@ func checkPassing(t *testing.T, pieces []string) {
 	}
 }
 
-func TestAnEventStreamArrivesUnchangedAtEverySplitPoint(t *testing.T) {
+func TestRelayPassesBytesUnchangedAtEverySplitPoint(t *testing.T) {
 	for name, stream := range streams(t) {
 		t.Run(name, func(t *testing.T) {
 			head := stream[:min(len(stream), 700)]
-			checkPassing(t, strings.Split(head, ""))
+			checkWholeEvents(t, strings.Split(head, ""))
 			for window := range windows(stream) {
 				for i := range len(window) {
-					checkPassing(t, []string{window[:i], window[i:]})
+					checkWholeEvents(t, []string{window[:i], window[i:]})
 				}
 			}
 
-			p := newPage()
+			p := newRecorder()
 			if _, err := relay(t, p, events(&script{pieces: strings.Split(stream, "")})); err != nil || string(p.got) != stream {
 				t.Fatalf("byte by byte, %d bytes arrived of %d, %v", len(p.got), len(stream), err)
 			}
@@ -58,11 +58,11 @@ func TestAnEventStreamArrivesUnchangedAtEverySplitPoint(t *testing.T) {
 	}
 }
 
-// wording is what two events may differ in and still be alike.
-var wording = regexp.MustCompile(`[\pL\pN ]+`)
+// freeText matches the text in which events of the same form differ.
+var freeText = regexp.MustCompile(`[\pL\pN ]+`)
 
-// windows yields every two events in a row of a stream. As nothing of an event outlasts it, to split these everywhere is to
-// split the stream everywhere. Of those that differ in their wording only, the first is yielded.
+// windows yields every pair of consecutive events. No state outlasts an event, so splitting all
+// pairs everywhere covers the stream. Of pairs of the same form, only the first is yielded.
 func windows(stream string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		ends := append([]int{0}, naiveEnds(stream)...)
@@ -70,7 +70,7 @@ func windows(stream string) iter.Seq[string] {
 		seen := map[string]bool{}
 		for i, start := range ends {
 			window := stream[start:ends[min(i+2, len(ends)-1)]]
-			alike := wording.ReplaceAllString(window, "x")
+			alike := freeText.ReplaceAllString(window, "x")
 			if seen[alike] {
 				continue
 			}
@@ -82,7 +82,7 @@ func windows(stream string) iter.Seq[string] {
 	}
 }
 
-func FuzzAnEventIsWrittenBeforeTheNextReadAndNotBeforeItsEnd(f *testing.F) {
+func FuzzRelayWritesEventsAtTheirEnd(f *testing.F) {
 	f.Add(chunk+chunk+"data: [DONE]\n\n", uint8(100))
 	f.Add("data: a\r\n\r\ndata: b\r\r: c\n\r\n", uint8(1))
 	f.Fuzz(func(t *testing.T, stream string, size uint8) {
@@ -90,12 +90,12 @@ func FuzzAnEventIsWrittenBeforeTheNextReadAndNotBeforeItsEnd(f *testing.F) {
 		for piece := range slices.Chunk([]byte(stream), int(size)+1) {
 			pieces = append(pieces, string(piece))
 		}
-		checkPassing(t, pieces)
+		checkWholeEvents(t, pieces)
 	})
 }
 
-func TestEachReadIsOneWriteAndOneFlush(t *testing.T) {
-	p := newPage()
+func TestRelayOneWriteAndFlushPerRead(t *testing.T) {
+	p := newRecorder()
 	half := len(chunk) / 2
 	pieces := []string{chunk, chunk + chunk + chunk[:half], chunk[half:] + chunk}
 	res, err := relay(t, p, events(&script{pieces: pieces}))
@@ -104,21 +104,21 @@ func TestEachReadIsOneWriteAndOneFlush(t *testing.T) {
 	}
 }
 
-func TestALateEventWaitsForItsEnd(t *testing.T) {
+func TestRelayHoldsUnfinishedEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPage()
+		p := newRecorder()
 		body := &script{pieces: []string{chunk + "data: {", `"a"`, ":1}\n", "\n"}}
 		began := time.Now()
 		body.before = func() {
 			if len(body.pieces) > 0 && len(body.pieces) < 4 && string(p.got) != chunk {
-				t.Errorf("the client has %q after %v", p.got, time.Since(began))
+				t.Errorf("%q is written after %v", p.got, time.Since(began))
 			}
 			time.Sleep(time.Hour)
 		}
 		r := Relay{WriteTimeout: time.Second}
 		res, err := r.Copy(t.Context(), p, events(body), nil)
 		if err != nil || string(p.got) != chunk+"data: {\"a\":1}\n\n" {
-			t.Errorf("got %q, %v", p.got, err)
+			t.Errorf("written %q, %v", p.got, err)
 		}
 		if ttfb := res.FirstByte.Sub(began); ttfb != time.Hour {
 			t.Errorf("first byte after %v, want 1h", ttfb)
@@ -126,14 +126,14 @@ func TestALateEventWaitsForItsEnd(t *testing.T) {
 	})
 }
 
-func TestAnEventLongerThanTheBufferPassesInPieces(t *testing.T) {
+func TestRelaySplitsOnlyEventsBeyondTheBuffer(t *testing.T) {
 	long := longEvent(3 * largeBuffer)
 	stream := chunk + long + chunk + long[:100]
 	var pieces []string
 	for piece := range slices.Chunk([]byte(stream), 1000) {
 		pieces = append(pieces, string(piece))
 	}
-	p := newPage()
+	p := newRecorder()
 	body := &script{pieces: pieces}
 	body.before = func() {
 		given := len(stream) - 1000*len(body.pieces)
@@ -147,11 +147,11 @@ func TestAnEventLongerThanTheBufferPassesInPieces(t *testing.T) {
 	}
 }
 
-func TestAnEventThatFitsTheBufferIsNeverSplit(t *testing.T) {
+func TestRelayNeverSplitsEventsThatFitTheBuffer(t *testing.T) {
 	for size, widest := range map[int]int{100: smallBuffer, smallBuffer - 20: smallBuffer, smallBuffer: largeBuffer, largeBuffer - 20: largeBuffer} {
 		event := longEvent(size)
 		body := &script{pieces: []string{chunk + event[:size/2], event[size/2:]}}
-		p := newPage()
+		p := newRecorder()
 		body.before = func() {
 			if n := len(p.got); n > len(chunk) && n < len(chunk)+len(event) {
 				t.Errorf("an event of %d bytes was split behind %d", len(event), n-len(chunk))
@@ -166,8 +166,8 @@ func TestAnEventThatFitsTheBufferIsNeverSplit(t *testing.T) {
 	}
 }
 
-func TestHeadersTravelWithTheFirstBytes(t *testing.T) {
-	p := newPage()
+func TestRelayWritesHeaderWithFirstBytes(t *testing.T) {
+	p := newRecorder()
 	body := &script{pieces: []string{"data: ", "a\n\n"}}
 	body.before = func() {
 		if len(p.got) == 0 && p.status != 0 {
@@ -181,25 +181,25 @@ func TestHeadersTravelWithTheFirstBytes(t *testing.T) {
 	}
 }
 
-func TestAnEmptyAnswerIsStillAnAnswer(t *testing.T) {
-	p := newPage()
+func TestRelayEmptyResponse(t *testing.T) {
+	p := newRecorder()
 	res, err := relay(t, p, events(&script{}))
 	if err != nil || !res.Started || p.status != http.StatusOK || p.writes != 0 || !res.FirstByte.IsZero() {
 		t.Errorf("status %d, %d writes, %+v, %v", p.status, p.writes, res, err)
 	}
 }
 
-func TestAnAnswerOfKnownLengthIsNotFlushedAndStartsWhenItIsWhole(t *testing.T) {
+func TestRelayKnownLengthIsNotFlushedAndStartsComplete(t *testing.T) {
 	for _, size := range []int{1, 1000, smallBuffer, smallBuffer + 1, largeBuffer} {
 		text := strings.Repeat("x", size)
-		p := newPage()
+		p := newRecorder()
 		body := &script{pieces: []string{text[:size/2], text[size/2:]}}
 		body.before = func() {
 			if p.status != 0 && len(p.got) < size {
 				t.Errorf("%d bytes: started with %d", size, len(p.got))
 			}
 		}
-		resp := answer("application/json", body)
+		resp := response("application/json", body)
 		resp.ContentLength = int64(size)
 		if _, err := relay(t, p, resp); err != nil || string(p.got) != text || p.flushes != 0 || p.writes != 1 {
 			t.Errorf("%d bytes: %d arrived, %d writes, %d flushes, %v", size, len(p.got), p.writes, p.flushes, err)
@@ -207,18 +207,18 @@ func TestAnAnswerOfKnownLengthIsNotFlushedAndStartsWhenItIsWhole(t *testing.T) {
 	}
 }
 
-func TestOtherBodiesOfUnknownLengthAreFlushedAsTheyAreRead(t *testing.T) {
+func TestRelayFlushesOtherBodiesOfUnknownLength(t *testing.T) {
 	gzipped := events(nil)
 	gzipped.Header.Set("Content-Encoding", "gzip")
 	for name, resp := range map[string]*http.Response{
-		"lines of JSON": answer("application/x-ndjson", nil), "audio": answer("audio/mpeg", nil), "compressed events": gzipped,
+		"lines of JSON": response("application/x-ndjson", nil), "audio": response("audio/mpeg", nil), "compressed events": gzipped,
 	} {
 		pieces := []string{"abc", "d\n\ne", "f"}
-		p := newPage()
+		p := newRecorder()
 		body := &script{pieces: slices.Clone(pieces), end: errReset}
 		body.before = func() {
 			if given := strings.Join(pieces[:3-len(body.pieces)], ""); string(p.got) != given || p.flushed != len(given) {
-				t.Errorf("%s: of %q, the client has %q, %d flushed", name, given, p.got, p.flushed)
+				t.Errorf("%s: of %q, %q is written, %d flushed", name, given, p.got, p.flushed)
 			}
 		}
 		resp.Body = body

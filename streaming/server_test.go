@@ -12,8 +12,9 @@ import (
 	"time"
 )
 
-// relaying returns a handler that copies what upstream answers, as an ingress would, and reports how that went.
-func relaying(timeout time.Duration, upstream func(*http.Request) *http.Response) (http.HandlerFunc, <-chan error) {
+// relayHandler returns a handler that relays the response of upstream, as an ingress does, and the
+// errors of Copy.
+func relayHandler(timeout time.Duration, upstream func(*http.Request) *http.Response) (http.HandlerFunc, <-chan error) {
 	ended := make(chan error, 1)
 	relay := Relay{WriteTimeout: timeout}
 	return func(w http.ResponseWriter, req *http.Request) {
@@ -41,18 +42,18 @@ func get(t *testing.T, client *http.Client, method string) *http.Response {
 	return resp
 }
 
-func TestATruncatedAnswerDoesNotLookComplete(t *testing.T) {
-	overBoth(t, func(t *testing.T, h2 bool) {
+func TestRelayTruncatedResponseNeverLooksComplete(t *testing.T) {
+	overHTTP1AndH2(t, func(t *testing.T, h2 bool) {
 		long := strings.Repeat("x", largeBuffer)
-		known := answer("application/json", &script{pieces: []string{long, "x"}, end: io.ErrUnexpectedEOF})
+		known := response("application/json", &script{pieces: []string{long, "x"}, end: io.ErrUnexpectedEOF})
 		known.ContentLength = largeBuffer + 10
 		known.Header.Set("Content-Length", "65546")
 		for want, upstream := range map[string]*http.Response{
 			chunk + brokenEvent: events(&script{pieces: []string{chunk, chunk[:9]}, end: errReset}),
-			"ab":                answer("text/plain", &script{pieces: []string{"a", "b"}, end: errReset}),
+			"ab":                response("text/plain", &script{pieces: []string{"a", "b"}, end: errReset}),
 			long:                known,
 		} {
-			handler, ended := relaying(time.Minute, func(*http.Request) *http.Response { return upstream })
+			handler, ended := relayHandler(time.Minute, func(*http.Request) *http.Response { return upstream })
 			client, _ := serve(t, h2, handler)
 			resp := get(t, client, "GET")
 			got, err := io.ReadAll(resp.Body)
@@ -69,10 +70,10 @@ func TestATruncatedAnswerDoesNotLookComplete(t *testing.T) {
 	})
 }
 
-func TestATrailerThatWasAnnouncedAndDidNotComeIsNotWaitedFor(t *testing.T) {
-	overBoth(t, func(t *testing.T, h2 bool) {
+func TestRelayMissingTrailerEndsResponse(t *testing.T) {
+	overHTTP1AndH2(t, func(t *testing.T, h2 bool) {
 		synctest.Test(t, func(t *testing.T) {
-			handler, ended := relaying(time.Minute, func(*http.Request) *http.Response {
+			handler, ended := relayHandler(time.Minute, func(*http.Request) *http.Response {
 				resp := events(&script{pieces: []string{chunk}})
 				resp.Trailer = http.Header{"X-Sum": nil}
 				return resp
@@ -88,15 +89,15 @@ func TestATrailerThatWasAnnouncedAndDidNotComeIsNotWaitedFor(t *testing.T) {
 	})
 }
 
-func TestAClientThatStopsReadingIsGone(t *testing.T) {
-	overBoth(t, func(t *testing.T, h2 bool) {
+func TestRelayWriteTimeoutEndsStalledClient(t *testing.T) {
+	overHTTP1AndH2(t, func(t *testing.T, h2 bool) {
 		synctest.Test(t, func(t *testing.T) {
-			handler, ended := relaying(time.Minute, func(*http.Request) *http.Response {
-				return events(&endless{1 << 20})
+			handler, ended := relayHandler(time.Minute, func(*http.Request) *http.Response {
+				return events(&endlessBody{1 << 20})
 			})
 			client, _ := serve(t, h2, handler)
 			began := time.Now()
-			get(t, client, "GET") // and never read the body
+			get(t, client, "GET") // the body is never read
 			err := <-ended
 			if stalled := time.Since(began); !errors.Is(err, ErrClientGone) || stalled < time.Minute || stalled > 75*time.Second {
 				t.Errorf("after %v: %v", stalled, err)
@@ -108,12 +109,12 @@ func TestAClientThatStopsReadingIsGone(t *testing.T) {
 	})
 }
 
-func TestASilentUpstreamIsNotTheClientsFault(t *testing.T) {
-	overBoth(t, func(t *testing.T, h2 bool) {
+func TestRelayWriteTimeoutIgnoresSilentUpstream(t *testing.T) {
+	overHTTP1AndH2(t, func(t *testing.T, h2 bool) {
 		synctest.Test(t, func(t *testing.T) {
 			body := &script{pieces: []string{chunk, chunk, chunk}}
 			body.before = func() { time.Sleep(time.Hour) }
-			handler, ended := relaying(time.Second, func(*http.Request) *http.Response { return events(body) })
+			handler, ended := relayHandler(time.Second, func(*http.Request) *http.Response { return events(body) })
 			client, _ := serve(t, h2, handler)
 			got, err := io.ReadAll(get(t, client, "GET").Body)
 			if err != nil || string(got) != chunk+chunk+chunk {
@@ -126,10 +127,10 @@ func TestASilentUpstreamIsNotTheClientsFault(t *testing.T) {
 	})
 }
 
-func TestAClientThatLeavesEndsTheUpstreamRead(t *testing.T) {
-	overBoth(t, func(t *testing.T, h2 bool) {
+func TestRelayDisconnectEndsUpstreamRead(t *testing.T) {
+	overHTTP1AndH2(t, func(t *testing.T, h2 bool) {
 		synctest.Test(t, func(t *testing.T) {
-			handler, ended := relaying(time.Minute, func(req *http.Request) *http.Response {
+			handler, ended := relayHandler(time.Minute, func(req *http.Request) *http.Response {
 				body := &script{pieces: []string{chunk}, end: errReset}
 				body.before = func() {
 					if len(body.pieces) == 0 {
@@ -149,10 +150,10 @@ func TestAClientThatLeavesEndsTheUpstreamRead(t *testing.T) {
 	})
 }
 
-func TestTheEndOfAnAnswerHangsNoLongerThanAnyOtherWrite(t *testing.T) {
+func TestRelayWriteTimeoutCoversLastBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		handler, ended := relaying(time.Minute, func(*http.Request) *http.Response {
-			resp := answer("application/json", &script{pieces: []string{"{}"}})
+		handler, ended := relayHandler(time.Minute, func(*http.Request) *http.Response {
+			resp := response("application/json", &script{pieces: []string{"{}"}})
 			resp.ContentLength = 2
 			return resp
 		})
@@ -165,7 +166,7 @@ func TestTheEndOfAnAnswerHangsNoLongerThanAnyOtherWrite(t *testing.T) {
 		if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: berth\r\n\r\n"); err != nil {
 			t.Fatal(err)
 		}
-		if err := <-ended; err != nil { // the answer lies in the server's buffer
+		if err := <-ended; err != nil { // the response is in the server's buffer
 			t.Fatal(err)
 		}
 		time.Sleep(2 * time.Minute)
@@ -175,10 +176,10 @@ func TestTheEndOfAnAnswerHangsNoLongerThanAnyOtherWrite(t *testing.T) {
 	})
 }
 
-func TestADeadlineDoesNotOutliveItsRequest(t *testing.T) {
-	overBoth(t, func(t *testing.T, h2 bool) {
+func TestRelayWriteDeadlineEndsWithRequest(t *testing.T) {
+	overHTTP1AndH2(t, func(t *testing.T, h2 bool) {
 		synctest.Test(t, func(t *testing.T) {
-			handler, ended := relaying(time.Second, func(*http.Request) *http.Response {
+			handler, ended := relayHandler(time.Second, func(*http.Request) *http.Response {
 				return events(&script{pieces: []string{chunk}})
 			})
 			client, _ := serve(t, h2, handler)
@@ -193,8 +194,8 @@ func TestADeadlineDoesNotOutliveItsRequest(t *testing.T) {
 	})
 }
 
-func TestHeaderStatusAndTrailerArriveAsTheUpstreamSentThem(t *testing.T) {
-	overBoth(t, func(t *testing.T, h2 bool) {
+func TestRelayPassesStatusHeaderAndTrailer(t *testing.T) {
+	overHTTP1AndH2(t, func(t *testing.T, h2 bool) {
 		for _, body := range []string{"", "a\n\n", strings.Repeat("a", smallBuffer)} {
 			upstream := &http.Response{
 				StatusCode:    http.StatusTeapot,
@@ -206,7 +207,7 @@ func TestHeaderStatusAndTrailerArriveAsTheUpstreamSentThem(t *testing.T) {
 				Trailer: http.Header{"X-Sum": {"7", "8"}, "X-Slot-Seq": {"2"},
 					"Content-Length": {"1"}, "Transfer-Encoding": {"chunked"}, "Host": {"elsewhere"}, "Authorization": {"Bearer"}, "Content-Type": {"a/b"}},
 			}
-			handler, _ := relaying(time.Minute, func(*http.Request) *http.Response { return upstream })
+			handler, _ := relayHandler(time.Minute, func(*http.Request) *http.Response { return upstream })
 			client, _ := serve(t, h2, handler)
 			resp := get(t, client, "GET")
 			got, err := io.ReadAll(resp.Body)
@@ -227,20 +228,20 @@ func TestHeaderStatusAndTrailerArriveAsTheUpstreamSentThem(t *testing.T) {
 	})
 }
 
-func TestAnswersWithoutABodyPass(t *testing.T) {
-	overBoth(t, func(t *testing.T, h2 bool) {
+func TestRelayResponsesWithoutBody(t *testing.T) {
+	overHTTP1AndH2(t, func(t *testing.T, h2 bool) {
 		for _, test := range []struct {
 			method string
 			status int
 			length string
 		}{{"HEAD", 200, "12"}, {"HEAD", 200, ""}, {"GET", 204, ""}, {"GET", 304, ""}} {
-			upstream := answer("text/event-stream", http.NoBody)
+			upstream := response("text/event-stream", http.NoBody)
 			upstream.StatusCode = test.status
 			if test.length != "" {
 				upstream.Header.Set("Content-Length", test.length)
 				upstream.ContentLength = 12
 			}
-			handler, ended := relaying(time.Minute, func(*http.Request) *http.Response { return upstream })
+			handler, ended := relayHandler(time.Minute, func(*http.Request) *http.Response { return upstream })
 			client, _ := serve(t, h2, handler)
 			resp := get(t, client, test.method)
 			body, err := io.ReadAll(resp.Body)
@@ -254,8 +255,8 @@ func TestAnswersWithoutABodyPass(t *testing.T) {
 	})
 }
 
-func TestNoUserAgentIsMadeUp(t *testing.T) {
-	overBoth(t, func(t *testing.T, h2 bool) {
+func TestHeaderOfRequestGetsNoUserAgent(t *testing.T) {
+	overHTTP1AndH2(t, func(t *testing.T, h2 bool) {
 		client, _ := serve(t, h2, func(w http.ResponseWriter, req *http.Request) {
 			if agents, ok := req.Header["User-Agent"]; ok {
 				t.Errorf("the upstream sees %q", agents)

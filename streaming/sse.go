@@ -5,22 +5,23 @@ import (
 	"iter"
 )
 
-// eventEnds finds where events end in a byte stream that comes in pieces. It is the stream's last two bytes so far;
-// nothing older matters: an event ends with an empty line, and whether the line that ends here is empty is decided by
-// the byte before its LF, CR or CRLF. Line ends may be mixed and split over pieces.
+// eventEnds finds the ends of events in a byte stream that arrives in pieces. Its state is the last
+// two bytes of the stream; nothing older matters: an event ends with an empty line, and whether the
+// line that ends here is empty is decided by the byte before its LF, CR or CRLF. Line ends may be
+// mixed and split over pieces.
 //
-// A CR that ends an empty line ends the event at once. If its LF follows, the event ends again behind that: nobody has
-// to wait for a byte that may never come.
+// A CR that ends an empty line ends the event at once. If its LF follows, the event ends again
+// behind that, so that no event waits for a byte that may never arrive.
 type eventEnds [2]byte
 
-// newEventEnds stands before the first byte of a stream: an empty line may come at once.
+// newEventEnds returns the state before the first byte of a stream, where an empty line may follow.
 func newEventEnds() eventEnds { return eventEnds{'\n', '\n'} }
 
-// last takes in p, the next bytes of the stream, and returns where in p its last whole event ends, 0 if none ends there.
-// It searches backwards, since most reads end where an event does.
-func (e *eventEnds) last(p []byte) (end int) {
+// lastEnd reads p, the next bytes of the stream, and returns the offset in p behind its last whole
+// event, 0 if no event ends in p. It searches backwards, since most reads end on an event boundary.
+func (e *eventEnds) lastEnd(p []byte) (end int) {
 	for i := len(p) - 1; i >= 0; i-- {
-		if lineEnd(p[i]) && e.emptyLine(p, i) {
+		if isLineEnd(p[i]) && e.emptyLine(p, i) {
 			end = i + 1
 			break
 		}
@@ -29,16 +30,16 @@ func (e *eventEnds) last(p []byte) (end int) {
 	return end
 }
 
-// emptyLine tells whether the line that the line end at i closes is empty.
+// emptyLine reports whether the line that the line end at i closes is empty.
 func (e *eventEnds) emptyLine(p []byte, i int) bool {
 	before := e.at(p, i-1)
 	if p[i] == '\n' && before == '\r' {
 		before = e.at(p, i-2)
 	}
-	return lineEnd(before)
+	return isLineEnd(before)
 }
 
-// at returns the stream's byte at index i of p; -1 and -2 are the last bytes before p.
+// at returns the byte of the stream at index i of p; -1 and -2 are the last bytes before p.
 func (e *eventEnds) at(p []byte, i int) byte {
 	if i < 0 {
 		return e[len(e)+i]
@@ -46,12 +47,12 @@ func (e *eventEnds) at(p []byte, i int) byte {
 	return p[i]
 }
 
-func lineEnd(c byte) bool { return c == '\n' || c == '\r' }
+func isLineEnd(c byte) bool { return c == '\n' || c == '\r' }
 
-// lines yields the lines of p without their ends; the last one may lack its end, then ended is false.
+// lines yields the lines of p without their line ends, and whether each has one: the last may not.
 func lines(p []byte) iter.Seq2[[]byte, bool] {
 	return func(yield func(line []byte, ended bool) bool) {
-		cr := bytes.IndexByte(p, '\r') >= 0 // in most streams there is none
+		cr := bytes.IndexByte(p, '\r') >= 0 // most streams have none
 		lf := -1                            // the next LF not before start, searched once for all CRs before it
 		for start := 0; start < len(p); {
 			if lf < start {
@@ -72,7 +73,7 @@ func lines(p []byte) iter.Seq2[[]byte, bool] {
 	}
 }
 
-// indexFrom returns where c next stands in p, not before start; len(p) if nowhere.
+// indexFrom returns the index of the first c in p not before start, len(p) if there is none.
 func indexFrom(p []byte, start int, c byte) int {
 	if i := bytes.IndexByte(p[start:], c); i >= 0 {
 		return start + i
@@ -80,16 +81,16 @@ func indexFrom(p []byte, start int, c byte) int {
 	return len(p)
 }
 
-// hasDone tells whether p holds the line that closes an OpenAI stream.
+// hasDone reports whether p has the line "data: [DONE]", which ends an OpenAI stream.
 func hasDone(p []byte) bool {
 	i := bytes.LastIndex(p, []byte("[DONE]"))
 	if i < 0 {
 		return false
 	}
-	if end := i + len("[DONE]"); end < len(p) && !lineEnd(p[end]) {
+	if end := i + len("[DONE]"); end < len(p) && !isLineEnd(p[end]) {
 		return false
 	}
 	field := bytes.TrimSuffix(p[:i], []byte(" "))
 	line := bytes.TrimSuffix(field, []byte("data:"))
-	return len(line) < len(field) && (len(line) == 0 || lineEnd(line[len(line)-1]))
+	return len(line) < len(field) && (len(line) == 0 || isLineEnd(line[len(line)-1]))
 }

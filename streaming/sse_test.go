@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// naiveEnds lists all places of stream at which an event ends, by reading it line by line.
+// naiveEnds returns all offsets at which an event ends, by reading the stream line by line.
 func naiveEnds(stream string) (ends []int) {
 	line := 0 // where the current line starts
 	for i := 0; i < len(stream); i++ {
@@ -28,7 +28,7 @@ func naiveEnds(stream string) (ends []int) {
 	return ends
 }
 
-// naiveLast returns the last end of an event in stream that is behind from, 0 if there is none.
+// naiveLast returns the last end of an event beyond from, 0 if there is none.
 func naiveLast(stream string, from int) int {
 	for _, end := range slices.Backward(naiveEnds(stream)) {
 		if end > from {
@@ -38,7 +38,7 @@ func naiveLast(stream string, from int) int {
 	return 0
 }
 
-func TestEventsEndWithAnEmptyLine(t *testing.T) {
+func TestEventEndsAtEmptyLine(t *testing.T) {
 	for stream, want := range map[string]int{
 		"":                            0,
 		"data: a":                     0,
@@ -60,7 +60,7 @@ func TestEventsEndWithAnEmptyLine(t *testing.T) {
 		"data: a\ndata: b\n\nid: 1\n": 17,
 	} {
 		ends := newEventEnds()
-		if got := ends.last([]byte(stream)); got != want {
+		if got := ends.lastEnd([]byte(stream)); got != want {
 			t.Errorf("last end in %q is %d, want %d", stream, got, want)
 		}
 		if got := naiveLast(stream, 0); got != want {
@@ -69,13 +69,13 @@ func TestEventsEndWithAnEmptyLine(t *testing.T) {
 	}
 }
 
-func FuzzEventEndsAreThoseOfALineReaderHoweverTheStreamIsSplit(f *testing.F) {
+func FuzzEventEndsAtEverySplit(f *testing.F) {
 	f.Add([]byte("data: a\n\ndata: b\r\n\r\ndata: c\r\rdata: d\n\r\n\n"), uint8(3))
 	f.Add([]byte("\r\n\r\r\n\n\r\n"), uint8(1))
 	f.Fuzz(func(t *testing.T, stream []byte, size uint8) {
 		ends, from := newEventEnds(), 0
 		for piece := range slices.Chunk(stream, int(size)+1) {
-			got := ends.last(piece)
+			got := ends.lastEnd(piece)
 			if got > 0 {
 				got += from
 			}
@@ -87,7 +87,7 @@ func FuzzEventEndsAreThoseOfALineReaderHoweverTheStreamIsSplit(f *testing.F) {
 	})
 }
 
-func FuzzLinesAreThoseOfANaiveSplit(f *testing.F) {
+func FuzzLines(f *testing.F) {
 	f.Add([]byte("a\nb\r\nc\rd\n\n\r\r\n"))
 	f.Add([]byte("\r"))
 	f.Fuzz(func(t *testing.T, p []byte) {
@@ -119,7 +119,7 @@ func BenchmarkEventEnds(b *testing.B) {
 			b.ReportAllocs()
 			ends := newEventEnds()
 			for b.Loop() {
-				ends.last(p)
+				ends.lastEnd(p)
 			}
 		})
 	}

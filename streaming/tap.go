@@ -5,34 +5,36 @@ import (
 	"time"
 )
 
-// Tap is what an answer told while it passed. It looks at bytes after they were written and never changes or delays them;
-// nothing that an upstream server sends can break it. The zero value is ready for one answer; it may be read once Copy
-// has returned.
+// A Tap observes a response while it passes. It reads bytes after they were written and never
+// changes or delays them; it accepts any bytes. The zero value is ready for one response. It
+// belongs to Copy until Copy has returned; then the caller may read it.
 //
-// Events, failures and times are seen in event streams, usage in these and in JSON bodies. Compressed answers tell nothing.
+// Events, failures and times are those of event streams; usage is read from these and from JSON
+// bodies. Of a compressed response nothing is observed.
 type Tap struct {
-	Events int  // events with data; the closing [DONE] is none
-	Done   bool // "data: [DONE]" passed
-	Failed bool // an error event passed, sent by the upstream server
+	Events int  // events with data, without the closing [DONE]
+	Done   bool // "data: [DONE]" was relayed
+	Failed bool // an error event of the upstream was relayed
 
-	FirstContent time.Time      // when the first event with content had passed; zero if none has
+	FirstContent time.Time      // when the first event with content was written; or zero
 	Gaps         InterTokenGaps // between the events with content
 
-	counts      counts
-	content     content
+	counts      usageCounts
+	content     contentDetector
 	lastContent time.Duration // since FirstContent
 
-	hasData    bool   // the event under way has data
-	hasContent bool   // and it has content
-	inLine     bool   // the last bytes seen end within a line
-	afterCR    bool   // the last byte seen is a CR
-	tail       []byte // the last bytes of what comes in several pieces
+	hasData    bool   // the current event has data
+	hasContent bool   // the current event has content
+	inLine     bool   // the last bytes end within a line
+	afterCR    bool   // the last byte is a CR
+	tail       []byte // the last bytes of a JSON text that arrives in several pieces
 }
 
-// Usage is what the upstream server counted, as far as it has passed.
+// Usage returns the usage that the upstream has reported so far.
 func (t *Tap) Usage() Usage { return t.counts.usage() }
 
-// ContentEvents is how many events with content have passed. Where no usage was told, it is the best guess at the tokens.
+// ContentEvents returns the number of events with content, which is the best estimate of the tokens
+// if the upstream reports no usage.
 func (t *Tap) ContentEvents() (n int) {
 	if t.FirstContent.IsZero() {
 		return 0
@@ -43,14 +45,16 @@ func (t *Tap) ContentEvents() (n int) {
 	return n + 1
 }
 
-// GapBounds are the upper bounds of the gaps that are counted together; longer ones are counted last.
+// GapBounds are the inclusive upper bounds of the buckets of InterTokenGaps; the last bucket has
+// none.
 var GapBounds = [...]time.Duration{
 	time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond, 10 * time.Millisecond, 15 * time.Millisecond,
 	20 * time.Millisecond, 30 * time.Millisecond, 40 * time.Millisecond, 60 * time.Millisecond, 80 * time.Millisecond,
 	120 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, time.Second, 3 * time.Second, 10 * time.Second,
 }
 
-// InterTokenGaps are the times between one event with content and the next. Those that pass in one write come at once.
+// InterTokenGaps is a histogram of the times between consecutive events with content. The gap
+// between events that are relayed in one write is zero.
 type InterTokenGaps struct {
 	Counts [len(GapBounds) + 1]uint32
 	Sum    time.Duration
@@ -65,22 +69,25 @@ func (g *InterTokenGaps) add(d time.Duration) {
 	g.Sum += d
 }
 
-// tailSize bounds how far from its end the usage may stand in a body, or in a line of a stream, that comes in pieces.
+// tailSize is the number of bytes at the end of a JSON body, or of a long line, in which usage is
+// found if it arrives in pieces.
 const tailSize = 4 << 10
 
-// see takes in p, the next bytes of an answer of that media type; of an event stream, whole events unless they are too
-// long to be held. more tells that the body goes on.
-func (t *Tap) see(mediaType string, p []byte, more bool) {
+// observe reads p, the next bytes of a response of a media type. Those of an event stream are whole
+// events, unless an event is longer than a buffer. more says whether the body continues. A nil Tap
+// observes nothing.
+func (t *Tap) observe(mediaType string, p []byte, more bool) {
 	switch {
 	case t == nil:
 	case mediaType == eventStream:
-		t.seeLines(p)
+		t.observeLines(p)
 	case mediaType == jsonBody:
-		t.seeUsage(p, more)
+		t.observeUsage(p, more)
 	}
 }
 
-func (t *Tap) seeLines(p []byte) {
+// observeLines reads bytes of an event stream.
+func (t *Tap) observeLines(p []byte) {
 	if len(p) == 0 {
 		return
 	}
@@ -89,27 +96,27 @@ func (t *Tap) seeLines(p []byte) {
 	if startsInCRLF {
 		p = p[1:]
 	}
-	t.seeUsageInLines(p)
-	came := 0
+	t.observeUsageInLines(p)
+	contentEvents := 0
 	for line, ended := range lines(p) {
 		switch {
-		case t.inLine: // its start has been seen
+		case t.inLine: // the rest of a line whose start was observed
 		case len(line) > 0:
-			t.seeLine(line)
+			t.observeLine(line)
 		case t.hasData:
 			t.Events++
 			if t.hasContent {
-				came++
+				contentEvents++
 			}
 			t.hasData, t.hasContent = false, false
 		}
 		t.inLine = !ended
 	}
-	t.passed(came)
+	t.countContent(contentEvents)
 }
 
-// passed notes the time at which so many events with content passed together.
-func (t *Tap) passed(events int) {
+// countContent records the time of events with content that were written together.
+func (t *Tap) countContent(events int) {
 	if events == 0 {
 		return
 	}
@@ -123,8 +130,8 @@ func (t *Tap) passed(events int) {
 	t.Gaps.Counts[0] += uint32(events - 1)
 }
 
-// seeLine takes in a line, or the start of one that is too long to be held.
-func (t *Tap) seeLine(line []byte) {
+// observeLine reads a line, or the start of a line that is longer than a buffer.
+func (t *Tap) observeLine(line []byte) {
 	const field = "data:"
 	if len(line) >= len(field) && string(line[:len(field)]) == field {
 		data := trimSpace(line[len(field):])
@@ -133,7 +140,7 @@ func (t *Tap) seeLine(line []byte) {
 			return
 		}
 		t.hasData = true
-		t.hasContent = t.hasContent || t.content.in(data)
+		t.hasContent = t.hasContent || t.content.hasContent(data)
 		t.Failed = t.Failed || isError(data)
 		return
 	}
@@ -142,15 +149,15 @@ func (t *Tap) seeLine(line []byte) {
 	}
 }
 
-// isError tells an error object from a chunk by its first member, which all servers name or mark so. Some write
-// "error":null into every chunk.
+// isError reports whether data is an error object and not a chunk. All servers put the key that
+// decides this first; some write "error":null into every chunk.
 func isError(data []byte) bool {
 	if len(data) == 0 || data[0] != '{' {
 		return false
 	}
 	object := trimSpace(data[1:])
 	if len(object) < 2 || object[0] != '"' || object[1] != 'e' && object[1] != 'o' && object[1] != 't' {
-		return false // most chunks begin with their id
+		return false // most chunks start with their id
 	}
 	object = object[1:]
 	name := stringAt(object)
@@ -164,42 +171,44 @@ func isError(data []byte) bool {
 	return false
 }
 
-// seeUsageInLines takes in lines; the first may have begun before, and the last may go on.
-func (t *Tap) seeUsageInLines(p []byte) {
+// observeUsageInLines reads usage from lines. The first may continue a line, and the last may be
+// continued.
+func (t *Tap) observeUsageInLines(p []byte) {
 	if len(t.tail) > 0 {
 		end := bytes.IndexAny(p, "\r\n")
 		if end < 0 {
-			t.seeUsage(p, true)
+			t.observeUsage(p, true)
 			return
 		}
-		t.seeUsage(p[:end], false)
+		t.observeUsage(p[:end], false)
 		p = p[end:]
 	}
 	whole := len(p)
-	for whole > 0 && !lineEnd(p[whole-1]) {
+	for whole > 0 && !isLineEnd(p[whole-1]) {
 		whole--
 	}
-	t.counts.see(p[:whole])
+	t.counts.scan(p[:whole])
 	if whole < len(p) {
-		t.seeUsage(p[whole:], true)
+		t.observeUsage(p[whole:], true)
 	}
 }
 
-// seeUsage takes in a piece of JSON text; more tells that the text goes on in the next call.
-func (t *Tap) seeUsage(p []byte, more bool) {
+// observeUsage reads usage from a piece of JSON text. more says whether the next call continues the
+// text.
+func (t *Tap) observeUsage(p []byte, more bool) {
 	if more || len(t.tail) > 0 {
-		t.keep(p)
+		t.appendTail(p)
 		p = t.tail
 	}
 	if more {
 		return
 	}
-	t.counts.see(p)
+	t.counts.scan(p)
 	t.tail = t.tail[:0]
 }
 
-// keep appends p to the tail and forgets what is further than tailSize from the end.
-func (t *Tap) keep(p []byte) {
+// appendTail appends p to the tail and keeps its last tailSize bytes.
+func (t *Tap) appendTail(p []byte) {
 	p = p[max(0, len(p)-tailSize):]
 	old := t.tail[max(0, len(t.tail)+len(p)-tailSize):]
 	t.tail = append(t.tail[:copy(t.tail, old)], p...)

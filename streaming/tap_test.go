@@ -8,20 +8,21 @@ import (
 	"testing"
 )
 
-// told is what a Tap lets its caller know.
-type told struct {
+// observed holds the results of a Tap that are compared.
+type observed struct {
 	Events       int
 	Done, Failed bool
 	Usage        Usage
 }
 
-func listen(t testing.TB, resp *http.Response) told {
+// observe relays a response through a Tap.
+func observe(t testing.TB, resp *http.Response) observed {
 	t.Helper()
 	var tap Tap
-	if _, err := new(Relay).Copy(t.Context(), newPage(), resp, &tap); err != nil {
+	if _, err := new(Relay).Copy(t.Context(), newRecorder(), resp, &tap); err != nil {
 		t.Fatal(err)
 	}
-	return told{tap.Events, tap.Done, tap.Failed, tap.Usage()}
+	return observed{tap.Events, tap.Done, tap.Failed, tap.Usage()}
 }
 
 const usageEvent = `data: {"id":"1","choices":[],"usage":{"prompt_tokens":40,"total_tokens":62,"completion_tokens":22,` +
@@ -29,98 +30,98 @@ const usageEvent = `data: {"id":"1","choices":[],"usage":{"prompt_tokens":40,"to
 
 var usage = Usage{PromptTokens: 40, CompletionTokens: 22, CachedTokens: 32}
 
-func TestATapTellsWhatAnEventStreamSaid(t *testing.T) {
+func TestTapOfEventStreams(t *testing.T) {
 	for name, test := range map[string]struct {
 		stream string
-		want   told
+		want   observed
 	}{
-		"nothing":            {"", told{}},
-		"chunks":             {chunk + chunk, told{Events: 2}},
-		"an unfinished one":  {chunk + chunk[:len(chunk)-1], told{Events: 1}},
-		"comments":           {": ping\n\n" + chunk + ": pong\n\n", told{Events: 1}},
-		"a good end":         {chunk + "data: [DONE]\n\n", told{Events: 1, Done: true}},
-		"an end without LF":  {chunk + "data: [DONE]", told{Events: 1, Done: true}},
-		"a talk about ends":  {"data: {\"content\":\"data: [DONE]\"}\n\n", told{Events: 1}},
-		"usage":              {chunk + usageEvent + "data:[DONE]\n\n", told{Events: 2, Done: true, Usage: usage}},
-		"usage, then null":   {usageEvent + "data: {\"usage\":null}\n\n", told{Events: 2, Usage: usage}},
-		"cumulative usage":   {strings.ReplaceAll(usageEvent, "22", "21") + usageEvent, told{Events: 2, Usage: usage}},
-		"spaced usage":       {"data: {\"usage\" : {\"prompt_tokens\": 7}}\n\n", told{Events: 1, Usage: Usage{PromptTokens: 7}}},
-		"usage in a text":    {"data: {\"content\":\"{\\\"usage\\\":{\\\"prompt_tokens\\\":7}}\"}\n\n", told{Events: 1}},
-		"usage of no use":    {usageEvent + "data: {\"usage\":{\"type\":\"string\"}}\n\n", told{Events: 2, Usage: usage}},
-		"negative usage":     {"data: {\"usage\":{\"prompt_tokens\":-7}}\n\n", told{Events: 1}},
-		"an error":           {chunk + brokenEvent, told{Events: 2, Failed: true}},
-		"a named error":      {"event: error\ndata: {\"type\":\"error\"}\n\n", told{Events: 1, Failed: true}},
-		"no error":           {"data: {\"error\":null}\n\ndata: {\"content\":\"an \\\"error\\\":{}\"}\n\n", told{Events: 2}},
-		"an error deep down": {"data: {\"a\":{\"error\":{}}}\n\n", told{Events: 1}},
-		"several data lines": {"data: {\ndata: }\n\n", told{Events: 1}},
-		"other line ends":    {"data: 1\r\n\r\ndata: 2\r\rdata: 3\r\r\ndata: [DONE]\r\n\r\n", told{Events: 3, Done: true}},
+		"nothing":              {"", observed{}},
+		"chunks":               {chunk + chunk, observed{Events: 2}},
+		"an unfinished one":    {chunk + chunk[:len(chunk)-1], observed{Events: 1}},
+		"comments":             {": ping\n\n" + chunk + ": pong\n\n", observed{Events: 1}},
+		"a good end":           {chunk + "data: [DONE]\n\n", observed{Events: 1, Done: true}},
+		"an end without LF":    {chunk + "data: [DONE]", observed{Events: 1, Done: true}},
+		"DONE in a text":       {"data: {\"content\":\"data: [DONE]\"}\n\n", observed{Events: 1}},
+		"usage":                {chunk + usageEvent + "data:[DONE]\n\n", observed{Events: 2, Done: true, Usage: usage}},
+		"usage, then null":     {usageEvent + "data: {\"usage\":null}\n\n", observed{Events: 2, Usage: usage}},
+		"cumulative usage":     {strings.ReplaceAll(usageEvent, "22", "21") + usageEvent, observed{Events: 2, Usage: usage}},
+		"spaced usage":         {"data: {\"usage\" : {\"prompt_tokens\": 7}}\n\n", observed{Events: 1, Usage: Usage{PromptTokens: 7}}},
+		"usage in a text":      {"data: {\"content\":\"{\\\"usage\\\":{\\\"prompt_tokens\\\":7}}\"}\n\n", observed{Events: 1}},
+		"usage without counts": {usageEvent + "data: {\"usage\":{\"type\":\"string\"}}\n\n", observed{Events: 2, Usage: usage}},
+		"negative usage":       {"data: {\"usage\":{\"prompt_tokens\":-7}}\n\n", observed{Events: 1}},
+		"an error":             {chunk + brokenEvent, observed{Events: 2, Failed: true}},
+		"a named error":        {"event: error\ndata: {\"type\":\"error\"}\n\n", observed{Events: 1, Failed: true}},
+		"no error":             {"data: {\"error\":null}\n\ndata: {\"content\":\"an \\\"error\\\":{}\"}\n\n", observed{Events: 2}},
+		"an error deep down":   {"data: {\"a\":{\"error\":{}}}\n\n", observed{Events: 1}},
+		"several data lines":   {"data: {\ndata: }\n\n", observed{Events: 1}},
+		"other line ends":      {"data: 1\r\n\r\ndata: 2\r\rdata: 3\r\r\ndata: [DONE]\r\n\r\n", observed{Events: 3, Done: true}},
 		"responses usage": {"event: response.completed\ndata: {\"response\":{\"usage\":{\"input_tokens\":40,\"input_tokens_details\":" +
-			"{\"cached_tokens\":32},\"output_tokens\":22,\"total_tokens\":62}}}\n\n", told{Events: 1, Usage: usage}},
+			"{\"cached_tokens\":32},\"output_tokens\":22,\"total_tokens\":62}}}\n\n", observed{Events: 1, Usage: usage}},
 		"an event too long to hold": {chunk + strings.Replace(usageEvent, `"id":"1"`, `"id":"`+strings.Repeat("1", 2*largeBuffer)+`"`, 1) +
-			chunk, told{Events: 3, Usage: usage}},
+			chunk, observed{Events: 3, Usage: usage}},
 	} {
 		for _, size := range []int{1, 7, len(test.stream) + 1} {
 			var pieces []string
 			for piece := range slices.Chunk([]byte(test.stream), size) {
 				pieces = append(pieces, string(piece))
 			}
-			if got := listen(t, events(&script{pieces: pieces})); got != test.want {
+			if got := observe(t, events(&script{pieces: pieces})); got != test.want {
 				t.Errorf("%s, in pieces of %d: %+v, want %+v", name, size, got, test.want)
 			}
 		}
 		known := events(&script{pieces: []string{test.stream}})
 		known.ContentLength = int64(len(test.stream))
-		if got := listen(t, known); got != test.want {
+		if got := observe(t, known); got != test.want {
 			t.Errorf("%s, of known length: %+v, want %+v", name, got, test.want)
 		}
 	}
 }
 
-func TestThePiecesOfALongLineAreNoLines(t *testing.T) {
+func TestTapIgnoresPiecesOfALongLine(t *testing.T) {
 	const piece = "data: [DONE]"
 	pieces := slices.Repeat([]string{piece}, 2*largeBuffer/len(piece))
 	pieces = append(pieces, "\n\n")
-	if got := listen(t, events(&script{pieces: pieces})); got != (told{Events: 1}) {
+	if got := observe(t, events(&script{pieces: pieces})); got != (observed{Events: 1}) {
 		t.Errorf("%+v", got)
 	}
 
 	start := strings.TrimSuffix(longEvent(largeBuffer), "\n\n")
-	if got := listen(t, events(&script{pieces: []string{start, "\r", "\ndata: 2\r\n\r\n"}})); got != (told{Events: 1}) {
+	if got := observe(t, events(&script{pieces: []string{start, "\r", "\ndata: 2\r\n\r\n"}})); got != (observed{Events: 1}) {
 		t.Errorf("with a line end in two pieces: %+v", got)
 	}
 }
 
-func TestATapReadsTheUsageOfAJSONBodyNearItsEnd(t *testing.T) {
+func TestTapUsageAtEndOfJSONBody(t *testing.T) {
 	const tail = `"usage":{"prompt_tokens":40,"completion_tokens":22,"total_tokens":62,"prompt_tokens_details":{"cached_tokens":32}}}`
 	for _, size := range []int{0, 1, smallBuffer, largeBuffer - len(tail)/2, largeBuffer, 3*largeBuffer + 1} {
 		body := `{"data":"` + strings.Repeat("x", size) + `",` + tail
 		for _, length := range []int64{-1, int64(len(body))} {
-			resp := answer("application/json; charset=utf-8", &script{pieces: []string{body[:len(body)/2], body[len(body)/2:]}})
+			resp := response("application/json; charset=utf-8", &script{pieces: []string{body[:len(body)/2], body[len(body)/2:]}})
 			resp.ContentLength = length
-			if got := listen(t, resp); got != (told{Usage: usage}) {
+			if got := observe(t, resp); got != (observed{Usage: usage}) {
 				t.Errorf("%d bytes of length %d: %+v", len(body), length, got)
 			}
 		}
 	}
 }
 
-func TestATapIsDeafToWhatItCannotRead(t *testing.T) {
+func TestTapIgnoresOtherMediaTypes(t *testing.T) {
 	for name, header := range map[string]http.Header{
 		"text":       {"Content-Type": {"text/plain"}},
 		"compressed": {"Content-Type": {"text/event-stream"}, "Content-Encoding": {"gzip"}},
 	} {
 		resp := events(&script{pieces: []string{usageEvent}})
 		resp.Header = header
-		if got := listen(t, resp); got != (told{}) {
+		if got := observe(t, resp); got != (observed{}) {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
 }
 
-func TestRecordedStreamsTellTheirUsageAndEnd(t *testing.T) {
+func TestTapOfRecordedStreams(t *testing.T) {
 	for name, stream := range streams(t) {
 		name, _, _ := strings.Cut(name, " with ")
-		got := listen(t, events(&script{pieces: []string{stream}}))
+		got := observe(t, events(&script{pieces: []string{stream}}))
 		if want := strings.Contains(stream, "[DONE]"); got.Done != want {
 			t.Errorf("%s: done %t, want %t", name, got.Done, want)
 		}
@@ -133,7 +134,7 @@ func TestRecordedStreamsTellTheirUsageAndEnd(t *testing.T) {
 	}
 }
 
-func FuzzATapHearsTheSameHoweverTheStreamIsSplit(f *testing.F) {
+func FuzzTapAtEverySplit(f *testing.F) {
 	f.Add(chunk+usageEvent+brokenEvent+"data: [DONE]\n\n", uint8(1))
 	f.Add("event: error\r\rdata:{\"error\":{}}\r\n\r\n: c\n\ndata", uint8(3))
 	f.Add(`data: {"usage":{"prompt_tokens":1e300,"prompt_tokens_details":7}}`+"\n\n", uint8(9))
@@ -142,23 +143,23 @@ func FuzzATapHearsTheSameHoweverTheStreamIsSplit(f *testing.F) {
 		for piece := range slices.Chunk([]byte(stream), int(size)+1) {
 			pieces = append(pieces, string(piece))
 		}
-		if a, b := heard(t, stream, int(size)+1).ContentEvents(), heard(t, stream, len(stream)+1).ContentEvents(); a != b {
+		if a, b := observePieces(t, stream, int(size)+1).ContentEvents(), observePieces(t, stream, len(stream)+1).ContentEvents(); a != b {
 			t.Fatalf("%q has %d events with content in pieces of %d, %d at once", stream, a, int(size)+1, b)
 		}
-		whole := listen(t, events(&script{pieces: []string{stream}}))
-		if split := listen(t, events(&script{pieces: pieces})); split != whole {
-			t.Fatalf("%q told %+v in pieces of %d, %+v at once", stream, split, int(size)+1, whole)
+		whole := observe(t, events(&script{pieces: []string{stream}}))
+		if split := observe(t, events(&script{pieces: pieces})); split != whole {
+			t.Fatalf("%q gives %+v in pieces of %d, %+v at once", stream, split, int(size)+1, whole)
 		}
 		if u := whole.Usage; min(u.PromptTokens, u.CompletionTokens, u.CachedTokens) < 0 {
-			t.Fatalf("%q told %+v", stream, u)
+			t.Fatalf("%q gives %+v", stream, u)
 		}
 	})
 }
 
-// endless is a stream of so many events, one per read.
-type endless struct{ events int }
+// An endlessBody is a stream of this many events, one per read.
+type endlessBody struct{ events int }
 
-func (e *endless) Read(p []byte) (int, error) {
+func (e *endlessBody) Read(p []byte) (int, error) {
 	if e.events == 0 {
 		return 0, io.EOF
 	}
@@ -166,22 +167,22 @@ func (e *endless) Read(p []byte) (int, error) {
 	return copy(p, chunk), nil
 }
 
-func (e *endless) Close() error { return nil }
+func (e *endlessBody) Close() error { return nil }
 
-// drain is a client that forgets what it gets.
-type drain struct{ header http.Header }
+// A discardWriter is a client that discards what is written.
+type discardWriter struct{ header http.Header }
 
-func (d drain) Header() http.Header         { return d.header }
-func (d drain) WriteHeader(int)             {}
-func (d drain) Write(p []byte) (int, error) { return len(p), nil }
-func (d drain) Flush()                      {}
+func (d discardWriter) Header() http.Header         { return d.header }
+func (d discardWriter) WriteHeader(int)             {}
+func (d discardWriter) Write(p []byte) (int, error) { return len(p), nil }
+func (d discardWriter) Flush()                      {}
 
-func TestAnEventIsPassedWithoutAllocation(t *testing.T) {
+func TestRelayEventAllocatesNothing(t *testing.T) {
 	stream := func(events int) float64 {
 		return testing.AllocsPerRun(20, func() {
 			var tap Tap
-			resp := answer("text/event-stream", &endless{events})
-			if _, err := new(Relay).Copy(t.Context(), drain{http.Header{}}, resp, &tap); err != nil || tap.Events != events {
+			resp := response("text/event-stream", &endlessBody{events})
+			if _, err := new(Relay).Copy(t.Context(), discardWriter{http.Header{}}, resp, &tap); err != nil || tap.Events != events {
 				t.Fatal(tap.Events, err)
 			}
 		})
@@ -196,19 +197,19 @@ func BenchmarkRelayPerEvent(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			b.SetBytes(int64(len(chunk)))
-			resp := answer("text/event-stream", &endless{b.N})
-			if _, err := new(Relay).Copy(b.Context(), drain{http.Header{}}, resp, tap); err != nil {
+			resp := response("text/event-stream", &endlessBody{b.N})
+			if _, err := new(Relay).Copy(b.Context(), discardWriter{http.Header{}}, resp, tap); err != nil {
 				b.Fatal(err)
 			}
 		})
 	}
 }
 
-func BenchmarkAnswer(b *testing.B) {
+func BenchmarkRelayResponse(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
-		resp := answer("text/event-stream", &endless{1})
-		if _, err := (&Relay{WriteTimeout: 1e9}).Copy(b.Context(), drain{http.Header{}}, resp, nil); err != nil {
+		resp := response("text/event-stream", &endlessBody{1})
+		if _, err := (&Relay{WriteTimeout: 1e9}).Copy(b.Context(), discardWriter{http.Header{}}, resp, nil); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -2,24 +2,26 @@ package streaming
 
 import "bytes"
 
-// Usage counts tokens as the upstream server reported them. Zero means that nothing was reported.
+// Usage holds the token counts that the upstream reported. Zero means that none was reported.
 type Usage struct {
 	PromptTokens     int64 // all of the prompt, cached or not
 	CompletionTokens int64
-	CachedTokens     int64 // the part of PromptTokens that the prefix cache served
+	CachedTokens     int64 // the part of PromptTokens found in the prefix cache
 }
 
-// counts are the numbers of usage objects, under the names of each API. Several objects may pass in one answer, each with
-// what was counted so far or with other numbers than the one before, so the highest of each number holds.
-type counts struct {
+// usageCounts holds the numbers of usage objects under the names of each API. A response may have
+// several objects, cumulative or with different numbers each, so the highest of each number is
+// kept.
+type usageCounts struct {
 	prompt, completion, total int64 // chat, completions, embeddings, rerank; of the total the prompt is a part
 	input, output             int64 // responses and messages
 	cached                    int64 // prompt_tokens_details, input_tokens_details: a part of the prompt or input
 	cacheRead, cacheWritten   int64 // messages: beside the input
 }
 
-// usage is what the numbers say together. A server that speaks with two tongues is not counted twice.
-func (n *counts) usage() Usage {
+// usage combines the numbers. Numbers that a server reports under the names of two APIs are not
+// added.
+func (n *usageCounts) usage() Usage {
 	u := Usage{PromptTokens: n.prompt, CompletionTokens: max(n.completion, n.output), CachedTokens: max(n.cached, n.cacheRead)}
 	if u.PromptTokens == 0 {
 		u.PromptTokens = n.input + n.cacheRead + n.cacheWritten
@@ -30,8 +32,9 @@ func (n *counts) usage() Usage {
 	return u
 }
 
-// field finds the number that a usage object calls by name, at whatever depth; nil if it is none of ours.
-func (n *counts) field(name []byte) *int64 {
+// field returns the number of a key in a usage object, at any depth, or nil if the key is none of
+// them.
+func (n *usageCounts) field(name []byte) *int64 {
 	switch string(name) {
 	case "prompt_tokens":
 		return &n.prompt
@@ -53,10 +56,11 @@ func (n *counts) field(name []byte) *int64 {
 	return nil
 }
 
-// see finds the usage objects in JSON text, at whatever depth, without parsing the rest: inside a JSON string a quote is
-// always escaped, so that the bytes "usage" with both quotes and a colon behind them can only be a key. Text without any
-// count is left after one fast search, which is almost every event of a stream.
-func (n *counts) see(p []byte) {
+// scan reads the usage objects in JSON text, at any depth, without parsing the rest: a quote inside
+// a JSON string is always escaped, so the bytes "usage" with both quotes, followed by a colon, can
+// only be a key. One fast search rules out text without counts, which is almost every event of a
+// stream.
+func (n *usageCounts) scan(p []byte) {
 	if !bytes.Contains(p, []byte(`_tokens"`)) {
 		return
 	}
@@ -67,13 +71,13 @@ func (n *counts) see(p []byte) {
 		}
 		p = p[i+len(key):]
 		if value, ok := valueOf(p); ok && value[0] == '{' {
-			n.read(value)
+			n.readObject(value)
 		}
 	}
 }
 
-// read takes in the object that p starts with.
-func (n *counts) read(p []byte) {
+// readObject reads the object that p starts with.
+func (n *usageCounts) readObject(p []byte) {
 	depth := 0
 	for i := 0; i < len(p); i++ {
 		switch p[i] {
@@ -95,7 +99,7 @@ func (n *counts) read(p []byte) {
 	}
 }
 
-// stringAt is what stands in p before the quote that ends the string.
+// stringAt returns the bytes of p before the quote that ends the string, all of p if there is none.
 func stringAt(p []byte) []byte {
 	for i := 0; i < len(p); i++ {
 		switch p[i] {
@@ -108,14 +112,15 @@ func stringAt(p []byte) []byte {
 	return p
 }
 
-// valueOf returns what follows a key: behind the colon, not empty. It is false if p does not follow a key.
+// valueOf returns the bytes behind the colon that p starts with. It reports false if there is no
+// colon or nothing behind it.
 func valueOf(p []byte) ([]byte, bool) {
 	value, ok := bytes.CutPrefix(trimSpace(p), []byte(":"))
 	value = trimSpace(value)
 	return value, ok && len(value) > 0
 }
 
-// trimSpace is bytes.TrimLeft for JSON's white space, without its preparations.
+// trimSpace removes leading JSON white space. It is faster than bytes.TrimLeft, which builds a set.
 func trimSpace(p []byte) []byte {
 	for len(p) > 0 && (p[0] == ' ' || p[0] == '\n' || p[0] == '\t' || p[0] == '\r') {
 		p = p[1:]
@@ -123,16 +128,16 @@ func trimSpace(p []byte) []byte {
 	return p
 }
 
-// mostTokens is beyond any count; higher numbers are nonsense and are cut off.
-const mostTokens = 1 << 40
+// maxTokens caps numbers, so that no nonsense overflows.
+const maxTokens = 1 << 40
 
-// number reads the digits that p starts with; none are zero.
+// number returns the value of the digits that p starts with, 0 if there are none.
 func number(p []byte) (n int64) {
 	for _, c := range p {
-		if c < '0' || c > '9' || n >= mostTokens {
+		if c < '0' || c > '9' || n >= maxTokens {
 			break
 		}
 		n = n*10 + int64(c-'0')
 	}
-	return min(n, mostTokens)
+	return min(n, maxTokens)
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestUsageIsReadFromWhatEachAPICallsIt(t *testing.T) {
+func TestUsageOfEachAPI(t *testing.T) {
 	for name, test := range map[string]struct {
 		stream string
 		want   Usage
@@ -30,20 +30,20 @@ func TestUsageIsReadFromWhatEachAPICallsIt(t *testing.T) {
 		"transcription, by time":         {`{"text":"a","usage":{"type":"duration","seconds":9}}`, Usage{}},
 		"transcription, by tokens":       {`{"usage":{"type":"tokens","input_tokens":9,"input_token_details":{"text_tokens":1},"output_tokens":3}}`, Usage{PromptTokens: 9, CompletionTokens: 3}},
 		"odd white space":                {"{\"usage\" \t:\r\n {\n\"prompt_tokens\" : 7 , \"completion_tokens\":\t8}}", Usage{PromptTokens: 7, CompletionTokens: 8}},
-		"other things by its name":       {`{"usage":"prompt_tokens","x":{"prompt_tokens":9}}`, Usage{}},
+		"other values of that key":       {`{"usage":"prompt_tokens","x":{"prompt_tokens":9}}`, Usage{}},
 		"quotes and braces in a text":    {`{"usage":{"note":"a \" } \"prompt_tokens\":5","prompt_tokens":6}}`, Usage{PromptTokens: 6}},
 		"behind its end":                 {`{"usage":{"prompt_tokens":6},"completion_tokens":9}`, Usage{PromptTokens: 6}},
-		"numbers of no sense":            {`{"usage":{"prompt_tokens":-7,"completion_tokens":"9","cached_tokens":null}}`, Usage{}},
-		"numbers beyond sense":           {`{"usage":{"prompt_tokens":99999999999999999999999999}}`, Usage{PromptTokens: mostTokens}},
+		"invalid numbers":                {`{"usage":{"prompt_tokens":-7,"completion_tokens":"9","cached_tokens":null}}`, Usage{}},
+		"numbers out of range":           {`{"usage":{"prompt_tokens":99999999999999999999999999}}`, Usage{PromptTokens: maxTokens}},
 		"cut off":                        {`{"usage":{"prompt_tokens":6,"completion_tok`, Usage{PromptTokens: 6}},
 		"cut off within a text":          {`{"usage":{"prompt_tokens":6,"a\`, Usage{PromptTokens: 6}},
 	} {
-		var n counts
+		var n usageCounts
 		for line := range strings.Lines(test.stream) {
-			n.see([]byte(line))
+			n.scan([]byte(line))
 		}
 		if name == "odd white space" {
-			n.see([]byte(test.stream))
+			n.scan([]byte(test.stream))
 		}
 		if got := n.usage(); got != test.want {
 			t.Errorf("%s: %+v, want %+v", name, got, test.want)
@@ -51,14 +51,14 @@ func TestUsageIsReadFromWhatEachAPICallsIt(t *testing.T) {
 	}
 }
 
-func FuzzUsageIsNeverNonsense(f *testing.F) {
+func FuzzUsageIsInRange(f *testing.F) {
 	f.Add(`{"usage":{"prompt_tokens":1e300,"prompt_tokens_details":{"cached_tokens":7}}}`)
 	f.Add(`"usage":{"\"_tokens"`)
 	f.Fuzz(func(t *testing.T, text string) {
-		var n counts
-		n.see([]byte(text))
-		if u := n.usage(); min(u.PromptTokens, u.CompletionTokens, u.CachedTokens) < 0 || u.PromptTokens > 3*mostTokens {
-			t.Errorf("%q told %+v", text, u)
+		var n usageCounts
+		n.scan([]byte(text))
+		if u := n.usage(); min(u.PromptTokens, u.CompletionTokens, u.CachedTokens) < 0 || u.PromptTokens > 3*maxTokens {
+			t.Errorf("%q gives %+v", text, u)
 		}
 	})
 }

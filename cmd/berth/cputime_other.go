@@ -4,5 +4,5 @@ package main
 
 import "time"
 
-// cpuTime returns false: the CPU time is not known here.
+// cpuTime returns false: the CPU time of the process is not available here.
 func cpuTime() (used time.Duration, known bool) { return 0, false }

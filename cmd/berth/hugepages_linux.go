@@ -5,11 +5,11 @@ import (
 	"syscall"
 )
 
-// growInHugePages has the heap lie in huge pages as it grows by the next so many bytes, also where the system gives them
-// only to those that ask, as most do. A process that is soon over pays for nearly every page that it uses, once: in pages
-// of 4 KiB that is a fifth of a short replay. It is to be called before the heap is large.
+// growInHugePages asks the kernel for huge pages for the next bytes by which the heap grows. Most
+// systems give them only on request. A short-lived process touches nearly every page once, so page
+// faults of 4 KiB are a large part of its time. It must be called while the heap is small.
 func growInHugePages(bytes int) {
-	ahead := make([]byte, bytes)                      // nobody writes to it, so it takes no memory
-	_ = syscall.Madvise(ahead, syscall.MADV_HUGEPAGE) // a system that has none serves as well
-	runtime.GC()                                      // what was asked for holds for the addresses, and these are free now
+	ahead := make([]byte, bytes)                      // never written, so it takes no memory
+	_ = syscall.Madvise(ahead, syscall.MADV_HUGEPAGE) // huge pages are optional
+	runtime.GC()                                      // frees the addresses, which keep the advice
 }

@@ -17,18 +17,17 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth/ingress"
-	http1server "berth/ingress/http1"
+	"berth/internal/http1"
 	"berth/internal/tcp"
 	"berth/llmserver"
 	"berth/llmserver/agent"
-	"berth/llmserver/http1"
 	"berth/llmserver/simulated"
 )
 
-// secretVariable is the environment variable that holds the secret which control calls to an agent must bring.
+// secretVariable is the environment variable with the secret that control calls to an agent need.
 const secretVariable = "BERTH_SLOT_SECRET"
 
-// agentFlags are those of berth llmserver.
+// agentFlags are the flags of berth llmserver.
 type agentFlags struct {
 	engine, address, id  string
 	simulated            bool
@@ -37,6 +36,7 @@ type agentFlags struct {
 	bodyTimeout          time.Duration
 	sendTimeout          time.Duration
 	drainTimeout         time.Duration
+	logs                 logFlags
 }
 
 func llmserverCommand() *cobra.Command {
@@ -46,19 +46,24 @@ func llmserverCommand() *cobra.Command {
 		Short: "Stand in front of one engine and count its slots, so that several ingresses can share it",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return f.run(cmd.OutOrStdout(), slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
+			log, err := f.logs.newLogger(cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			return f.run(cmd.OutOrStdout(), log)
 		},
 	}
 	cmd.Flags().StringVar(&f.engine, "engine", "", "URL of the engine")
 	cmd.Flags().BoolVar(&f.simulated, "simulated", false, "start a simulated engine in place of a real one")
 	cmd.Flags().StringVar(&f.address, "address", "127.0.0.1:8100", "HOST:PORT to listen on; beyond loopback "+secretVariable+" must be set")
-	cmd.Flags().StringVar(&f.id, "id", "llmserver", "name in logs, and of a simulated engine")
-	cmd.Flags().IntVar(&f.limit, "max-ongoing-requests", 0, "slots: requests that the engine takes at once")
-	cmd.Flags().Int64Var(&f.maxBody, "max-body-bytes", 64<<20, "largest request body")
-	cmd.Flags().Int64Var(&f.maxBuffered, "max-buffered-bytes", ingress.DefaultBufferedBytes(), "of all request bodies held at once, by default a quarter of the memory; 0 is no bound")
-	cmd.Flags().DurationVar(&f.bodyTimeout, "body-timeout", 30*time.Second, "silence while a request is uploaded; 0 is no bound")
-	cmd.Flags().DurationVar(&f.sendTimeout, "send-timeout", 2*time.Minute, "how long an ingress may read nothing of a response, or the engine nothing of a request")
-	cmd.Flags().DurationVar(&f.drainTimeout, "drain-timeout", 600*time.Second, "how long requests may finish after SIGTERM")
+	cmd.Flags().StringVar(&f.id, "id", "llmserver", "name of the engine in logs, and of a simulated engine")
+	cmd.Flags().IntVar(&f.limit, "max-ongoing-requests", 0, "slots: requests that the engine serves at once")
+	cmd.Flags().Int64Var(&f.maxBody, "max-body-bytes", 64<<20, "limit of a request body")
+	cmd.Flags().Int64Var(&f.maxBuffered, "max-buffered-bytes", ingress.DefaultBufferedBytes(), "limit of all request bodies in memory, by default a quarter of the memory; 0 for no limit")
+	cmd.Flags().DurationVar(&f.bodyTimeout, "body-timeout", 30*time.Second, "idle timeout of a request upload; 0 for none")
+	cmd.Flags().DurationVar(&f.sendTimeout, "send-timeout", 2*time.Minute, "timeout of a write to an ingress or to the engine that makes no progress")
+	cmd.Flags().DurationVar(&f.drainTimeout, "drain-timeout", 600*time.Second, "time for requests to finish after SIGTERM")
+	f.logs.register(cmd)
 	cmd.MarkFlagRequired("max-ongoing-requests")
 	cmd.MarkFlagsOneRequired("engine", "simulated")
 	cmd.MarkFlagsMutuallyExclusive("engine", "simulated")
@@ -71,7 +76,7 @@ func (f agentFlags) run(out io.Writer, log *slog.Logger) error {
 	case f.limit < 1 || f.limit > llmserver.MaxLimit:
 		return fmt.Errorf("--max-ongoing-requests must be between 1 and %d", llmserver.MaxLimit)
 	case secret == "" && !onLoopback(f.address):
-		return fmt.Errorf("%s is reachable from outside; set %s, here and for the ingresses, or listen on loopback", f.address, secretVariable)
+		return fmt.Errorf("%s is reachable from other machines; set %s here and at the ingresses, or listen on loopback", f.address, secretVariable)
 	case f.sendTimeout <= 0:
 		return errors.New("--send-timeout must be above 0")
 	}
@@ -96,7 +101,7 @@ func (f agentFlags) run(out io.Writer, log *slog.Logger) error {
 		MaxBuffered:  f.maxBuffered,
 		BodyTimeout:  f.bodyTimeout,
 		WriteTimeout: f.sendTimeout,
-		ProbeTimeout: 30 * time.Second, // of an ingress that probes; it gives up first
+		ProbeTimeout: 30 * time.Second, // an ingress that probes times out first
 		Log:          log.With("agent", f.id),
 	})
 	listener, err := f.listen()
@@ -109,7 +114,7 @@ func (f agentFlags) run(out io.Writer, log *slog.Logger) error {
 	return f.serve(server, listener, stop, log)
 }
 
-// listen listens for ingresses.
+// listen opens the listener for ingresses, with the send timeout on its connections.
 func (f agentFlags) listen() (net.Listener, error) {
 	l, err := tcp.Listen(f.address)
 	if err != nil {
@@ -122,21 +127,21 @@ func (f agentFlags) listen() (net.Listener, error) {
 	return l, err
 }
 
-// serve serves until the first signal, then drains: it lets nothing new in and ends
-// when all that it had is done, or the drain timeout is over. A second signal ends it at once.
+// serve serves until the first signal on stop, then drains: it rejects new requests and returns
+// when all others have finished or the drain timeout has expired. A second signal ends the process.
 func (f agentFlags) serve(server *agent.Server, listener net.Listener, stop <-chan os.Signal, log *slog.Logger) error {
-	paceCollector()
+	tuneGC()
 	running, end := context.WithCancel(context.Background())
 	var background sync.WaitGroup
-	background.Go(func() { paceProcessors(running) })
+	background.Go(func() { tuneGOMAXPROCS(running) })
 	defer background.Wait()
 	defer end()
 	h := &http.Server{
-		Handler:           http1server.ResetAborted(server),
+		Handler:           http1.ResetAborted(server),
 		ConnContext:       agent.ConnContext,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       5 * time.Minute,
-		MaxHeaderBytes:    http1server.ReadHeaderBytes,
+		MaxHeaderBytes:    http1.ReadHeaderBytes,
 		Protocols:         new(http.Protocols),
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
@@ -160,13 +165,13 @@ func (f agentFlags) serve(server *agent.Server, listener net.Listener, stop <-ch
 	select {
 	case <-server.Drained():
 	case <-ctx.Done():
-		log.Warn("the drain timeout ended before all requests did", "timeout", f.drainTimeout)
+		log.Warn("drain timeout expired, closing the remaining requests", "timeout", f.drainTimeout)
 	}
-	h.Shutdown(ctx) // the last bytes of the last answers
+	h.Shutdown(ctx) // writes the last bytes of the last responses
 	return h.Close()
 }
 
-// onLoopback tells whether an address can be reached from this machine only.
+// onLoopback reports whether an address is reachable from this machine only.
 func onLoopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {

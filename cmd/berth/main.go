@@ -1,5 +1,5 @@
-// Command berth serves a fleet of LLM servers under one OpenAI-compatible
-// address. Each subcommand has a file of its own.
+// Command berth serves a fleet of LLM servers under one OpenAI-compatible address. Each subcommand
+// has a file of its own.
 package main
 
 import (
@@ -10,11 +10,11 @@ import (
 
 	"berth/config"
 	"berth/ingress"
-	"berth/llmserver"
+	"berth/internal/openai"
 	"berth/routers"
 )
 
-// checks are what a configuration must pass beyond its own form.
+// checks validate the parts of a configuration that package config does not know.
 var checks = config.Checks{
 	Router: func(class string, kwargs map[string]any) error {
 		_, err := routers.Lookup(class, kwargs)
@@ -22,22 +22,28 @@ var checks = config.Checks{
 	},
 	MostBuffered: ingress.AffordableBufferedBytes(),
 	ExtraPath: func(path string) error {
-		if llmserver.IsManagementPath(path) {
-			return fmt.Errorf("%s manages engines, which is for the admin listener alone; remove it", path)
+		if openai.IsManagementPath(path) {
+			return fmt.Errorf("%s manages engines, which only the admin listener may do; remove it", path)
 		}
 		return nil
 	},
 }
 
-func main() {
+func rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "berth",
 		Short:         "An OpenAI-compatible ingress in front of a fleet of LLM servers",
+		Version:       buildVersion(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.AddCommand(serveCommand(), llmserverCommand(), replayCommand(), checkCommand(), versionCommand())
-	if err := root.Execute(); err != nil {
+	return root
+}
+
+func main() {
+	if err := rootCommand().Execute(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

@@ -22,7 +22,7 @@ import (
 	"berth/routers/replay"
 )
 
-// replayFlags are what the command line of a replay says.
+// replayFlags are the flags of berth replay.
 type replayFlags struct {
 	trace, model       string
 	format, plot       string
@@ -47,13 +47,12 @@ func replayCommand() *cobra.Command {
 		Short: "Run recorded traffic through routing policies in virtual time and compare them",
 		Long: `Run recorded traffic through routing policies in virtual time and compare them.
 
-Policies, gates and the waiting line are those that serve requests. Each replica is the simulated engine:
-8000 prompt tokens per second, 6 ms + 0.35 ms per running request for a token of every answer.
-The traces are Mooncake's, WEKA's sessions, LMCache's, token ids, arrivals as CSV (Azure, BurstGPT) and berth's own
-decision log, plain or gzip. A turn of a session comes
-when it was recorded, but not before the answer to the last one and the pause after it. Sessions whose times
-count from their own start are started as a Poisson process.
-A replica that is removed or restarted finishes what it has; the new process starts with an empty cache.`,
+Policies, gates and the queue are those that serve requests. Each replica is the simulated engine: 8000 prompt tokens
+per second, and 6 ms + 0.35 ms per running request for one token of every response.
+Trace formats: Mooncake, WEKA sessions, LMCache, token IDs, arrivals as CSV (Azure, BurstGPT) and berth's own decision
+log, plain or gzip. A turn of a session arrives at its recorded time, but not before the response to the previous turn
+and the recorded pause after it. Sessions whose times count from their own start arrive as a Poisson process.
+A replica that is removed or restarted finishes its requests; the new process starts with an empty cache.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt)
@@ -66,30 +65,30 @@ A replica that is removed or restarted finishes what it has; the new process sta
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.trace, "trace", "", "the recorded traffic")
-	flags.StringVar(&f.model, "model", "", "which model's requests, where a decision log has those of several")
-	flags.IntVar(&f.textBlock, "text-block-bytes", replay.TextBlock, "bytes of a block by which engines know prompts, where the trace has their text")
-	flags.IntVar(&f.options.Coarse, "policy-block", 1, "of how many of the trace's blocks each is made by which policies know prompts")
-	flags.StringSliceVar(&f.policies, "policy", []string{"all"}, "the policies to compare, by name")
-	flags.IntVar(&f.options.Replicas, "replicas", 8, "how many replicas there are")
-	flags.IntVar(&f.options.MaxOngoing, "max-ongoing-requests", 64, "requests that a replica takes at once")
-	flags.IntVar(&f.options.KVTokens, "kv-cache-tokens", 0, "tokens that a replica's cache holds; 0: no limit")
-	flags.Float64Var(&f.options.Speed, "speed", 1, "how much faster than recorded")
-	flags.IntVar(&f.limit, "limit", 0, "only the first so many requests; 0: all")
-	flags.Uint64Var(&f.options.Seed, "seed", 1, "of everything that is drawn at random")
-	flags.IntVar(&f.seeds, "seeds", 1, "report the median over so many seeds, an odd number")
-	flags.DurationVar(&f.sessionGap, "session-gap", 10*time.Second, "mean time between starts of sessions that have no times of their own")
-	flags.DurationSliceVar(&f.added, "add", nil, "a replica is added after that time")
-	flags.StringSliceVar(&f.removed, "remove", nil, "a replica is removed, as in b@900s; they are called a, b, c and so on")
-	flags.StringSliceVar(&f.restarted, "restart", nil, "a replica is restarted, as in b@900s")
-	flags.StringVar(&f.format, "format", "table", "table or json")
-	flags.StringVar(&f.plot, "plot", "", "write a picture to this SVG file")
+	flags.StringVar(&f.trace, "trace", "", "file with the recorded traffic")
+	flags.StringVar(&f.model, "model", "", "model to replay, if a decision log has several")
+	flags.IntVar(&f.textBlock, "text-block-bytes", replay.TextBlock, "size of a prefix cache block in bytes, for traces with text")
+	flags.IntVar(&f.options.PolicyBlock, "policy-block", 1, "number of trace blocks per block that policies see")
+	flags.StringSliceVar(&f.policies, "policy", []string{"all"}, "names of the policies to compare")
+	flags.IntVar(&f.options.Replicas, "replicas", 8, "number of replicas")
+	flags.IntVar(&f.options.MaxOngoing, "max-ongoing-requests", 64, "slots per replica")
+	flags.IntVar(&f.options.KVTokens, "kv-cache-tokens", 0, "size of a replica's KV cache in tokens; 0 for no limit")
+	flags.Float64Var(&f.options.Speed, "speed", 1, "factor by which arrivals are faster than recorded")
+	flags.IntVar(&f.limit, "limit", 0, "number of requests to replay; 0 for all")
+	flags.Uint64Var(&f.options.Seed, "seed", 1, "seed of all random numbers")
+	flags.IntVar(&f.seeds, "seeds", 1, "number of seeds, odd; the medians are reported")
+	flags.DurationVar(&f.sessionGap, "session-gap", 10*time.Second, "mean time between session starts, for traces without them")
+	flags.DurationSliceVar(&f.added, "add", nil, "add a replica after this time, as in 900s")
+	flags.StringSliceVar(&f.removed, "remove", nil, "remove a replica, as in b@900s; replicas are named a, b, c and so on")
+	flags.StringSliceVar(&f.restarted, "restart", nil, "restart a replica, as in b@900s")
+	flags.StringVar(&f.format, "format", "table", "output format: table or json")
+	flags.StringVar(&f.plot, "plot", "", "also write a plot to this SVG file")
 	cmd.MarkFlagRequired("trace")
 	return cmd
 }
 
-// check finds what cannot be replayed, and the events.
-func (f *replayFlags) check() error {
+// validate reports the first invalid flag, and fills in the events.
+func (f *replayFlags) validate() error {
 	o := &f.options
 	switch {
 	case o.Replicas < 1:
@@ -100,7 +99,7 @@ func (f *replayFlags) check() error {
 		return errors.New("--speed must be above 0")
 	case f.textBlock < 4:
 		return errors.New("--text-block-bytes must be at least 4")
-	case o.Coarse < 1:
+	case o.PolicyBlock < 1:
 		return errors.New("--policy-block must be at least 1")
 	case f.seeds < 1 || f.seeds%2 == 0:
 		return errors.New("--seeds must be an odd number")
@@ -127,31 +126,31 @@ func (f *replayFlags) check() error {
 }
 
 func (f *replayFlags) run(ctx context.Context, out, progress io.Writer) error {
-	if err := f.check(); err != nil {
+	if err := f.validate(); err != nil {
 		return err
 	}
-	policies, err := replay.Find(f.policies...)
+	policies, err := replay.FindPolicies(f.policies...)
 	if err != nil {
 		return err
 	}
-	runtime.MemProfileRate = 0 // nobody can ask this process for a profile
+	runtime.MemProfileRate = 0 // this process serves no profiles
 	growInHugePages(256 << 20)
-	debug.SetGCPercent(400) // the trace is most of the heap, and stays
+	debug.SetGCPercent(400) // the trace is most of the heap and stays alive
 	trace, err := replay.Open(f.trace, f.textBlock)
 	if err != nil {
 		return err
 	}
-	if trace, err = trace.Of(f.model); err != nil {
+	if trace, err = trace.ForModel(f.model); err != nil {
 		return err
 	}
 	bySeed := make([][]*replay.Result, len(policies))
 	for seed := range uint64(f.seeds) {
 		o := f.options
 		o.Seed += seed
-		arranged := trace.Arrange(o.Seed, f.sessionGap).Limit(f.limit)
+		arranged := trace.ScheduleSessions(o.Seed, f.sessionGap).Limit(f.limit)
 		for i, policy := range policies {
-			o.Progress = func(over, all int) {
-				fmt.Fprintf(progress, "\r\x1b[K%s, seed %d: %d %%", policy.Name, o.Seed, 100*over/all)
+			o.Progress = func(finished, all int) {
+				fmt.Fprintf(progress, "\r\x1b[K%s, seed %d: %d %%", policy.Name, o.Seed, 100*finished/all)
 			}
 			result, err := replay.Run(ctx, arranged, policy, o)
 			fmt.Fprint(progress, "\r\x1b[K")
@@ -168,7 +167,7 @@ func (f *replayFlags) run(ctx context.Context, out, progress io.Writer) error {
 	return f.report(out, results)
 }
 
-// report writes the results in the form that was asked for.
+// report writes the results in the requested format.
 func (f *replayFlags) report(out io.Writer, results []*replay.Result) error {
 	if f.plot != "" {
 		file, err := os.Create(f.plot)
@@ -187,7 +186,7 @@ func (f *replayFlags) report(out io.Writer, results []*replay.Result) error {
 	return encoder.Encode(results)
 }
 
-// title says what a picture is of.
+// title returns the title of the plot.
 func (f *replayFlags) title() string {
 	name, _, _ := strings.Cut(filepath.Base(f.trace), ".")
 	title := fmt.Sprintf("%s on %d replicas", name, f.options.Replicas)

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// replayed runs the command on a small trace.
-func replayed(t *testing.T, args ...string) (out string, err error) {
+// runReplay runs the command on a small trace.
+func runReplay(t *testing.T, args ...string) (out string, err error) {
 	t.Helper()
 	var trace strings.Builder
 	for i := range 60 {
@@ -32,8 +32,8 @@ func replayed(t *testing.T, args ...string) (out string, err error) {
 	return b.String(), err
 }
 
-func TestAReplayTellsItsFiguresByName(t *testing.T) {
-	out, err := replayed(t, "--policy", "RoundRobinRouter,chwbl", "--replicas", "3", "--format", "json",
+func TestReplayPrintsFiguresAsJSON(t *testing.T) {
+	out, err := runReplay(t, "--policy", "RoundRobinRouter,chwbl", "--replicas", "3", "--format", "json",
 		"--add", "6s", "--remove", "b@900ms", "--restart", "c@1s,a@2s")
 	if err != nil {
 		t.Fatal(err)
@@ -44,46 +44,46 @@ func TestAReplayTellsItsFiguresByName(t *testing.T) {
 	}
 	want := strings.Fields("ceiling cv hit_rate max_over_mean policy refused requests sessions_moved ttft_mean_ms ttft_p50_ms ttft_p90_ms ttft_p99_ms wait_max_ms")
 	if got := slices.Sorted(maps.Keys(results[0])); !slices.Equal(got, want) {
-		t.Errorf("it names %q; want %q", got, want)
+		t.Errorf("the fields are %q; want %q", got, want)
 	}
 	if results[0]["requests"] != 60.0 {
-		t.Errorf("%v of 60 requests were answered", results[0]["requests"])
+		t.Errorf("%v of 60 requests were served", results[0]["requests"])
 	}
 }
 
-func TestAReplayIsTheSameWhenItIsRunAgain(t *testing.T) {
+func TestReplayIsDeterministic(t *testing.T) {
 	var outs [2]string
 	for i := range outs {
-		picture := filepath.Join(t.TempDir(), "picture.svg")
-		out, err := replayed(t, "--policy", "all", "--seeds", "3", "--plot", picture)
-		svg, err2 := os.ReadFile(picture)
+		plot := filepath.Join(t.TempDir(), "plot.svg")
+		out, err := runReplay(t, "--policy", "all", "--seeds", "3", "--plot", plot)
+		svg, err2 := os.ReadFile(plot)
 		if err != nil || err2 != nil || !bytes.Contains(svg, []byte("</svg>")) {
 			t.Fatal(err, err2)
 		}
 		outs[i] = out + string(svg)
 	}
 	if outs[0] != outs[1] {
-		t.Error("it is not")
+		t.Error("two runs print different results")
 	}
 }
 
-func TestAReplayThatCannotBeSaysWhy(t *testing.T) {
-	for args, says := range map[string]string{
-		"--policy nobody":          `there is no policy "nobody"`,
+func TestReplayRejectsInvalidFlags(t *testing.T) {
+	for args, want := range map[string]string{
+		"--policy nobody":          `no policy "nobody"`,
 		"--replicas 0":             "--replicas must be",
 		"--speed 0":                "--speed must be",
 		"--seeds 2":                "--seeds must be",
 		"--format xml":             "--format must be",
 		"--remove b":               "--remove must be of the form b@900s",
-		"--restart z@1s":           `there is no replica "z" to restart`,
-		"--model other":            `there is no model "other"`,
+		"--restart z@1s":           `no replica "z" to restart`,
+		"--model other":            `no model "other"`,
 		"--policy-block 0":         "--policy-block must be",
 		"--text-block-bytes 1":     "--text-block-bytes must be",
 		"--trace /nowhere":         "no such file",
 		"--max-ongoing-requests 0": "--max-ongoing-requests must be",
 	} {
-		if _, err := replayed(t, strings.Fields(args)...); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: it says %v; want %q", args, err, says)
+		if _, err := runReplay(t, strings.Fields(args)...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", args, err, want)
 		}
 	}
 }

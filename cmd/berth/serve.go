@@ -18,26 +18,32 @@ import (
 	"berth/ingress"
 )
 
-// watchEvery is how often the content of the configuration is looked at.
-const watchEvery = 5 * time.Second
+// watchInterval is the time between two reads of the configuration file.
+const watchInterval = 5 * time.Second
 
 func serveCommand() *cobra.Command {
 	var path, address string
+	var logs logFlags
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve; without a configuration, a demo model on three simulated replicas",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return serve(path, address, cmd.OutOrStdout(), slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
+			log, err := logs.newLogger(cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			return serve(path, address, cmd.OutOrStdout(), log)
 		},
 	}
 	cmd.Flags().StringVar(&path, "config", "", "the YAML file that describes the models")
 	cmd.Flags().StringVar(&address, "address", "", "HOST:PORT to serve clients on, in place of the configured one")
+	logs.register(cmd)
 	return cmd
 }
 
 func serve(path, address string, out io.Writer, log *slog.Logger) error {
-	c, err := load(path, log)
+	c, err := loadConfig(path, log)
 	if err != nil {
 		return err
 	}
@@ -45,64 +51,67 @@ func serve(path, address string, out io.Writer, log *slog.Logger) error {
 	if address != "" {
 		first.HTTP.Address = address
 	}
-	paceCollector()
-	stop, reload := signals()
+	tuneGC()
+	stop, reload := subscribeSignals()
 	server, err := ingress.New(&first, log)
 	if err != nil {
 		return err
 	}
-	announce(out, c, server)
-	return run(server, path, c, stop, reload, log)
+	printBanner(out, c, server)
+	return runServer(server, path, c, stop, reload, log)
 }
 
-// run serves until the first signal to stop and the drain that it begins. The file at path, if it is not
-// empty, is followed until the drain is over, so that logs are rotated and keys revoked in a drain too.
-func run(server *ingress.Server, path string, c *config.Config, stop, reload <-chan os.Signal, log *slog.Logger) error {
+// runServer serves until the first signal on stop, then drains, and returns once everything that it
+// started has ended. If path is not empty, the configuration file is watched until the drain is
+// over, so that logs can be rotated and keys revoked during a drain.
+func runServer(server *ingress.Server, path string, c *config.Config, stop, reload <-chan os.Signal, log *slog.Logger) error {
 	ctx, drain := context.WithCancel(context.Background())
-	following, end := context.WithCancel(context.Background())
+	watching, stopWatching := context.WithCancel(context.Background())
 	var background sync.WaitGroup
-	background.Go(func() { endOn(stop, drain, ctx) })
-	background.Go(func() { paceProcessors(ctx) })
+	background.Go(func() { cancelOnSignal(ctx, stop, drain) })
+	background.Go(func() { tuneGOMAXPROCS(ctx) })
 	if path != "" {
-		background.Go(func() { watch(following, path, c, reload, server, log) })
+		background.Go(func() { watchConfig(watching, path, c, reload, server, log) })
 	}
 	err := server.Serve(ctx)
 	drain()
-	end()
+	stopWatching()
 	background.Wait()
 	server.Close()
 	return err
 }
 
-// load reads the configuration, or takes the embedded one if there is no file.
-func load(path string, log *slog.Logger) (*config.Config, error) {
+// loadConfig loads the file at path, or returns the embedded configuration if path is empty.
+func loadConfig(path string, log *slog.Logger) (*config.Config, error) {
 	if path == "" {
 		return config.Default(), nil
 	}
 	c, warnings, err := config.Load(path, checks)
-	warn(log, warnings)
+	logWarnings(log, warnings)
 	return c, err
 }
 
-func warn(log *slog.Logger, warnings []config.Problem) {
+func logWarnings(log *slog.Logger, warnings []config.Problem) {
 	for _, w := range warnings {
-		log.Warn("configuration", "problem", w.String())
+		log.Warn("configuration warning", "problem", w.String())
 	}
 }
 
-// signals subscribes to those that end the process and to the one that has the configuration read again.
-func signals() (stop, reload chan os.Signal) {
+// subscribeSignals returns the signals that end the process and those that reload the
+// configuration.
+func subscribeSignals() (stop, reload chan os.Signal) {
 	stop, reload = make(chan os.Signal, 2), make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGINT, syscall.SIGTERM)
 	signal.Notify(reload, syscall.SIGHUP)
 	return stop, reload
 }
 
-// endOn begins the drain at the first signal and ends the process at the second.
-func endOn(stop <-chan os.Signal, end context.CancelFunc, ctx context.Context) {
+// cancelOnSignal calls cancel at the first signal and ends the process at the second. It returns at
+// the first signal, or when ctx ends.
+func cancelOnSignal(ctx context.Context, stop <-chan os.Signal, cancel context.CancelFunc) {
 	select {
 	case <-stop:
-		end()
+		cancel()
 	case <-ctx.Done():
 		return
 	}
@@ -112,41 +121,43 @@ func endOn(stop <-chan os.Signal, end context.CancelFunc, ctx context.Context) {
 	}()
 }
 
-// watch has the server go by the file as it changes.
-func watch(ctx context.Context, path string, running *config.Config, reload <-chan os.Signal, server *ingress.Server, log *slog.Logger) {
+// watchConfig applies each change of the file at path to server until ctx ends.
+func watchConfig(ctx context.Context, path string, running *config.Config, reload <-chan os.Signal, server *ingress.Server, log *slog.Logger) {
 	w := config.Watcher{
 		Path:    path,
 		Checks:  checks,
-		Every:   watchEvery,
+		Every:   watchInterval,
 		Signals: reload,
 		Running: running,
 		Reload: func(c *config.Config, warnings []config.Problem, err error) {
-			takeOver(server, running, c, warnings, err, log)
+			applyReload(server, running, c, warnings, err, log)
 		},
 	}
 	w.Run(ctx)
 }
 
-// takeOver has the server go by what was loaded; err says why nothing was.
-func takeOver(server *ingress.Server, running, c *config.Config, warnings []config.Problem, err error, log *slog.Logger) {
-	warn(log, warnings)
+// applyReload applies the result of a reload to server and logs it. If err is not nil or c cannot
+// be applied, the server keeps the configuration that it has. running is the configuration at
+// start, which decides the keys that need a restart.
+func applyReload(server *ingress.Server, running, c *config.Config, warnings []config.Problem, err error, log *slog.Logger) {
+	logWarnings(log, warnings)
 	if err == nil {
 		if keys := config.RestartKeys(running, c); len(keys) > 0 {
-			log.Warn("a restart is needed for some changes", "keys", strings.Join(keys, ", "))
+			log.Warn("some changes take effect only after a restart", "keys", strings.Join(keys, ", "))
 		}
 		err = server.Apply(c)
 	} else {
 		server.Rejected()
 	}
 	if err != nil {
-		log.Error("the configuration stays as it was", "error", err)
+		log.Error("configuration reload failed, keeping the running configuration", "error", err)
 		return
 	}
-	log.Info("the configuration was taken over", "models", len(c.Models))
+	log.Info("configuration reloaded", "models", len(c.Models))
 }
 
-// announce tells a person at the terminal how to begin.
-func announce(out io.Writer, c *config.Config, server *ingress.Server) {
+// printBanner prints the addresses, the models and an example request.
+func printBanner(out io.Writer, c *config.Config, server *ingress.Server) {
 	var models []string
 	for _, m := range c.Models {
 		models = append(models, m.ID)

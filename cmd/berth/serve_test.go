@@ -18,7 +18,7 @@ import (
 	"berth/ingress"
 )
 
-// journal is a log to look at while it is written.
+// A journal is a log that can be read while it is written.
 type journal struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -30,7 +30,7 @@ func (j *journal) Write(p []byte) (int, error) {
 	return j.text.Write(p)
 }
 
-// take returns what was logged since the last take.
+// take returns and removes the text of the log.
 func (j *journal) take() string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -53,8 +53,8 @@ func eventually(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// serving is berth serve by a file, with signals of the test's own.
-type serving struct {
+// A runningServer is berth serve with a configuration file and with signals that the test sends.
+type runningServer struct {
 	*ingress.Server
 	path         string
 	log          *journal
@@ -62,13 +62,20 @@ type serving struct {
 	ended        chan error
 }
 
-// startServing serves a simulated model with these further lines of configuration.
-func startServing(t *testing.T, more string) *serving {
+// startServer serves a simulated model, with more as further lines of configuration.
+func startServer(t *testing.T, more string) *runningServer {
+	return startServerWith(t, more, logFlags{level: "info", format: "text"})
+}
+
+func startServerWith(t *testing.T, more string, logs logFlags) *runningServer {
 	t.Helper()
-	s := &serving{path: filepath.Join(t.TempDir(), "berth.yaml"), log: new(journal)}
+	s := &runningServer{path: filepath.Join(t.TempDir(), "berth.yaml"), log: new(journal)}
 	s.write(t, more)
-	log := slog.New(slog.NewTextHandler(s.log, nil))
-	c, err := load(s.path, log)
+	log, err := logs.newLogger(s.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := loadConfig(s.path, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,11 +83,11 @@ func startServing(t *testing.T, more string) *serving {
 		t.Fatal(err)
 	}
 	s.stop, s.reload, s.ended = make(chan os.Signal, 2), make(chan os.Signal, 1), make(chan error, 1)
-	go func() { s.ended <- run(s.Server, s.path, c, s.stop, s.reload, log) }()
+	go func() { s.ended <- runServer(s.Server, s.path, c, s.stop, s.reload, log) }()
 	return s
 }
 
-func (s *serving) write(t *testing.T, more string) {
+func (s *runningServer) write(t *testing.T, more string) {
 	t.Helper()
 	text := `
 admin: {address: "127.0.0.1:0"}
@@ -94,8 +101,8 @@ llm_configs: [{model_loading_config: {model_id: m}, simulated: {decode_step_ms: 
 	}
 }
 
-// end stops serving and waits for the end.
-func (s *serving) end(t *testing.T) {
+// end stops the server and waits until it has ended.
+func (s *runningServer) end(t *testing.T) {
 	t.Helper()
 	s.stop <- syscall.SIGTERM
 	select {
@@ -104,11 +111,11 @@ func (s *serving) end(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(30 * time.Second):
-		t.Fatal("it does not end")
+		t.Fatal("the server does not end")
 	}
 }
 
-func (s *serving) metrics(t *testing.T) string {
+func (s *runningServer) metrics(t *testing.T) string {
 	t.Helper()
 	resp, err := http.Get("http://" + s.AdminAddress() + "/metrics")
 	if err != nil {
@@ -122,25 +129,25 @@ func (s *serving) metrics(t *testing.T) string {
 	return string(text)
 }
 
-func TestServeTellsOfEveryReload(t *testing.T) {
-	s := startServing(t, "")
+func TestServeLogsEveryReload(t *testing.T) {
+	s := startServer(t, "")
 	defer s.end(t)
 	for _, step := range []struct {
 		more   string
 		logged []string
 		metric string
 	}{
-		{"decision_headers: true", []string{`level=INFO msg="the configuration was taken over"`}, "1"},
-		{"no_such_key: 1", []string{"level=ERROR", "the configuration stays as it was", "no_such_key"}, "0"},
-		{`http: {address: "127.0.0.1:1"}`, []string{"level=WARN", "a restart is needed", "http.address", "was taken over"}, "1"},
-		{fmt.Sprintf("access_log: %q", t.TempDir()+"/none/log"), []string{"level=ERROR", "stays as it was", "the access log"}, "0"},
-		{"", []string{"was taken over"}, "1"},
+		{"decision_headers: true", []string{`level=INFO msg="configuration reloaded"`}, "1"},
+		{"no_such_key: 1", []string{"level=ERROR", "configuration reload failed", "no_such_key"}, "0"},
+		{`http: {address: "127.0.0.1:1"}`, []string{"level=WARN", "after a restart", "http.address", "configuration reloaded"}, "1"},
+		{fmt.Sprintf("access_log: %q", t.TempDir()+"/none/log"), []string{"level=ERROR", "reload failed", "the access log"}, "0"},
+		{"", []string{"configuration reloaded"}, "1"},
 	} {
 		s.log.take()
 		s.write(t, step.more)
 		s.reload <- syscall.SIGHUP
 		for _, text := range step.logged {
-			eventually(t, fmt.Sprintf("%q brings the log %q", step.more, text), func() bool { return s.log.has(text) })
+			eventually(t, fmt.Sprintf("after %q the log has %q", step.more, text), func() bool { return s.log.has(text) })
 		}
 		if line := "\nberth_config_last_reload_successful " + step.metric + "\n"; !strings.Contains(s.metrics(t), line) {
 			t.Errorf("after %q the metrics have no line %q", step.more, line)
@@ -148,7 +155,7 @@ func TestServeTellsOfEveryReload(t *testing.T) {
 	}
 }
 
-func TestServeWarnsOfWhatARunningServerCannotTakeOver(t *testing.T) {
+func TestServeWarnsOfKeysThatNeedARestart(t *testing.T) {
 	log := new(journal)
 	running := config.Default()
 	running.HTTP.Address, running.Admin.Address = "127.0.0.1:0", ""
@@ -159,19 +166,19 @@ func TestServeWarnsOfWhatARunningServerCannotTakeOver(t *testing.T) {
 	defer server.Close()
 	next := *running
 	next.Admin.Address = "127.0.0.1:1"
-	takeOver(server, running, &next, []config.Problem{{File: "f", Message: "a warning"}}, nil, slog.New(slog.NewTextHandler(log, nil)))
+	applyReload(server, running, &next, []config.Problem{{File: "f", Message: "a warning"}}, nil, slog.New(slog.NewTextHandler(log, nil)))
 	text := log.take()
-	for _, want := range []string{"a warning", "keys=admin.address", "taken over"} {
+	for _, want := range []string{"a warning", "keys=admin.address", "configuration reloaded"} {
 		if !strings.Contains(text, want) {
-			t.Errorf("there is no %q in\n%s", want, text)
+			t.Errorf("no %q in the log\n%s", want, text)
 		}
 	}
 }
 
-// In a drain a signal has the configuration read again as before: logs are opened anew.
-func TestServeReloadsDuringTheDrain(t *testing.T) {
+// During a drain SIGHUP still reloads the configuration, which reopens the logs.
+func TestServeReloadsDuringDrain(t *testing.T) {
 	access := filepath.Join(t.TempDir(), "access.log")
-	s := startServing(t, fmt.Sprintf("access_log: %q", access))
+	s := startServer(t, fmt.Sprintf("access_log: %q", access))
 	body := `{"model":"m","stream":true,"max_tokens":400000,"messages":[{"role":"user","content":"Hi"}]}`
 	resp, err := http.Post("http://"+s.Address()+"/v1/chat/completions", "application/json", strings.NewReader(body))
 	if err != nil {
@@ -187,7 +194,7 @@ func TestServeReloadsDuringTheDrain(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.reload <- syscall.SIGHUP
-	eventually(t, "the configuration is taken over", func() bool { return s.log.has("taken over") })
+	eventually(t, "the configuration is reloaded", func() bool { return s.log.has("configuration reloaded") })
 	resp.Body.Close()
 	select {
 	case err := <-s.ended:
@@ -195,9 +202,9 @@ func TestServeReloadsDuringTheDrain(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(30 * time.Second):
-		t.Fatal("it does not end")
+		t.Fatal("the server does not end")
 	}
 	if line, err := os.ReadFile(access); err != nil || !strings.Contains(string(line), "client_gone") {
-		t.Errorf("the log that was opened anew has %q %v", line, err)
+		t.Errorf("the reopened log has %q %v", line, err)
 	}
 }

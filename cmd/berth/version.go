@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -8,30 +9,43 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// version overrides the version that the build recorded. Release builds set it with
+// -ldflags "-X main.version=v1.2.3".
+var version string
+
 func versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
-		Short: "Print the version of berth and of the Go that built it",
+		Short: "Print version, commit and Go version",
 		Args:  cobra.NoArgs,
-		Run: func(cmd *cobra.Command, _ []string) {
-			fmt.Fprintf(cmd.OutOrStdout(), "berth %s %s\n", version(), runtime.Version())
-		},
+		Run:   func(cmd *cobra.Command, _ []string) { fmt.Fprintln(cmd.OutOrStdout(), buildVersion()) },
 	}
 }
 
-// version is what the build recorded: a tag, else the revision, else "devel".
-func version() string {
+// buildVersion describes this binary in one line.
+func buildVersion() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
-		return "devel"
+		info = new(debug.BuildInfo)
 	}
-	if v := info.Main.Version; v != "" && v != "(devel)" {
-		return v
+	return describeBuild(version, info)
+}
+
+// describeBuild returns a line like "berth v1.2.3 (commit 0123456789ab, modified) go1.26.0". The
+// version is the linked one, else that of the module, else "devel".
+func describeBuild(linked string, info *debug.BuildInfo) string {
+	recorded := info.Main.Version
+	if recorded == "(devel)" {
+		recorded = ""
 	}
+	commit, modified := "", ""
 	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
-			return s.Value[:min(len(s.Value), 12)]
+		switch {
+		case s.Key == "vcs.revision":
+			commit = s.Value[:min(len(s.Value), 12)]
+		case s.Key == "vcs.modified" && s.Value == "true":
+			modified = ", modified"
 		}
 	}
-	return "devel"
+	return fmt.Sprintf("berth %s (commit %s%s) %s", cmp.Or(linked, recorded, "devel"), cmp.Or(commit, "unknown"), modified, runtime.Version())
 }

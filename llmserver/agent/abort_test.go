@@ -10,13 +10,13 @@ import (
 	"testing"
 	"time"
 
+	"berth/internal/http1"
 	"berth/llmserver"
-	"berth/llmserver/http1"
 )
 
-// The ingress that left is told nothing more, but until the engine has closed its side the next
-// request would be one too many there.
-func TestAnAbortedRequestHoldsItsSlotUntilTheEngineHasLetGo(t *testing.T) {
+// The aborted ingress gets no further bytes, but the slot stays taken until the engine has closed
+// its side: until then another request would exceed the engine's capacity.
+func TestAgentHoldsSlotOfAbortedRequestUntilEngineCloses(t *testing.T) {
 	for phase, begun := range map[string]string{
 		"before the response": "",
 		"in a stream":         "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\nA\r\ndata: {}\n\n\r\n",
@@ -33,7 +33,7 @@ func TestAnAbortedRequestHoldsItsSlotUntilTheEngineHasLetGo(t *testing.T) {
 				close(heard)
 				<-letGo
 			})
-			s := newStand(t, 1, nil, func(c *Config) { c.Engine = engine })
+			s := newTestAgent(t, 1, nil, func(c *Config) { c.Engine = engine })
 			if resp, err := s.sendBody(ctx, http.MethodPost, "/v1/completions", strings.NewReader("{}")); err == nil {
 				resp.Body.Read(make([]byte, 1))
 				leave()
@@ -52,7 +52,7 @@ func TestAnAbortedRequestHoldsItsSlotUntilTheEngineHasLetGo(t *testing.T) {
 }
 
 // idle returns a channel that is closed when no slot is held.
-func (s *stand) idle() <-chan struct{} {
+func (s *testAgent) idle() <-chan struct{} {
 	idle := make(chan struct{})
 	go func() {
 		defer close(idle)
@@ -63,7 +63,8 @@ func (s *stand) idle() <-chan struct{} {
 	return idle
 }
 
-// rawEngine plays an engine that speaks for itself once it has read a request.
+// rawEngine is an engine on a bare socket, played by a function that is called after a request was
+// read.
 func rawEngine(t *testing.T, serve func(c net.Conn, r *bufio.Reader)) llmserver.Backend {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -12,9 +12,9 @@ import (
 	"berth/llmserver"
 )
 
-// BenchmarkReserve is what a reservation costs over loopback, client and agent together.
+// BenchmarkReserve measures a reservation over loopback, client and agent together.
 func BenchmarkReserve(b *testing.B) {
-	s := newStand(b, 1, nil)
+	s := newTestAgent(b, 1, nil)
 	c, err := Dial(llmserver.Endpoint{URL: s.url})
 	if err != nil {
 		b.Fatal(err)
@@ -34,8 +34,8 @@ func BenchmarkReserve(b *testing.B) {
 	b.ReportMetric(float64(took[len(took)/2]), "p50-ns")
 }
 
-// BenchmarkReserveAtTheIngress is the part of it that the ingress has: the agent is
-// played by a few bytes on a socket.
+// BenchmarkReserveAtTheIngress measures the ingress's part of a reservation: the agent is a few
+// bytes on a socket.
 func BenchmarkReserveAtTheIngress(b *testing.B) {
 	const body = `{"accepted":true,"num_ongoing_requests":3,"max_ongoing_requests":64,"draining":false,` +
 		`"instance":"0b42a62c-9a9b-4cd6-a2a8-2f0a2a1f8f2e","seq":812,"num_own_requests":1}`

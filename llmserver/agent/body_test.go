@@ -2,19 +2,17 @@ package agent
 
 import (
 	"bufio"
-	"bytes"
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 )
 
-// upload sends the head of a request and a part of its body, and returns what it is answered.
-func (s *stand) upload(token, part string, declared string) *http.Response {
+// upload sends the header of a request and part of its body, and returns the response.
+func (s *testAgent) upload(token, part string, declared string) *http.Response {
 	s.t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
 	if err != nil {
@@ -29,9 +27,9 @@ func (s *stand) upload(token, part string, declared string) *http.Response {
 	return resp
 }
 
-func TestASilentUploadIsEndedAndItsSlotGivenBack(t *testing.T) {
-	s := newStand(t, 1, nil, func(c *Config) { c.BodyTimeout = 50 * time.Millisecond })
-	token := headerToken + ": " + s.reserved().String() + "\r\n"
+func TestServerEndsASilentUploadAndFreesItsSlot(t *testing.T) {
+	s := newTestAgent(t, 1, nil, func(c *Config) { c.BodyTimeout = 50 * time.Millisecond })
+	token := headerToken + ": " + s.mustReserve().String() + "\r\n"
 	for name, token := range map[string]string{"with a reservation": token, "without": ""} {
 		resp := s.upload(token, "half", "100")
 		text, _ := io.ReadAll(resp.Body)
@@ -43,13 +41,13 @@ func TestASilentUploadIsEndedAndItsSlotGivenBack(t *testing.T) {
 		}
 	}
 	s.wantCounts(0, 0, 0)
-	if held := s.agent.bodies.held.Load(); held != 0 {
+	if held := s.agent.bodies.Budget.Held(); held != 0 {
 		t.Errorf("%d bytes are held", held)
 	}
 }
 
-func TestASlowUploadThatIsNotSilentIsServed(t *testing.T) {
-	s := newStand(t, 1, nil, func(c *Config) { c.BodyTimeout = 10 * time.Second })
+func TestServerServesASlowUpload(t *testing.T) {
+	s := newTestAgent(t, 1, nil, func(c *Config) { c.BodyTimeout = 10 * time.Second })
 	body, client := io.Pipe()
 	go func() {
 		for range 20 {
@@ -67,9 +65,9 @@ func TestASlowUploadThatIsNotSilentIsServed(t *testing.T) {
 	}
 }
 
-func TestBodiesTogetherAreBoundedAndRefusedAsFull(t *testing.T) {
+func TestServerRefusesBodiesOverTheBudgetAsFull(t *testing.T) {
 	entered, leave := make(chan struct{}, 8), make(chan struct{})
-	s := newStand(t, 8, func(w http.ResponseWriter, _ *http.Request) {
+	s := newTestAgent(t, 8, func(w http.ResponseWriter, _ *http.Request) {
 		entered <- struct{}{}
 		<-leave
 		io.WriteString(w, "{}")
@@ -91,46 +89,7 @@ func TestBodiesTogetherAreBoundedAndRefusedAsFull(t *testing.T) {
 	if a := s.call(http.MethodPost, "/v1/completions", large); a.StatusCode != http.StatusOK {
 		t.Errorf("the third: %s", a.Status)
 	}
-	if held := s.agent.bodies.held.Load(); held != 0 {
+	if held := s.agent.bodies.Budget.Held(); held != 0 {
 		t.Errorf("%d bytes are held", held)
 	}
-}
-
-func TestABodyIsReadWholeWhateverItsSize(t *testing.T) {
-	s := &bodies{each: 1 << 20}
-	for _, n := range []int{0, 1, firstBuffer - 1, firstBuffer, firstBuffer + 1, 3 * firstBuffer, 1 << 20} {
-		for _, declared := range []bool{true, false} {
-			want := bytes.Repeat([]byte("berth"), n/5+1)[:n]
-			r := httptest.NewRequest(http.MethodPost, "/", io.NopCloser(bytes.NewReader(want)))
-			if r.ContentLength = -1; declared {
-				r.ContentLength = int64(n)
-			}
-			b, err := s.read(httptest.NewRecorder(), r)
-			if err != nil {
-				t.Fatalf("%d bytes: %v", n, err)
-			}
-			got := b.data
-			if !bytes.Equal(got, want) {
-				t.Errorf("%d bytes were read as %d", n, len(got))
-			}
-			if held := s.held.Load(); held != int64(cap(got)) || declared && n > 0 && cap(got) > max(n+1, firstBuffer) {
-				t.Errorf("for %d bytes %d are held, in %d", n, held, cap(got))
-			}
-			b.release()
-			if b.release(); s.held.Load() != 0 {
-				t.Fatalf("%d bytes stay held", s.held.Load())
-			}
-		}
-	}
-}
-
-func TestADeclaredLengthAloneHoldsNothing(t *testing.T) {
-	s := &bodies{each: 1 << 40, all: 1 << 20}
-	r := httptest.NewRequest(http.MethodPost, "/", io.NopCloser(strings.NewReader("little")))
-	r.ContentLength = 1 << 39
-	b, err := s.read(httptest.NewRecorder(), r)
-	if err != nil || s.held.Load() != firstBuffer {
-		t.Errorf("%v, %d bytes held", err, s.held.Load())
-	}
-	b.release()
 }

@@ -15,23 +15,24 @@ import (
 
 	"github.com/google/uuid"
 
+	"berth/internal/http1"
 	"berth/llmserver"
-	"berth/llmserver/http1"
 )
 
-// controlTimeout bounds a control call, beyond the time that it is meant to wait.
+// controlTimeout bounds a control call, in addition to the time that a reservation may queue.
 const controlTimeout = 2 * time.Second
 
-// client is the Backend of a replica that has an agent.
+// A client is the Backend of a replica with an agent. Requests and control calls use separate
+// connections, because only requests carry the engine's key.
 type client struct {
 	llmserver.Backend                   // for requests
-	control           llmserver.Backend // for control calls, which do not bear the engine's key
-	holder            []string          // its name towards the agent, as a header has it
+	controlBackend    llmserver.Backend // for control calls
+	holder            []string          // value of X-Slot-Holder
 	secret            atomic.Pointer[string]
 }
 
-// Dial makes the backend of a replica that has an agent. It connects only
-// when a request needs it.
+// Dial returns the backend of a replica with an agent. It does not connect until the first call.
+// Each backend is a holder of its own towards the agent.
 func Dial(e llmserver.Endpoint) (llmserver.Backend, error) {
 	requests, err := http1.Dial(e)
 	if err != nil {
@@ -41,60 +42,61 @@ func Dial(e llmserver.Endpoint) (llmserver.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &client{Backend: requests, control: control, holder: []string{uuid.NewString()}}
+	c := &client{Backend: requests, controlBackend: control, holder: []string{uuid.NewString()}}
 	c.Describe(e)
 	return c, nil
 }
 
-// Describe takes over keys and deadlines.
+// Describe sets keys and timeouts.
 func (c *client) Describe(e llmserver.Endpoint) {
 	c.secret.Store(&e.SlotSecret)
 	c.Backend.Describe(e)
 	e.APIKey = ""
-	c.control.Describe(e)
+	c.controlBackend.Describe(e)
 }
 
-// Close lets go of idle connections.
+// Close closes idle connections.
 func (c *client) Close() {
 	c.Backend.Close()
-	c.control.Close()
+	c.controlBackend.Close()
 }
 
-// Reserve reserves at the agent, waiting in its line for as long as wait says.
+// Reserve reserves a slot at the agent and queues there for at most wait.
 func (c *client) Reserve(ctx context.Context, t llmserver.Token, wait time.Duration) (llmserver.Report, error) {
-	ctx, stop := context.WithTimeoutCause(ctx, wait+controlTimeout, errAgentLate)
+	ctx, stop := context.WithTimeoutCause(ctx, wait+controlTimeout, errAgentTimeout)
 	defer stop()
 	body := fmt.Sprintf(`{"token":%q,"lease_s":%g,"wait_ms":%d}`, t, DefaultLease.Seconds(), wait.Milliseconds())
-	answer, err := c.call(ctx, http.MethodPost, "/internal/slots", body)
-	report := answer.decode()
+	reply, err := c.control(ctx, http.MethodPost, "/internal/slots", body)
+	report := reply.toReport()
 	switch {
 	case err != nil:
 		return report, err
-	case answer.Accepted == nil:
+	case reply.Accepted == nil:
 		return report, errNoAgent
-	case *answer.Accepted:
+	case *reply.Accepted:
 		return report, nil
-	case answer.Draining:
+	case reply.Draining:
 		return report, llmserver.ErrDraining
 	default:
 		return report, llmserver.ErrFull
 	}
 }
 
-// Cancel gives a reservation back, also one whose reply was lost.
+// Cancel releases a reservation, also one whose reply was lost. It tries once more after a failed
+// connect: other calls may have left an idle connection meanwhile.
 func (c *client) Cancel(ctx context.Context, t llmserver.Token) (llmserver.Report, error) {
 	path := "/internal/slots/" + t.String()
-	answer, err := c.call(ctx, http.MethodDelete, path, "")
-	if errors.Is(err, llmserver.ErrNoConnection) { // by now another call may have left a connection to use
-		answer, err = c.call(ctx, http.MethodDelete, path, "")
+	reply, err := c.control(ctx, http.MethodDelete, path, "")
+	if errors.Is(err, llmserver.ErrNoConnection) {
+		reply, err = c.control(ctx, http.MethodDelete, path, "")
 	}
-	return answer.decode(), err
+	return reply.toReport(), err
 }
 
-// Do sends a request that consumes the token. A refusal by the agent is an
-// error that llmserver.Refused knows: the engine has seen nothing then.
+// Do sends a request that consumes the token. A refusal by the agent becomes an error that is
+// llmserver.Refused, because the engine has seen nothing of the request.
 func (c *client) Do(req *http.Request, t llmserver.Token) (*http.Response, llmserver.Report, error) {
-	req = req.WithContext(req.Context()) // the caller's header may go to another replica next
+	req = req.WithContext(req.Context()) // the caller may send its header to another replica
 	req.Header = maps.Clone(req.Header)
 	req.Header[headerHolder] = c.holder
 	if t != (llmserver.Token{}) {
@@ -104,17 +106,18 @@ func (c *client) Do(req *http.Request, t llmserver.Token) (*http.Response, llmse
 	if err != nil {
 		return nil, llmserver.Report{}, err
 	}
-	report, _ := readReport(resp.Header)
-	if err := refusal(resp.Header); err != nil {
-		io.Copy(io.Discard, io.LimitReader(resp.Body, 4<<10)) // so that the connection can be used again
+	report, _ := parseReportHeader(resp.Header)
+	if err := refusalError(resp.Header); err != nil {
+		io.Copy(io.Discard, io.LimitReader(resp.Body, 4<<10)) // so that the connection can be reused
 		resp.Body.Close()
 		return nil, report, err
 	}
 	return resp, report, nil
 }
 
-// refusal is the error that a refused request's answer stands for; nil if it was let in.
-func refusal(h http.Header) error {
+// refusalError returns the error for the X-Slot-Refused of a response, nil if the request was
+// admitted.
+func refusalError(h http.Header) error {
 	switch h.Get(headerRefused) {
 	case "":
 		return nil
@@ -129,50 +132,52 @@ func refusal(h http.Header) error {
 	}
 }
 
-// Probe asks for the engine's health, which the agent passes on.
+// Probe reads the agent's counts and the engine's health, which the agent's /health returns.
 func (c *client) Probe(ctx context.Context) (llmserver.Report, error) {
-	answer, err := c.call(ctx, http.MethodGet, "/internal/slots", "")
+	reply, err := c.control(ctx, http.MethodGet, "/internal/slots", "")
 	if err != nil {
 		return llmserver.Report{}, err
 	}
-	if answer.Instance == "" {
+	if reply.Instance == "" {
 		return llmserver.Report{}, errNoAgent
 	}
-	if answer.Draining {
-		return answer.decode(), nil // which says it all
+	if reply.Draining {
+		return reply.toReport(), nil // the report is enough
 	}
-	_, err = c.control.Probe(ctx)
-	return answer.decode(), err
+	_, err = c.controlBackend.Probe(ctx)
+	return reply.toReport(), err
 }
 
 var (
-	errNoAgent   = errors.New("it does not speak the slot protocol of berth llmserver")
-	errSecret    = errors.New("its agent refuses the slot secret")
-	errAgentLate = errors.New("its agent did not respond in time")
+	errNoAgent      = errors.New("does not implement the slot protocol of berth llmserver")
+	errSecret       = errors.New("agent rejected the slot secret")
+	errAgentTimeout = errors.New("agent timed out")
 )
 
-// call makes a control call. They all may be made twice, so one that met a
-// closing connection is. Whatever the second says, the first may have been heard.
-func (c *client) call(ctx context.Context, method, path, body string) (slotReport, error) {
-	answer, err := c.callOnce(ctx, method, path, body)
+// control makes a control call. All control calls are idempotent, so one that failed on a stale
+// connection is repeated once. The agent may have received the first call even so; therefore the
+// failure of the second one is never a Refused error.
+func (c *client) control(ctx context.Context, method, path, body string) (slotReport, error) {
+	reply, err := c.controlOnce(ctx, method, path, body)
 	if !errors.Is(err, llmserver.ErrStale) {
-		return answer, err
+		return reply, err
 	}
-	answer, err = c.callOnce(ctx, method, path, body)
+	reply, err = c.controlOnce(ctx, method, path, body)
 	if errors.Is(err, llmserver.ErrNoConnection) {
-		return answer, llmserver.ErrBroken
+		return reply, llmserver.ErrBroken
 	}
-	return answer, err // ErrExhausted among them: it is not Refused either
+	return reply, err // possibly ErrExhausted, which is not Refused
 }
 
-// jsonType is shared by all calls; nobody writes to it.
-var jsonType = []string{"application/json"}
+// jsonContentType is shared by all calls and never modified.
+var jsonContentType = []string{"application/json"}
 
-func (c *client) callOnce(ctx context.Context, method, path, body string) (answer slotReport, err error) {
+// controlOnce makes one control call and maps its failures to errors.
+func (c *client) controlOnce(ctx context.Context, method, path, body string) (reply slotReport, err error) {
 	req := (&http.Request{
 		Method: method,
 		URL:    &url.URL{Path: path},
-		Header: http.Header{"Content-Type": jsonType, headerHolder: c.holder},
+		Header: http.Header{"Content-Type": jsonContentType, headerHolder: c.holder},
 		Body:   http.NoBody,
 	}).WithContext(ctx)
 	if body != "" {
@@ -181,21 +186,21 @@ func (c *client) callOnce(ctx context.Context, method, path, body string) (answe
 	if secret := *c.secret.Load(); secret != "" {
 		req.Header.Set(headerSecret, secret)
 	}
-	resp, _, err := c.control.Do(req, llmserver.Token{})
+	resp, _, err := c.controlBackend.Do(req, llmserver.Token{})
 	if err != nil {
-		return answer, err
+		return reply, err
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
 	switch {
 	case err != nil:
-		return answer, llmserver.ErrBroken
+		return reply, llmserver.ErrBroken
 	case resp.StatusCode == http.StatusForbidden:
-		return answer, errSecret
+		return reply, errSecret
 	case resp.Header.Get(headerRefused) == refusedToken:
-		return answer, llmserver.ErrToken
-	case resp.StatusCode != http.StatusOK || json.Unmarshal(text, &answer) != nil:
-		return answer, errNoAgent
+		return reply, llmserver.ErrToken
+	case resp.StatusCode != http.StatusOK || json.Unmarshal(text, &reply) != nil:
+		return reply, errNoAgent
 	}
-	return answer, nil
+	return reply, nil
 }

@@ -17,7 +17,7 @@ import (
 	"berth/llmserver"
 )
 
-// dial makes the client of the agent at a URL.
+// dial returns the client of the agent at a URL.
 func dial(t *testing.T, url, secret string) llmserver.Backend {
 	t.Helper()
 	backend, err := Dial(llmserver.Endpoint{URL: url, CountsSlots: true, SlotSecret: secret, APIKey: "engine's", ConnectTimeout: time.Second})
@@ -38,19 +38,19 @@ func chatRequest(ctx context.Context) *http.Request {
 	}).WithContext(ctx)
 }
 
-// scripted is a server that the test plays.
-func scripted(t *testing.T, handler http.HandlerFunc) (url string) {
+// scriptedAgent starts a server with the given handler.
+func scriptedAgent(t *testing.T, handler http.HandlerFunc) (url string) {
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
 	return server.URL
 }
 
-// cut breaks the connection instead of an answer.
-func cut() { panic(http.ErrAbortHandler) }
+// abortConnection breaks the connection instead of responding.
+func abortConnection() { panic(http.ErrAbortHandler) }
 
-func TestAClientReservesCancelsAndDispatches(t *testing.T) {
+func TestClientReservesCancelsAndDispatches(t *testing.T) {
 	for _, secret := range []string{"", "sesame"} {
-		s := newStand(t, 2, nil, func(c *Config) { c.Secret = secret })
+		s := newTestAgent(t, 2, nil, func(c *Config) { c.Secret = secret })
 		c := dial(t, s.url, secret)
 		token, other := uuid.New(), uuid.New()
 		want := func(what string, report llmserver.Report, err error, ongoing int) {
@@ -84,10 +84,10 @@ func TestAClientReservesCancelsAndDispatches(t *testing.T) {
 	}
 }
 
-func TestAnAgentsRefusalsAreErrorsThatSayNothingIsHeld(t *testing.T) {
-	s := newStand(t, 1, nil)
+func TestClientMapsRefusalsToRefusedErrors(t *testing.T) {
+	s := newTestAgent(t, 1, nil)
 	c := dial(t, s.url, "")
-	down := newStand(t, 1, nil, func(c *Config) { c.Engine = unreachable(t) })
+	down := newTestAgent(t, 1, nil, func(c *Config) { c.Engine = unreachableEngine(t) })
 	toDown := dial(t, down.url, "")
 	want := func(what string, report llmserver.Report, err, target error) {
 		t.Helper()
@@ -101,10 +101,10 @@ func TestAnAgentsRefusalsAreErrorsThatSayNothingIsHeld(t *testing.T) {
 	}
 	report, err := do(c, uuid.New())
 	want("an unknown token", report, err, llmserver.ErrToken)
-	report, err = do(toDown, down.reserved())
+	report, err = do(toDown, down.mustReserve())
 	want("an engine that is down", report, err, llmserver.ErrNoConnection)
 
-	held := s.reserved()
+	held := s.mustReserve()
 	report, err = c.Reserve(t.Context(), uuid.New(), 0)
 	want("full", report, err, llmserver.ErrFull)
 	report, err = do(c, llmserver.Token{})
@@ -121,10 +121,10 @@ func TestAnAgentsRefusalsAreErrorsThatSayNothingIsHeld(t *testing.T) {
 	s.wantCounts(0, 0, 0)
 }
 
-func TestAClientWaitsInTheAgentsLine(t *testing.T) {
-	s := newStand(t, 1, nil)
+func TestClientWaitsInTheAgentsQueue(t *testing.T) {
+	s := newTestAgent(t, 1, nil)
 	c := dial(t, s.url, "")
-	held := s.reserved()
+	held := s.mustReserve()
 	if _, err := c.Reserve(t.Context(), uuid.New(), time.Millisecond); !errors.Is(err, llmserver.ErrFull) {
 		t.Errorf("a wait in vain: %v", err)
 	}
@@ -138,21 +138,21 @@ func TestAClientWaitsInTheAgentsLine(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Errorf("Reserve = %v", err)
 	}
-	run(t, s.agent.table, token).Finish()
+	mustConsume(t, s.agent.table, token).Finish()
 }
 
-// The agent has reserved, but the ingress does not hear of it.
-func TestASlotWhoseReplyWasLostIsCancelledByName(t *testing.T) {
+// The agent has reserved the slot, but the reply is lost.
+func TestClientCancelsSlotOfLostReply(t *testing.T) {
 	losses := map[string]func(http.ResponseWriter, *httptest.ResponseRecorder){
-		"no byte of it":     func(http.ResponseWriter, *httptest.ResponseRecorder) { cut() },
-		"a part of it came": func(w http.ResponseWriter, whole *httptest.ResponseRecorder) { lose(w, whole.Body.Bytes()) },
+		"no byte of it":     func(http.ResponseWriter, *httptest.ResponseRecorder) { abortConnection() },
+		"a part of it came": func(w http.ResponseWriter, whole *httptest.ResponseRecorder) { dropReply(w, whole.Body.Bytes()) },
 		"it is no JSON":     func(w http.ResponseWriter, _ *httptest.ResponseRecorder) { io.WriteString(w, "{") },
 		"a proxy's error":   func(w http.ResponseWriter, _ *httptest.ResponseRecorder) { w.WriteHeader(http.StatusBadGateway) },
 	}
 	for name, loss := range losses {
 		t.Run(name, func(t *testing.T) {
-			s := newStand(t, 1, nil)
-			url := scripted(t, func(w http.ResponseWriter, r *http.Request) {
+			s := newTestAgent(t, 1, nil)
+			url := scriptedAgent(t, func(w http.ResponseWriter, r *http.Request) {
 				if r.Method != http.MethodPost {
 					s.agent.ServeHTTP(w, r)
 					return
@@ -184,21 +184,21 @@ func TestASlotWhoseReplyWasLostIsCancelledByName(t *testing.T) {
 	}
 }
 
-// lose sends half of an answer.
-func lose(w http.ResponseWriter, body []byte) {
+// dropReply sends half of a reply and aborts.
+func dropReply(w http.ResponseWriter, body []byte) {
 	w.Write(body[:len(body)/2])
 	http.NewResponseController(w).Flush()
-	cut()
+	abortConnection()
 }
 
-// A pooled connection that the agent has just closed says nothing of the agent.
-func TestAStaleConnectionIsTriedOnceMoreAndAFreshOneIsNot(t *testing.T) {
-	s := newStand(t, 1, nil)
+// A pooled connection that the agent has just closed is no sign of a failing agent.
+func TestClientRetriesOnlyStaleConnections(t *testing.T) {
+	s := newTestAgent(t, 1, nil)
 	var calls atomic.Int64
 	var broken atomic.Bool
-	url := scripted(t, func(w http.ResponseWriter, r *http.Request) {
+	url := scriptedAgent(t, func(w http.ResponseWriter, r *http.Request) {
 		if calls.Add(1) == 2 || broken.Load() {
-			cut()
+			abortConnection()
 		}
 		s.agent.ServeHTTP(w, r)
 	})
@@ -223,19 +223,19 @@ func TestAStaleConnectionIsTriedOnceMoreAndAFreshOneIsNot(t *testing.T) {
 	}
 }
 
-// An agent that is silent must not hold up a request for ever, nor may it be
-// given up while it does what it was asked for: wait.
-func TestAControlCallEndsTwoSecondsAfterItsWait(t *testing.T) {
+// A silent agent must not delay a request for ever, but it must be given the time for which the
+// reservation was to queue.
+func TestClientControlCallTimesOutTwoSecondsAfterItsWait(t *testing.T) {
 	t.Parallel()
 	asked := make(chan struct{}, 1)
-	url := scripted(t, func(_ http.ResponseWriter, r *http.Request) {
+	url := scriptedAgent(t, func(_ http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
 		asked <- struct{}{}
 		<-r.Context().Done()
 	})
 	began, wait := time.Now(), 100*time.Millisecond
 	_, err := dial(t, url, "").Reserve(t.Context(), uuid.New(), wait)
-	if err != errAgentLate || llmserver.Refused(err) { // clients may read it
+	if err != errAgentTimeout || llmserver.Refused(err) { // clients may read it
 		t.Errorf("Reserve = %v", err)
 	}
 	const twoSeconds, busyMachine = 2 * time.Second, 5 * time.Second
@@ -245,16 +245,16 @@ func TestAControlCallEndsTwoSecondsAfterItsWait(t *testing.T) {
 	<-asked
 }
 
-func TestAClientSaysWhatIsWrongWithAnAgent(t *testing.T) {
-	locked := newStand(t, 1, nil, func(c *Config) { c.Secret = "sesame" })
+func TestClientErrorsDescribeTheAgent(t *testing.T) {
+	locked := newTestAgent(t, 1, nil, func(c *Config) { c.Secret = "sesame" })
 	tests := map[string]struct {
 		url  string
 		want error
 	}{
-		"the wrong secret":         {locked.url, errSecret},
-		"an engine that knows not": {scripted(t, http.NotFound), errNoAgent},
-		"an engine that takes all": {scripted(t, func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "{}") }), errNoAgent},
-		"another kind of server":   {scripted(t, func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "<html>") }), errNoAgent},
+		"the wrong secret":       {locked.url, errSecret},
+		"an engine with 404":     {scriptedAgent(t, http.NotFound), errNoAgent},
+		"an engine with 200":     {scriptedAgent(t, func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "{}") }), errNoAgent},
+		"another kind of server": {scriptedAgent(t, func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "<html>") }), errNoAgent},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -272,9 +272,9 @@ func TestAClientSaysWhatIsWrongWithAnAgent(t *testing.T) {
 	}
 }
 
-func TestAProbeHearsOfTheEngineAndOfTheDrain(t *testing.T) {
-	s := newStand(t, 1, nil)
-	down := newStand(t, 1, nil, func(c *Config) { c.Engine = unreachable(t) })
+func TestClientProbeSeesEngineHealthAndDrain(t *testing.T) {
+	s := newTestAgent(t, 1, nil)
+	down := newTestAgent(t, 1, nil, func(c *Config) { c.Engine = unreachableEngine(t) })
 	if _, err := dial(t, down.url, "").Probe(t.Context()); err == nil {
 		t.Error("an agent without its engine is well")
 	}
@@ -284,9 +284,9 @@ func TestAProbeHearsOfTheEngineAndOfTheDrain(t *testing.T) {
 	}
 }
 
-// Every response says how much of the count is the caller's own: nothing, if it does not name itself.
-func TestAnIngressIsToldHowMuchIsItsOwn(t *testing.T) {
-	s := newStand(t, 8, nil)
+// Every response contains the caller's own share, which is 0 for an unnamed caller.
+func TestAgentReportsTheCallersOwnShare(t *testing.T) {
+	s := newTestAgent(t, 8, nil)
 	first, second := dial(t, s.url, ""), dial(t, s.url, "")
 	want := func(what string, report llmserver.Report, own, ongoing int) {
 		t.Helper()

@@ -18,8 +18,8 @@ import (
 	"berth/llmserver"
 )
 
-// dyingServer answers one request with the given text. It dies when it has read the second, on the same
-// connection; no more connections can be made to it.
+// dyingServer sends the given text in reply to one request. After it has read a second request on
+// the same connection it dies, and no further connection succeeds.
 func dyingServer(t *testing.T, text string) (url string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -47,13 +47,14 @@ func dyingServer(t *testing.T, text string) (url string) {
 	return "http://" + l.Addr().String()
 }
 
-// ok is a whole response.
+// ok returns a complete response.
 func ok(body string) string {
 	return fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 }
 
-// The first try may have been heard, so the second one's failure to connect is no proof that nothing is held.
-func TestControlCallThatMayHaveBeenHeardIsNotRefused(t *testing.T) {
+// The first attempt may have arrived, so a failed connect of the second one is no proof that the
+// agent holds nothing.
+func TestClientControlCallThatMayHaveArrivedIsNotRefused(t *testing.T) {
 	for name, call := range map[string]func(c llmserver.Backend) error{
 		"Reserve": func(c llmserver.Backend) error { _, err := c.Reserve(t.Context(), uuid.New(), 0); return err },
 		"Cancel":  func(c llmserver.Backend) error { _, err := c.Cancel(t.Context(), uuid.New()); return err },
@@ -70,18 +71,18 @@ func TestControlCallThatMayHaveBeenHeardIsNotRefused(t *testing.T) {
 	}
 }
 
-// A response that breaks off is a broken connection: the reservation may be held.
-func TestControlCallWhoseResponseBreaksOffIsBroken(t *testing.T) {
-	url := scripted(t, func(w http.ResponseWriter, _ *http.Request) { lose(w, []byte(`{"accepted":true}`)) })
+// A truncated response is a broken connection: the reservation may exist.
+func TestClientControlCallWithTruncatedResponseIsBroken(t *testing.T) {
+	url := scriptedAgent(t, func(w http.ResponseWriter, _ *http.Request) { dropReply(w, []byte(`{"accepted":true}`)) })
 	if _, err := dial(t, url, "").Reserve(t.Context(), uuid.New(), 0); !errors.Is(err, llmserver.ErrBroken) {
 		t.Errorf("Reserve = %v; want it broken", err)
 	}
 }
 
-// A slot that nobody comes for is free again after the lease, so the lease must not grow with the wait.
-func TestReserveAsksForTheDefaultLeaseHoweverLongItWaits(t *testing.T) {
+// An abandoned slot is free again after the lease, so the lease must not grow with the wait.
+func TestClientReserveRequestsTheDefaultLease(t *testing.T) {
 	var body atomic.Pointer[string]
-	url := scripted(t, func(w http.ResponseWriter, r *http.Request) {
+	url := scriptedAgent(t, func(w http.ResponseWriter, r *http.Request) {
 		text, _ := io.ReadAll(r.Body)
 		body.Store(new(string(text)))
 		io.WriteString(w, `{"accepted":true,"instance":"i"}`)
@@ -99,8 +100,8 @@ func TestReserveAsksForTheDefaultLeaseHoweverLongItWaits(t *testing.T) {
 	}
 }
 
-func TestClientTakesOverANewSecret(t *testing.T) {
-	s := newStand(t, 1, nil, func(c *Config) { c.Secret = "new" })
+func TestClientUsesNewSecretAfterDescribe(t *testing.T) {
+	s := newTestAgent(t, 1, nil, func(c *Config) { c.Secret = "new" })
 	c := dial(t, s.url, "old")
 	if _, err := c.Probe(t.Context()); err != errSecret {
 		t.Errorf("with the old secret: %v", err)
@@ -111,22 +112,23 @@ func TestClientTakesOverANewSecret(t *testing.T) {
 	}
 }
 
-// Draining says why nothing new is let in, at once; a failed health check would say so after its third time.
-func TestProbeOfADrainingAgentIsNoFailedHealthCheck(t *testing.T) {
-	s := newStand(t, 1, nil)
+// The report of a draining agent takes effect at once; a failed health check would need three
+// failures.
+func TestClientProbeOfDrainingAgentSucceeds(t *testing.T) {
+	s := newTestAgent(t, 1, nil)
 	s.agent.Drain()
 	if report, err := dial(t, s.url, "").Probe(t.Context()); !report.Draining || err != nil {
 		t.Errorf("it reports %+v, %v", report, err)
 	}
 }
 
-// The request may be sent to another replica next, which must not see this one's token.
-func TestClientLeavesTheCallersHeaderAlone(t *testing.T) {
-	s := newStand(t, 1, nil)
+// The caller may send the request to another replica, which must not see this token.
+func TestClientDoesNotModifyTheCallersHeader(t *testing.T) {
+	s := newTestAgent(t, 1, nil)
 	c := dial(t, s.url, "")
 	req := chatRequest(t.Context())
 	req.Header.Set("X-Client", "kept")
-	resp, _, err := c.Do(req, s.reserved())
+	resp, _, err := c.Do(req, s.mustReserve())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,9 +138,9 @@ func TestClientLeavesTheCallersHeaderAlone(t *testing.T) {
 	}
 }
 
-// At twice the capacity there are as many refusals as responses.
-func TestClientUsesTheConnectionOfARefusalAgain(t *testing.T) {
-	s := newStand(t, 1, nil)
+// Under overload refusals are frequent, so they must not cost a connection each.
+func TestClientReusesConnectionAfterRefusal(t *testing.T) {
+	s := newTestAgent(t, 1, nil)
 	var connections atomic.Int32
 	server := httptest.NewUnstartedServer(s.agent)
 	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {

@@ -1,18 +1,19 @@
-// Package agent counts the slots of one engine at the engine itself, so that
-// several ingresses share it without ever passing its capacity.
+// Package agent counts the slots of one engine beside the engine itself, so that several ingresses
+// share the engine without exceeding its capacity.
 //
-// A [Server] stands in front of the engine. It owns the slot [Table], speaks the
-// slot protocol, and lets a request through to the engine only in a slot: one that was
-// reserved under the token that the request carries, or one that is free right then.
+// A [Server] stands in front of the engine. It owns the slot [Table], implements the slot protocol,
+// and forwards a request to the engine only in a slot: one that is reserved under the token in the
+// request's header, or one that is free at that moment.
 //
 //	POST   /internal/slots          reserve   {"token":"<uuid>","lease_s":3,"wait_ms":0}
-//	DELETE /internal/slots/{token}  give a reservation back
+//	DELETE /internal/slots/{token}  release a reservation
 //	GET    /internal/slots          read the counts
-//	POST   anything else            into a slot, to the engine
+//	POST   anything else            to the engine, in a slot
 //	GET    anything else            to the engine
 //
-// Who calls may name itself by X-Slot-Holder; it is then told with every report how much of the count is
-// its own (num_own_requests, X-Slot-Own), which it cannot know by itself: calls overtake each other.
+// Callers may identify themselves with X-Slot-Holder. Every report then includes the caller's own
+// share (num_own_requests, X-Slot-Own), which it cannot derive itself because calls may be
+// reordered.
 //
-// [Dial] makes the llmserver.Backend that speaks this protocol from the ingress's side.
+// [Dial] returns the llmserver.Backend for the ingress's side of the protocol.
 package agent

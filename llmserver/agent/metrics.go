@@ -6,43 +6,46 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"berth/internal/body"
 )
 
-// newMetrics makes the handler of the agent's own metrics. All of them are
-// readings of the state at the time of a scrape.
-func newMetrics(t *Table, b *bodies) http.Handler {
+// newMetrics returns the handler of /metrics. All metrics of the agent are read from the table at
+// the time of the scrape; no second count is kept.
+func newMetrics(t *Table, b *body.Budget) http.Handler {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(readings{t, b}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(stateCollector{t, b}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 }
 
-type readings struct {
+// A stateCollector reads the table and the buffered bodies for Prometheus.
+type stateCollector struct {
 	table  *Table
-	bodies *bodies
+	budget *body.Budget
 }
 
 var (
 	descSlots        = prometheus.NewDesc("berth_agent_slots", "Slots held, by state.", []string{"state"}, nil)
 	descCapacity     = prometheus.NewDesc("berth_agent_slots_capacity", "Slots of the engine.", nil, nil)
-	descHighest      = prometheus.NewDesc("berth_agent_slots_highest", "Most slots held at once so far.", nil, nil)
-	descWaiting      = prometheus.NewDesc("berth_agent_waiting", "Reservations in line.", nil, nil)
+	descHighest      = prometheus.NewDesc("berth_agent_slots_highest", "Maximum number of slots held at once.", nil, nil)
+	descWaiting      = prometheus.NewDesc("berth_agent_waiting", "Reservations queued.", nil, nil)
 	descBuffered     = prometheus.NewDesc("berth_agent_buffered_bytes", "Bytes of request bodies held in memory.", nil, nil)
-	descDraining     = prometheus.NewDesc("berth_agent_draining", "1 while nothing new is let in.", nil, nil)
-	descReservations = prometheus.NewDesc("berth_agent_reservations_total", "Reservations asked for, by outcome.", []string{"outcome"}, nil)
+	descDraining     = prometheus.NewDesc("berth_agent_draining", "1 while draining.", nil, nil)
+	descReservations = prometheus.NewDesc("berth_agent_reservations_total", "Reservations requested, by outcome.", []string{"outcome"}, nil)
 	descReleases     = prometheus.NewDesc("berth_agent_releases_total", "Reservations and requests that ended, by cause; expired is a lease that ran out.", []string{"cause"}, nil)
-	descUnreserved   = prometheus.NewDesc("berth_agent_unreserved_total", "Requests let in that had no reservation.", nil, nil)
+	descUnreserved   = prometheus.NewDesc("berth_agent_unreserved_total", "Requests admitted without a reservation.", nil, nil)
 )
 
-func (r readings) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(r, ch) }
+func (c stateCollector) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, ch) }
 
-func (r readings) Collect(ch chan<- prometheus.Metric) {
+func (c stateCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v int, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
 	}
 	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
 	}
-	t := r.table.Read()
+	t := c.table.Read()
 	draining := 0
 	if t.Draining {
 		draining = 1
@@ -52,7 +55,7 @@ func (r readings) Collect(ch chan<- prometheus.Metric) {
 	gauge(descCapacity, t.Limit)
 	gauge(descHighest, t.Highest)
 	gauge(descWaiting, t.Waiting)
-	gauge(descBuffered, int(r.bodies.held.Load()))
+	gauge(descBuffered, int(c.budget.Held()))
 	gauge(descDraining, draining)
 	counter(descReservations, t.Totals.Reserved, "accepted")
 	counter(descReservations, t.RefusedFull, "full")

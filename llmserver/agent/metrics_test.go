@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"berth/internal/body"
 )
 
 var (
@@ -14,8 +16,8 @@ var (
 	described = regexp.MustCompile(`fqName: "(berth_\w+)".*variableLabels: \{([^}]*)\}`)
 )
 
-// A metric is told to operators by its row in docs/operations.md: name, labels and what it is.
-func TestThePageOfOperationsListsEveryMetric(t *testing.T) {
+// Every metric has a row in docs/operations.md: name, labels and meaning.
+func TestAgentMetricsAreAllDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../docs/operations.md")
 	if err != nil {
 		t.Fatal(err)
@@ -27,11 +29,11 @@ func TestThePageOfOperationsListsEveryMetric(t *testing.T) {
 		}
 	}
 	descs := make(chan *prometheus.Desc, 1000)
-	readings{NewTable(1), new(bodies)}.Describe(descs)
+	stateCollector{NewTable(1), new(body.Budget)}.Describe(descs)
 	close(descs)
 	exported := make(map[string]string)
 	for desc := range descs {
-		if d := described.FindStringSubmatch(desc.String()); d != nil { // not Go's own
+		if d := described.FindStringSubmatch(desc.String()); d != nil { // not one of Go's collectors
 			exported[d[1]] = d[2]
 		}
 	}

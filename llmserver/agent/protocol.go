@@ -6,37 +6,38 @@ import (
 	"strconv"
 	"time"
 
+	"berth/internal/openai"
 	"berth/llmserver"
 )
 
-// The header fields of the slot protocol. None of them reaches a client.
+// Header fields of the slot protocol. The ingress passes none of them to a client.
 const (
 	headerToken    = "X-Reserved-Slot-Token"
-	headerRefused  = "X-Slot-Refused" // on what was not let in: one of the reasons below
+	headerRefused  = "X-Slot-Refused" // on refusals: one of the reasons below
 	headerOngoing  = "X-Num-Ongoing-Requests"
 	headerInstance = "X-Slot-Instance"
 	headerSeq      = "X-Slot-Seq"
 	headerSecret   = "X-Slot-Secret"
-	headerHolder   = "X-Slot-Holder" // of a call: names the ingress, which is told in turn
-	headerOwn      = "X-Slot-Own"    // how much of what is ongoing it holds itself
+	headerHolder   = "X-Slot-Holder" // of a call: the name of the ingress
+	headerOwn      = "X-Slot-Own"    // the part of the ongoing requests that the caller holds
 )
 
-// Why a request was not let in. The engine has seen nothing of it.
+// Values of X-Slot-Refused. The engine has seen nothing of a refused request.
 const (
 	refusedToken    = "unknown_token"
 	refusedFull     = "full"
 	refusedDraining = "draining"
-	refusedEngine   = "engine_down" // no connection to the engine could be made
+	refusedEngine   = "engine_down" // the agent cannot connect to the engine
 )
 
-// reserveRequest is the body of POST /internal/slots.
+// A reserveRequest is the body of POST /internal/slots.
 type reserveRequest struct {
 	Token  llmserver.Token `json:"token"`
 	LeaseS *float64        `json:"lease_s"` // null: the default
 	WaitMS int64           `json:"wait_ms"`
 }
 
-// lease is the time asked for, clamped to what is allowed.
+// lease returns the requested lease, clamped to MaxLease.
 func (r *reserveRequest) lease() time.Duration {
 	if r.LeaseS == nil {
 		return DefaultLease
@@ -44,16 +45,16 @@ func (r *reserveRequest) lease() time.Duration {
 	return time.Duration(min(*r.LeaseS, MaxLease.Seconds()) * float64(time.Second))
 }
 
-// slotReport is the answer of every call to /internal/slots.
+// A slotReport is the body of every response of /internal/slots.
 type slotReport struct {
-	Accepted *bool  `json:"accepted,omitempty"` // of a reservation
+	Accepted *bool  `json:"accepted,omitempty"` // in reply to POST
 	Ongoing  int    `json:"num_ongoing_requests"`
 	Limit    int    `json:"max_ongoing_requests"`
 	Draining bool   `json:"draining"`
 	Instance string `json:"instance"`
 	Seq      uint64 `json:"seq"`
-	Own      int    `json:"num_own_requests,omitempty"` // the caller's; 0 if it does not name itself
-	Reserved *int   `json:"reserved,omitempty"`         // of a reading
+	Own      int    `json:"num_own_requests,omitempty"` // of the caller; 0 without X-Slot-Holder
+	Reserved *int   `json:"reserved,omitempty"`         // in reply to GET
 	Running  *int   `json:"running,omitempty"`
 }
 
@@ -61,21 +62,21 @@ func encodeReport(r llmserver.Report) slotReport {
 	return slotReport{Ongoing: r.Ongoing, Limit: r.Limit, Draining: r.Draining, Instance: r.Instance, Seq: r.Seq, Own: r.Own}
 }
 
-func (s slotReport) decode() llmserver.Report {
+func (s slotReport) toReport() llmserver.Report {
 	return llmserver.Report{Ongoing: s.Ongoing, Limit: s.Limit, Draining: s.Draining, Instance: s.Instance, Seq: s.Seq, Own: s.Own}
 }
 
-// setReport puts a report in the header of an answer.
-func setReport(h http.Header, r llmserver.Report) {
+// setReportHeader adds a report to the header of a response.
+func setReportHeader(h http.Header, r llmserver.Report) {
 	h.Set(headerOngoing, strconv.Itoa(r.Ongoing))
 	h.Set(headerInstance, r.Instance)
 	h.Set(headerSeq, strconv.FormatUint(r.Seq, 10))
 	h.Set(headerOwn, strconv.Itoa(r.Own))
 }
 
-// readReport takes a report from the header of an answer; false if it has
-// none. A header does not tell the capacity: Limit is 0.
-func readReport(h http.Header) (llmserver.Report, bool) {
+// parseReportHeader returns the report in the header of a response; ok is false if it has no valid
+// one. Headers do not carry the capacity: Limit is 0.
+func parseReportHeader(h http.Header) (report llmserver.Report, ok bool) {
 	ongoing, err := strconv.Atoi(h.Get(headerOngoing))
 	seq, err2 := strconv.ParseUint(h.Get(headerSeq), 10, 64)
 	instance := h.Get(headerInstance)
@@ -86,22 +87,22 @@ func readReport(h http.Header) (llmserver.Report, bool) {
 	return llmserver.Report{Ongoing: ongoing, Instance: instance, Seq: seq, Own: own}, true
 }
 
-// writeError answers with OpenAI's error object, all four keys, error first.
-func writeError(w http.ResponseWriter, status int, kind, code, message string) {
-	type object struct {
-		Message string  `json:"message"`
-		Type    string  `json:"type"`
-		Param   *string `json:"param"`
-		Code    string  `json:"code"`
-	}
-	writeJSON(w, status, map[string]object{"error": {message, kind, nil, code}})
+// writeError writes a response whose body is OpenAI's error object. errorType is one of openai's Type
+// constants.
+func writeError(w http.ResponseWriter, status int, errorType, code, message string) {
+	writeBody(w, status, openai.Error{Status: status, Type: errorType, Code: code, Message: message}.JSON())
 }
 
+// writeJSON writes a response whose body is v as JSON.
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	body, err := json.Marshal(v)
 	if err != nil {
-		panic("BUG: an answer does not encode: " + err.Error())
+		panic("BUG: a response does not encode: " + err.Error())
 	}
+	writeBody(w, status, body)
+}
+
+func writeBody(w http.ResponseWriter, status int, body []byte) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Content-Length", strconv.Itoa(len(body)))

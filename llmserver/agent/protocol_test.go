@@ -12,10 +12,10 @@ import (
 	"berth/llmserver"
 )
 
-// The engine's key is for the engine; the slot secret for control calls alone.
-func TestKeyAndSecretGoEachTheirOwnWay(t *testing.T) {
+// Requests carry the engine's key; control calls carry the slot secret.
+func TestClientSendsKeyAndSecretSeparately(t *testing.T) {
 	var wrong atomic.Int64
-	url := scripted(t, func(w http.ResponseWriter, r *http.Request) {
+	url := scriptedAgent(t, func(w http.ResponseWriter, r *http.Request) {
 		control := strings.HasPrefix(r.URL.Path, "/internal/") || r.URL.Path == "/health"
 		if control != (r.Header.Get("Authorization") == "") || strings.HasPrefix(r.URL.Path, "/internal/") != (r.Header.Get(headerSecret) == "sesame") {
 			wrong.Add(1)
@@ -36,14 +36,14 @@ func TestKeyAndSecretGoEachTheirOwnWay(t *testing.T) {
 	}
 }
 
-// A report that cannot be true is none.
-func TestAHeaderThatIsNoReportSaysNothing(t *testing.T) {
+// An impossible report is ignored.
+func TestAgentInvalidReportHeaderIsIgnored(t *testing.T) {
 	good := func() http.Header {
 		h := http.Header{}
-		setReport(h, llmserver.Report{Ongoing: 3, Instance: "i", Seq: 7, Own: 2})
+		setReportHeader(h, llmserver.Report{Ongoing: 3, Instance: "i", Seq: 7, Own: 2})
 		return h
 	}
-	if r, ok := readReport(good()); !ok || r != (llmserver.Report{Ongoing: 3, Instance: "i", Seq: 7, Own: 2}) {
+	if r, ok := parseReportHeader(good()); !ok || r != (llmserver.Report{Ongoing: 3, Instance: "i", Seq: 7, Own: 2}) {
 		t.Errorf("%+v, %t", r, ok)
 	}
 	for name, values := range map[string][]string{
@@ -52,7 +52,7 @@ func TestAHeaderThatIsNoReportSaysNothing(t *testing.T) {
 		for _, value := range values {
 			h := good()
 			h.Set(name, value)
-			if r, ok := readReport(h); ok || r != (llmserver.Report{}) {
+			if r, ok := parseReportHeader(h); ok || r != (llmserver.Report{}) {
 				t.Errorf("%s: %q is read as %+v", name, value, r)
 			}
 		}

@@ -1,339 +1,198 @@
 package agent
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"crypto/subtle"
 	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
-	"net/url"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/google/uuid"
 
+	"berth/internal/body"
+	"berth/internal/openai"
 	"berth/internal/tcp"
 	"berth/llmserver"
-	"berth/streaming"
+)
+
+const (
+	maxWait       = 10 * time.Minute // upper bound of wait_ms; larger values are clamped
+	maxHolderName = 64               // bytes of X-Slot-Holder; a longer name is ignored
 )
 
 // Config describes an agent.
 type Config struct {
-	Engine       llmserver.Backend // how the engine is spoken to
+	Engine       llmserver.Backend // the transport to the engine
 	Limit        int               // slots
-	Secret       string            // that control calls must bring; empty: none
+	Secret       string            // required of control calls; empty: none
 	MaxBodyBytes int64             // of one request
 	MaxBuffered  int64             // bytes of all request bodies held at once; 0: no bound
-	BodyTimeout  time.Duration     // the longest silence while an ingress uploads; 0: no bound
-	WriteTimeout time.Duration     // how long an ingress may read nothing of an answer
+	BodyTimeout  time.Duration     // idle timeout of an upload; 0: no bound
+	WriteTimeout time.Duration     // how long an ingress may read nothing of a response
 	ProbeTimeout time.Duration     // for the engine's health
 	Log          *slog.Logger
 }
 
-// Server is the agent of one engine. It is an http.Handler; whoever runs it
-// calls Drain and then waits for Drained.
+// A Server is the agent of one engine. It is an http.Handler. To shut down, call Drain, wait for
+// Drained, and then stop the HTTP server.
 type Server struct {
 	config Config
 	table  *Table
-	bodies bodies
+	bodies body.Options // bounds of request bodies
 	mux    *http.ServeMux
 
-	unreachable atomic.Bool // the engine, by the last request: each outage is two lines of the log
+	engineDown atomic.Bool // by the last request, so that each outage is logged twice: at its start and end
 }
 
-// New makes an agent.
+// New returns an agent.
 func New(c Config) *Server {
 	s := &Server{config: c, table: NewTable(c.Limit), mux: http.NewServeMux()}
-	s.bodies.each, s.bodies.all, s.bodies.silence = c.MaxBodyBytes, c.MaxBuffered, c.BodyTimeout
-	s.mux.Handle("POST /internal/slots", s.control(s.reserve))
-	s.mux.Handle("DELETE /internal/slots/{token}", s.control(s.release))
-	s.mux.Handle("GET /internal/slots", s.control(s.read))
+	s.bodies = body.Options{MaxBytes: c.MaxBodyBytes, IdleTimeout: c.BodyTimeout, Budget: body.NewBudget(cmp.Or(c.MaxBuffered, math.MaxInt64))}
+	s.mux.Handle("POST /internal/slots", s.requireSecret(s.handleReserve))
+	s.mux.Handle("DELETE /internal/slots/{token}", s.requireSecret(s.handleRelease))
+	s.mux.Handle("GET /internal/slots", s.requireSecret(s.handleCounts))
 	s.mux.HandleFunc("/internal/", func(w http.ResponseWriter, _ *http.Request) {
-		writeError(w, http.StatusNotFound, "invalid_request_error", "unknown_url", "The agent has no such path.")
+		writeError(w, http.StatusNotFound, openai.TypeInvalidRequest, "unknown_url", "The agent has no such path.")
 	})
 	s.mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok\n") })
-	s.mux.HandleFunc("GET /readyz", s.health)
-	s.mux.HandleFunc("GET /health", s.health)
-	s.mux.Handle("GET /metrics", newMetrics(s.table, &s.bodies))
-	s.mux.HandleFunc("/", s.engine)
+	s.mux.HandleFunc("GET /readyz", s.handleHealth)
+	s.mux.HandleFunc("GET /health", s.handleHealth)
+	s.mux.Handle("GET /metrics", newMetrics(s.table, s.bodies.Budget))
+	s.mux.HandleFunc("/", s.handleRequest)
 	return s
 }
 
-// ServeHTTP puts a report on every answer; who changes the counts, or waits, renews it.
+// ServeHTTP adds a report to every response. Handlers that change the counts, or wait, replace it
+// by a current one before they write.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	setReport(w.Header(), s.table.ReportTo(holder(r)))
+	setReportHeader(w.Header(), s.table.ReportTo(holderName(r)))
 	s.mux.ServeHTTP(w, r)
 }
 
-// Drain has the agent take nothing new; Drained is closed when all it had is done.
-func (s *Server) Drain()                   { s.table.Drain() }
+// Drain stops admissions.
+func (s *Server) Drain() { s.table.Drain() }
+
+// Drained returns a channel that is closed when the agent is draining and nothing is ongoing.
 func (s *Server) Drained() <-chan struct{} { return s.table.Drained() }
 
-// Read tells how the slots stand.
-func (s *Server) Read() Reading { return s.table.Read() }
+// Read returns a snapshot of the slots.
+func (s *Server) Read() Snapshot { return s.table.Read() }
 
-// control lets a control call through if it brings the secret.
-func (s *Server) control(next http.HandlerFunc) http.Handler {
+// requireSecret rejects control calls without the configured secret. The comparison takes constant
+// time, so that the secret cannot be guessed byte by byte.
+func (s *Server) requireSecret(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if subtle.ConstantTimeCompare([]byte(r.Header.Get(headerSecret)), []byte(s.config.Secret)) != 1 {
-			writeError(w, http.StatusForbidden, "invalid_request_error", "wrong_slot_secret",
-				"The call does not bring the agent's slot secret.")
+			writeError(w, http.StatusForbidden, openai.TypeInvalidRequest, "wrong_slot_secret",
+				"The slot secret is missing or wrong.")
 			return
 		}
 		next(w, r)
 	})
 }
 
-// holder is who makes a call, by its own word; empty if it does not say.
-func holder(r *http.Request) string {
-	if name := r.Header.Get(headerHolder); len(name) <= maxHolder {
+// holderName returns the name by which the caller identifies itself, or "".
+func holderName(r *http.Request) string {
+	if name := r.Header.Get(headerHolder); len(name) <= maxHolderName {
 		return name
 	}
 	return ""
 }
 
-// maxHolder bounds the name of a holder.
-const maxHolder = 64
-
-// reserve answers POST /internal/slots.
-func (s *Server) reserve(w http.ResponseWriter, r *http.Request) {
+// handleReserve handles POST /internal/slots. It blocks while the reservation is queued.
+func (s *Server) handleReserve(w http.ResponseWriter, r *http.Request) {
 	var call reserveRequest
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 4<<10))
 	if err == nil {
 		err = json.Unmarshal(body, &call)
 	}
 	if err != nil || call.Token == uuid.Nil || call.lease() <= 0 || call.WaitMS < 0 {
-		writeError(w, http.StatusBadRequest, "invalid_request_error", "invalid_reservation",
-			`A reservation is {"token":"<uuid>","lease_s":3,"wait_ms":0} with a lease above zero.`)
+		writeError(w, http.StatusBadRequest, openai.TypeInvalidRequest, "invalid_reservation",
+			`A reservation is {"token":"<uuid>","lease_s":3,"wait_ms":0} with a positive lease.`)
 		return
 	}
 	wait := time.Duration(min(call.WaitMS, maxWait.Milliseconds())) * time.Millisecond
-	_, err = s.table.ReserveFor(r.Context(), holder(r), call.Token, call.lease(), wait)
+	_, err = s.table.ReserveFor(r.Context(), holderName(r), call.Token, call.lease(), wait)
 	if err == nil && wait > 0 && disconnected(r) {
-		s.table.Release(call.Token) // the next in the queue gets the slot
+		s.table.Release(call.Token) // passes the slot to the next in the queue
 		panic(http.ErrAbortHandler)
 	}
-	report := s.table.ReportTo(holder(r))
-	setReport(w.Header(), report)
-	answer, accepted := encodeReport(report), err == nil
-	answer.Accepted = &accepted
+	report := s.table.ReportTo(holderName(r))
+	setReportHeader(w.Header(), report)
+	reply, accepted := encodeReport(report), err == nil
+	reply.Accepted = &accepted
 	switch {
 	case errors.Is(err, llmserver.ErrToken):
-		s.refuse(w, r, err)
+		s.writeRefusal(w, r, err)
 		return
 	case errors.Is(err, llmserver.ErrFull):
 		w.Header().Set(headerRefused, refusedFull)
 	case errors.Is(err, llmserver.ErrDraining):
 		w.Header().Set(headerRefused, refusedDraining)
 	case err != nil:
-		panic(http.ErrAbortHandler) // who asked has gone
+		panic(http.ErrAbortHandler) // the caller is gone
 	}
-	writeJSON(w, http.StatusOK, answer)
+	writeJSON(w, http.StatusOK, reply)
 }
-
-// maxWait bounds wait_ms.
-const maxWait = 10 * time.Minute
 
 type connKey struct{}
 
-// ConnContext is the ConnContext of the http.Server that an agent is served by. It lets the agent look
-// at the connection of a call.
+// ConnContext is for the ConnContext field of the http.Server that serves an agent. It gives
+// handlers access to the connection of a call.
 func ConnContext(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, c)
 }
 
-// disconnected reports whether the caller has closed the connection. A call's context ends later than
-// that, perhaps not before the slot of another request of the same killed ingress has been given out.
+// disconnected reports whether the caller has closed its connection. The context of a call ends
+// later than that. When an ingress is killed, its other connections may free slots before, and
+// without this check the slots would go to the dead ingress's own queued reservations.
 func disconnected(r *http.Request) bool {
 	c, ok := r.Context().Value(connKey{}).(syscall.Conn)
 	return ok && tcp.PeerClosed(c)
 }
 
-// release answers DELETE /internal/slots/{token}.
-func (s *Server) release(w http.ResponseWriter, r *http.Request) {
+// handleRelease handles DELETE /internal/slots/{token}.
+func (s *Server) handleRelease(w http.ResponseWriter, r *http.Request) {
 	token, err := uuid.Parse(r.PathValue("token"))
 	if err != nil {
-		writeError(w, http.StatusBadRequest, "invalid_request_error", "invalid_token", "The token is not a UUID.")
+		writeError(w, http.StatusBadRequest, openai.TypeInvalidRequest, "invalid_token", "The token is not a UUID.")
 		return
 	}
 	s.table.Release(token)
-	report := s.table.ReportTo(holder(r))
-	setReport(w.Header(), report)
+	report := s.table.ReportTo(holderName(r))
+	setReportHeader(w.Header(), report)
 	writeJSON(w, http.StatusOK, encodeReport(report))
 }
 
-// read answers GET /internal/slots.
-func (s *Server) read(w http.ResponseWriter, r *http.Request) {
-	reading := s.table.ReadFor(holder(r))
-	answer := encodeReport(reading.Report)
-	answer.Reserved, answer.Running = &reading.Reserved, &reading.Running
-	setReport(w.Header(), reading.Report)
-	writeJSON(w, http.StatusOK, answer)
+// handleCounts handles GET /internal/slots.
+func (s *Server) handleCounts(w http.ResponseWriter, r *http.Request) {
+	snapshot := s.table.ReadFor(holderName(r))
+	reply := encodeReport(snapshot.Report)
+	reply.Reserved, reply.Running = &snapshot.Reserved, &snapshot.Running
+	setReportHeader(w.Header(), snapshot.Report)
+	writeJSON(w, http.StatusOK, reply)
 }
 
-// health answers as the engine does, and 503 while draining.
-func (s *Server) health(w http.ResponseWriter, r *http.Request) {
+// handleHealth returns the engine's health, and 503 while draining. A probe that this process lacks
+// the resources for is no evidence about the engine and counts as healthy.
+func (s *Server) handleHealth(w http.ResponseWriter, r *http.Request) {
 	if s.table.Report().Draining {
 		http.Error(w, "draining", http.StatusServiceUnavailable)
 		return
 	}
 	ctx, stop := context.WithTimeout(r.Context(), s.config.ProbeTimeout)
 	defer stop()
-	if _, err := s.config.Engine.Probe(ctx); err != nil && !errors.Is(err, llmserver.ErrExhausted) { // which says nothing of the engine
+	if _, err := s.config.Engine.Probe(ctx); err != nil && !errors.Is(err, llmserver.ErrExhausted) {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
 	io.WriteString(w, "ok\n")
-}
-
-// engine takes what is meant for the engine: a POST needs a slot. A token that
-// comes with what needs none is consumed all the same, or its slot would stay reserved.
-func (s *Server) engine(w http.ResponseWriter, r *http.Request) {
-	if r.Header.Get(headerToken) != "" || llmserver.TakesSlot(r.Method, r.URL.Path) {
-		s.gate(w, r)
-		return
-	}
-	s.pass(w, r)
-}
-
-// gate lets a request into a slot. One with a token has its slot already; of one without, the body
-// is read first, so that a slow client does not hold a slot with its upload.
-func (s *Server) gate(w http.ResponseWriter, r *http.Request) {
-	var run *Run
-	var b *body
-	var err error
-	if token := r.Header.Get(headerToken); token != "" {
-		if run, err = s.consume(token); err == nil {
-			defer run.Finish()
-			b, err = s.bodies.read(w, r)
-		}
-	} else if b, err = s.bodies.read(w, r); err == nil {
-		defer b.release()
-		if run, err = s.table.Acquire(); err == nil {
-			defer run.Finish()
-		}
-	}
-	if err != nil {
-		s.refuse(w, r, err)
-		return
-	}
-	s.forward(w, r, b, run.Finish)
-}
-
-func (s *Server) consume(token string) (*Run, error) {
-	t, err := uuid.Parse(token)
-	if err != nil {
-		return nil, llmserver.ErrToken
-	}
-	return s.table.Consume(t)
-}
-
-// pass passes a request on that takes no slot.
-func (s *Server) pass(w http.ResponseWriter, r *http.Request) {
-	b, err := s.bodies.read(w, r)
-	if err != nil {
-		s.refuse(w, r, err)
-		return
-	}
-	s.forward(w, r, b, nil)
-}
-
-// forward sends a request to the engine and relays its answer. What breaks off at the engine breaks
-// off at the ingress in the same way, so that the ingress can act as if it spoke to the engine
-// itself; but a connection that the engine had closed while it was idle is none of the ingress's
-// business.
-func (s *Server) forward(w http.ResponseWriter, r *http.Request, b *body, ending func()) {
-	defer b.release()
-	resp, err := s.send(r, b.data)
-	if errors.Is(err, llmserver.ErrStale) {
-		if resp, err = s.send(r, b.data); errors.Is(err, llmserver.ErrNoConnection) || errors.Is(err, llmserver.ErrExhausted) {
-			err = llmserver.ErrBroken // the engine may have had the request when it died
-		}
-	}
-	if errors.Is(err, llmserver.ErrNoConnection) || errors.Is(err, llmserver.ErrExhausted) {
-		if !s.unreachable.Swap(true) {
-			s.config.Log.Warn("no connection to the engine", "error", err)
-		}
-		s.refuse(w, r, err)
-		return
-	}
-	if s.unreachable.Load() && s.unreachable.Swap(false) {
-		s.config.Log.Info("the engine is reached again")
-	}
-	if err != nil {
-		if r.Context().Err() == nil {
-			s.config.Log.Warn("the engine did not answer", "error", err)
-		}
-		panic(http.ErrAbortHandler)
-	}
-	defer resp.Body.Close()
-	b.release() // nobody sends it again, and an answer may take long
-	setReport(w.Header(), s.table.ReportTo(holder(r)))
-	relay := streaming.Relay{WriteTimeout: s.config.WriteTimeout, BeforeLastWrite: ending, OmitErrorEvent: true}
-	if _, err := relay.Copy(r.Context(), w, resp, nil); err != nil {
-		panic(http.ErrAbortHandler)
-	}
-}
-
-// send sends a request to the engine.
-func (s *Server) send(r *http.Request, body []byte) (*http.Response, error) {
-	out := &http.Request{
-		Method:        r.Method,
-		URL:           &url.URL{Path: r.URL.Path, RawPath: r.URL.RawPath, RawQuery: r.URL.RawQuery},
-		Header:        make(http.Header, len(r.Header)),
-		Body:          http.NoBody,
-		ContentLength: int64(len(body)),
-	}
-	if len(body) > 0 {
-		out.Body = io.NopCloser(bytes.NewReader(body))
-	}
-	streaming.CopyRequestHeader(out.Header, r.Header)
-	resp, _, err := s.config.Engine.Do(out.WithContext(r.Context()), llmserver.Token{})
-	if err != nil {
-		return nil, err
-	}
-	resp.Request = nil // it would keep the body in memory for the whole answer
-	return resp, nil
-}
-
-// refuse answers a request that the engine has seen nothing of.
-func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
-	h := w.Header()
-	setReport(h, s.table.ReportTo(holder(r)))
-	mark := func(reason string) { h.Set(headerRefused, reason) }
-	switch tooLarge, _ := errors.AsType[*http.MaxBytesError](err); {
-	case tooLarge != nil:
-		writeError(w, http.StatusRequestEntityTooLarge, "invalid_request_error", "request_too_large", "The request body is too large.")
-	case errors.Is(err, errSilent):
-		writeError(w, http.StatusRequestTimeout, "invalid_request_error", "body_timeout", "The rest of the request body did not arrive in time.")
-	case errors.Is(err, errBudget):
-		mark(refusedFull) // another agent may have room
-		h.Set("Retry-After", "1")
-		writeError(w, http.StatusServiceUnavailable, "server_error", "too_many_bytes_held", "The agent holds too many request bytes at the moment.")
-	case errors.Is(err, llmserver.ErrExhausted):
-		mark(refusedFull) // another agent may have descriptors left, and the engine is not to blame
-		h.Set("Retry-After", "1")
-		writeError(w, http.StatusServiceUnavailable, "server_error", "server_exhausted", "The agent is out of connections; try again later.")
-	case errors.Is(err, llmserver.ErrToken):
-		mark(refusedToken)
-		writeError(w, http.StatusConflict, "invalid_request_error", "unknown_slot_token",
-			"The slot token is not reserved here: it was never, is spent, or has expired.")
-	case errors.Is(err, llmserver.ErrFull):
-		mark(refusedFull)
-		h.Set("Retry-After", "1")
-		writeError(w, http.StatusTooManyRequests, "rate_limit_error", "slots_full", "Every slot of the engine is taken.")
-	case errors.Is(err, llmserver.ErrDraining):
-		mark(refusedDraining)
-		writeError(w, http.StatusServiceUnavailable, "server_error", "draining", "The engine is being drained.")
-	case errors.Is(err, llmserver.ErrNoConnection):
-		mark(refusedEngine)
-		writeError(w, http.StatusServiceUnavailable, "server_error", "engine_down", "The engine cannot be reached.")
-	default:
-		panic(http.ErrAbortHandler) // the body broke off
-	}
 }

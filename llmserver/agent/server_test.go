@@ -14,8 +14,8 @@ import (
 	"berth/llmserver"
 )
 
-// wantReport checks the fields of a control call's answer, and that header and body agree.
-func (s *stand) wantReport(a answer, want map[string]any) {
+// wantReport checks the fields of a control call's response, and that header and body agree.
+func (s *testAgent) wantReport(a response, want map[string]any) {
 	s.t.Helper()
 	got := a.json()
 	now := s.agent.table.Report()
@@ -28,14 +28,14 @@ func (s *stand) wantReport(a answer, want map[string]any) {
 			s.t.Errorf("%s is %v; want %v", name, got[name], value)
 		}
 	}
-	report, _ := readReport(a.Header)
+	report, _ := parseReportHeader(a.Header)
 	if got["seq"] != float64(report.Seq) || got["num_ongoing_requests"] != float64(report.Ongoing) {
 		s.t.Errorf("the header says %+v, the body %s", report, a.text)
 	}
 }
 
-func TestAReservationTellsWhatBecameOfItAndHowFullItIs(t *testing.T) {
-	s := newStand(t, 2, nil)
+func TestAgentReserveReturnsOutcomeAndReport(t *testing.T) {
+	s := newTestAgent(t, 2, nil)
 	first, second := uuid.New(), uuid.New()
 	a := s.reserve(first)
 	s.wantReport(a, map[string]any{"accepted": true, "num_ongoing_requests": 1.0})
@@ -58,9 +58,9 @@ func TestAReservationTellsWhatBecameOfItAndHowFullItIs(t *testing.T) {
 	s.wantCounts(2, 0, 0)
 }
 
-func TestASlotIsGivenBackByNameAndNoMoreThanOnce(t *testing.T) {
-	s := newStand(t, 2, nil)
-	token, overtaken := s.reserved(), uuid.New()
+func TestAgentReleasesByTokenOnce(t *testing.T) {
+	s := newTestAgent(t, 2, nil)
+	token, overtaken := s.mustReserve(), uuid.New()
 	for _, name := range []llmserver.Token{token, token, overtaken} {
 		a := s.call(http.MethodDelete, "/internal/slots/"+name.String(), "")
 		s.wantReport(a, map[string]any{"num_ongoing_requests": 0.0})
@@ -72,15 +72,15 @@ func TestASlotIsGivenBackByNameAndNoMoreThanOnce(t *testing.T) {
 	s.wantCounts(0, 0, 0)
 }
 
-func TestAReadingTellsReservedFromRunning(t *testing.T) {
+func TestAgentCountsSeparateReservedFromRunning(t *testing.T) {
 	hold := make(chan struct{})
-	s := newStand(t, 3, func(http.ResponseWriter, *http.Request) { <-hold })
-	s.reserved()
-	token := s.reserved()
+	s := newTestAgent(t, 3, func(http.ResponseWriter, *http.Request) { <-hold })
+	s.mustReserve()
+	token := s.mustReserve()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if _, err := s.try(http.MethodPost, "/v1/chat/completions", "{}", headerToken, token.String()); err != nil {
+		if _, err := s.tryCall(http.MethodPost, "/v1/chat/completions", "{}", headerToken, token.String()); err != nil {
 			t.Error(err)
 		}
 	}()
@@ -92,8 +92,8 @@ func TestAReadingTellsReservedFromRunning(t *testing.T) {
 	<-done
 }
 
-func TestABadReservationIsRefusedAndHoldsNothing(t *testing.T) {
-	s := newStand(t, 1, nil)
+func TestAgentRejectsInvalidReservations(t *testing.T) {
+	s := newTestAgent(t, 1, nil)
 	token := uuid.NewString()
 	for _, body := range []string{
 		``, `{`, `[]`, `null`, `"x"`, `{}`, `{"token":null}`, `{"token":7}`, `{"token":"x"}`, `{"lease_s":10}`,
@@ -114,7 +114,7 @@ func TestABadReservationIsRefusedAndHoldsNothing(t *testing.T) {
 	s.wantRefusal(s.call(http.MethodPost, "/internal/other", "{}"), http.StatusNotFound, "unknown_url", "")
 }
 
-func TestALeaseIsThatAskedForUpToItsBound(t *testing.T) {
+func TestAgentLeaseIsClamped(t *testing.T) {
 	for asked, want := range map[string]time.Duration{
 		"": DefaultLease, `,"lease_s":null`: DefaultLease, `,"lease_s":0.25`: time.Second / 4,
 		`,"lease_s":61`: MaxLease, `,"lease_s":1e300`: MaxLease,
@@ -126,12 +126,12 @@ func TestALeaseIsThatAskedForUpToItsBound(t *testing.T) {
 	}
 }
 
-// wait asks for a slot and waits in line for it, in the background.
-func (s *stand) wait(token llmserver.Token, ms string) (answers chan answer) {
-	answers = make(chan answer, 1)
+// wait reserves a slot with a wait, in the background.
+func (s *testAgent) wait(token llmserver.Token, ms string) (answers chan response) {
+	answers = make(chan response, 1)
 	go func() {
 		defer close(answers)
-		a, err := s.try(http.MethodPost, "/internal/slots", `{"token":"`+token.String()+`","wait_ms":`+ms+`}`)
+		a, err := s.tryCall(http.MethodPost, "/internal/slots", `{"token":"`+token.String()+`","wait_ms":`+ms+`}`)
 		if err != nil {
 			s.t.Error(err)
 			return
@@ -141,11 +141,11 @@ func (s *stand) wait(token llmserver.Token, ms string) (answers chan answer) {
 	return answers
 }
 
-func TestAWaitEndsWithASlotOrByNameOrInVain(t *testing.T) {
-	s := newStand(t, 1, nil)
+func TestAgentWaitEndsWithSlotCancelOrTimeout(t *testing.T) {
+	s := newTestAgent(t, 1, nil)
 	waiting := func() bool { return s.agent.Read().Waiting == 1 }
 	release := func(token llmserver.Token) { s.call(http.MethodDelete, "/internal/slots/"+token.String(), "") }
-	holder, heir, cancelled, late := s.reserved(), uuid.New(), uuid.New(), uuid.New()
+	holder, heir, cancelled, late := s.mustReserve(), uuid.New(), uuid.New(), uuid.New()
 
 	answers := s.wait(heir, "60000")
 	eventually(t, "a wait", waiting)
@@ -161,9 +161,9 @@ func TestAWaitEndsWithASlotOrByNameOrInVain(t *testing.T) {
 	s.wantCounts(1, 0, 0)
 }
 
-func TestAnIngressThatHangsUpLosesItsPlace(t *testing.T) {
-	s := newStand(t, 1, nil)
-	s.reserved()
+func TestAgentDequeuesDisconnectedIngress(t *testing.T) {
+	s := newTestAgent(t, 1, nil)
+	s.mustReserve()
 	token := uuid.New()
 	body := strings.NewReader(`{"token":"` + token.String() + `","wait_ms":600000}`)
 	ctx, stop := context.WithCancel(t.Context())
@@ -175,14 +175,14 @@ func TestAnIngressThatHangsUpLosesItsPlace(t *testing.T) {
 	eventually(t, "a wait", func() bool { return s.agent.Read().Waiting == 1 })
 	stop()
 	if err := <-failed; err == nil {
-		t.Error("it was answered")
+		t.Error("there was a response")
 	}
 	eventually(t, "the end of the wait", func() bool { return s.agent.Read().Waiting == 0 })
 	s.wantRefusal(s.reserve(token), http.StatusConflict, "unknown_slot_token", "unknown_token")
 }
 
-func TestControlCallsNeedTheSecretAndRequestsDoNot(t *testing.T) {
-	s := newStand(t, 2, nil, func(c *Config) { c.Secret = "open sesame" })
+func TestAgentRequiresSecretForControlCallsOnly(t *testing.T) {
+	s := newTestAgent(t, 2, nil, func(c *Config) { c.Secret = "open sesame" })
 	token := uuid.New()
 	if _, err := s.agent.table.Reserve(t.Context(), token, DefaultLease, 0); err != nil {
 		t.Fatal(err)
@@ -215,9 +215,9 @@ func TestControlCallsNeedTheSecretAndRequestsDoNot(t *testing.T) {
 	}
 }
 
-func TestHealthIsTheEnginesUntilItDrains(t *testing.T) {
-	s := newStand(t, 1, nil)
-	sick := newStand(t, 1, nil, func(c *Config) { c.Engine = unreachable(t) })
+func TestAgentHealthIsTheEnginesUntilDraining(t *testing.T) {
+	s := newTestAgent(t, 1, nil)
+	sick := newTestAgent(t, 1, nil, func(c *Config) { c.Engine = unreachableEngine(t) })
 	for _, path := range []string{"/health", "/readyz"} {
 		if a := s.call(http.MethodGet, path, ""); a.StatusCode != http.StatusOK {
 			t.Errorf("%s: %s", path, a.Status)
@@ -226,7 +226,7 @@ func TestHealthIsTheEnginesUntilItDrains(t *testing.T) {
 			t.Errorf("%s without an engine: %s %s", path, a.Status, a.text)
 		}
 	}
-	s.reserved()
+	s.mustReserve()
 	s.agent.Drain()
 	for _, path := range []string{"/health", "/readyz"} {
 		if a := s.call(http.MethodGet, path, ""); a.StatusCode != http.StatusServiceUnavailable || a.text != "draining\n" {
@@ -238,15 +238,15 @@ func TestHealthIsTheEnginesUntilItDrains(t *testing.T) {
 	}
 }
 
-func TestMetricsAreReadingsOfTheTable(t *testing.T) {
-	s := newStand(t, 2, nil)
-	s.chat(s.reserved().String())
+func TestAgentMetricsAreReadFromTheTable(t *testing.T) {
+	s := newTestAgent(t, 2, nil)
+	s.chat(s.mustReserve().String())
 	s.chat("")
 	s.chat(uuid.NewString())
-	released := s.reserved()
+	released := s.mustReserve()
 	s.agent.table.Release(released)
-	s.reserved()
-	s.reserved()
+	s.mustReserve()
+	s.mustReserve()
 	s.chat("")
 	s.agent.Drain()
 	s.reserve(uuid.New())

@@ -13,8 +13,8 @@ import (
 	"berth/llmserver"
 )
 
-// A lease that ends as its token comes: exactly one of the two wins, and before and after it the one that must.
-func TestTheEndOfALeaseAndTheRequestAreOneDecision(t *testing.T) {
+// The end of a lease and Consume race: exactly one wins, and without a race the earlier one.
+func TestTableLeaseExpiryAndConsumeExcludeEachOther(t *testing.T) {
 	const lease = time.Millisecond
 	for _, late := range []time.Duration{-1, 0, 1} {
 		for range 100 {
@@ -23,7 +23,7 @@ func TestTheEndOfALeaseAndTheRequestAreOneDecision(t *testing.T) {
 				if _, err := table.Reserve(t.Context(), token, lease, 0); err != nil {
 					t.Fatal(err)
 				}
-				time.Sleep(lease + late) // at 0 this goroutine and the end of the lease begin at once
+				time.Sleep(lease + late) // at 0 this goroutine races with the end of the lease
 				r, err := table.Consume(token)
 				synctest.Wait()
 				reading := table.Read()
@@ -41,17 +41,16 @@ func TestTheEndOfALeaseAndTheRequestAreOneDecision(t *testing.T) {
 	}
 }
 
-// Thirty-two callers do whatever they like; the capacity holds, and when
-// they have gone everything is back.
-func TestAStormNeverPassesTheCapacityAndLeavesNothing(t *testing.T) {
+// Many callers act at random. The capacity is never exceeded, and in the end every slot is free.
+func TestTableStormNeverExceedsCapacityAndLeavesNothing(t *testing.T) {
 	const limit = 7
 	table := NewTable(limit)
-	tokens := make(chan llmserver.Token, 64) // who finds one here knows it from somebody else
+	tokens := make(chan llmserver.Token, 64) // tokens of other callers
 	var callers sync.WaitGroup
 	for range 32 {
 		callers.Go(func() {
 			for range 300 {
-				weather(t, table, tokens)
+				churnTable(t, table, tokens)
 				if r := table.Read(); r.Ongoing > limit || r.Highest > limit {
 					t.Errorf("%d of %d slots are taken, at most %d were", r.Ongoing, limit, r.Highest)
 				}
@@ -67,13 +66,13 @@ func TestAStormNeverPassesTheCapacityAndLeavesNothing(t *testing.T) {
 	}
 }
 
-// weather is one caller's day.
-func weather(t *testing.T, table *Table, tokens chan llmserver.Token) {
+// churnTable performs random calls of one caller.
+func churnTable(t *testing.T, table *Table, tokens chan llmserver.Token) {
 	token := uuid.New()
 	ctx, stop := context.WithTimeout(t.Context(), time.Duration(rand.IntN(2000))*time.Microsecond)
 	defer stop()
 	select {
-	case other := <-tokens: // late, twice, or too soon
+	case other := <-tokens: // late, repeated or early
 		switch rand.IntN(3) {
 		case 0:
 			table.Release(other)
@@ -102,7 +101,7 @@ func weather(t *testing.T, table *Table, tokens chan llmserver.Token) {
 		return
 	}
 	switch rand.IntN(4) {
-	case 0: // left to its lease
+	case 0: // abandoned to its lease
 	case 1:
 		table.Release(token)
 	default:

@@ -4,7 +4,6 @@ import (
 	"container/list"
 	"context"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -13,287 +12,248 @@ import (
 )
 
 const (
-	// DefaultLease is how long a reservation stands that is not consumed.
+	// DefaultLease is how long a reservation lasts that is not consumed.
 	DefaultLease = 3 * time.Second
-	// MaxLease is the longest lease that can be asked for.
+	// MaxLease is the longest lease; longer ones are clamped.
 	MaxLease = 60 * time.Second
 
-	// maxWaits bounds the line. Each ingress waits once, so it is not reached by well-meaning ones.
-	maxWaits = 1024
+	// maxQueued bounds the queue against a faulty ingress. Each ingress keeps at most one
+	// reservation queued.
+	maxQueued = 1024
 )
 
-// Table counts the slots of one engine. Whoever wants a slot names it by a
-// token; each token goes one way through these states:
+// A Table counts the slots of one engine. Callers name each slot by a token, which passes through
+// these states once:
 //
 //	waiting ──▶ reserved ──▶ running ──▶ (finished)
 //	    │           │   Consume      Finish
 //	    └───────────┴──▶ spent
 //	      Release, the lease or the wait is over
 //
-// A token that leaves waiting or reserved is spent and never reserves again.
-// Release of one that is not known spends it too, so that a cancel which
-// overtakes its reservation wins. One mutex makes every edge one step, above all
-// the end of a lease against Consume. A running request is never ended by age.
+// A token that leaves waiting or reserved is spent and never reserves again. Release of an unknown
+// token spends it too, so a cancel that overtakes its reservation wins. A running request is never
+// ended by age.
+//
+// One mutex makes every edge a single step. Of two events that compete for a token, such as the end
+// of its lease and Consume, the one that locks first wins, and the other one finds the token spent.
+// The mutex is held for no I/O and no wait. All exported methods may be called from any goroutine;
+// only Reserve and ReserveFor block.
 type Table struct {
 	instance string
 	limit    int
 
-	mu       sync.Mutex
-	seq      uint64 // grows with every change of what a report says
-	reserved int
-	running  int
-	draining bool
-	claims   map[llmserver.Token]*claim
-	held     map[string]int // of what is ongoing, by holder; none is zero
-	line     list.List      // of *claim that wait, the oldest first; empty while a slot is free
-	spent    spent
-	drained  chan struct{} // closed when draining and nothing is ongoing
-	totals   Totals
+	mu           sync.Mutex
+	seq          uint64 // incremented with every change that a report shows
+	reserved     int
+	running      int
+	draining     bool
+	reservations map[llmserver.Token]*reservation // waiting or reserved
+	ownOngoing   map[string]int                   // ongoing per holder, without zeros and unnamed holders
+	queue        list.List                        // waiting *reservations, the oldest first; empty while a slot is free
+	tombstones   tombstones
+	drained      chan struct{} // closed when draining with nothing ongoing
+	totals       Totals
 }
 
-// claim is a token that waits or is reserved.
-type claim struct {
+// A reservation is a token that is waiting or reserved.
+type reservation struct {
 	token  llmserver.Token
-	holder string // who asked; empty if it did not say
+	holder string // the name of the ingress; empty if it sent none
 	lease  time.Duration
-	place  *list.Element // in line; nil once reserved
-	ended  chan struct{} // closed when it waits no longer
-	err    error         // why it has no slot, or not any more; that of a wait is set before ended is closed
-	expiry *time.Timer   // ends the lease; nil while it waits
+	queued *list.Element // in Table.queue; nil once reserved
+	done   chan struct{} // closed when the wait has ended
+	err    error         // why the wait brought no slot, or the slot was released; set before done is closed
+	expiry *time.Timer   // ends the lease; nil while waiting
 }
 
-// NewTable makes a table of limit slots, all free.
+// NewTable returns a table of limit free slots.
 func NewTable(limit int) *Table {
 	return &Table{
-		instance: uuid.NewString(),
-		limit:    limit,
-		claims:   make(map[llmserver.Token]*claim),
-		held:     make(map[string]int),
-		drained:  make(chan struct{}),
+		instance:     uuid.NewString(),
+		limit:        limit,
+		reservations: make(map[llmserver.Token]*reservation),
+		ownOngoing:   make(map[string]int),
+		drained:      make(chan struct{}),
 	}
 }
 
-// Reserve reserves a slot under the token for the time of the lease. It waits
-// in line for a free one for as long as wait says, and not at all if that is
-// zero. A token that is reserved already gets the same answer again; its lease
-// goes on as it was. One that waits already shares that wait, which ends for all
-// who share it when one of them gives up. Errors: llmserver.ErrFull, llmserver.ErrDraining,
-// llmserver.ErrToken for a spent token, or that of ctx, and then the token is
-// spent. The report is true at the time of the answer.
+// Reserve reserves a slot under the token for the duration of the lease. If none is free, it queues
+// for at most wait, or returns at once if wait is zero.
+//
+// A repeated call is safe, so a lost reply can be asked for again. If the token is reserved, the
+// call returns the same result and the lease continues. If the token is waiting, the call shares
+// that wait, which ends for all callers when one of them gives up.
+//
+// Errors: llmserver.ErrFull; llmserver.ErrDraining; llmserver.ErrToken for a spent token; or the
+// cause of the context's end, after which the token is spent. The report is that of the moment
+// Reserve returns.
 func (t *Table) Reserve(ctx context.Context, token llmserver.Token, lease, wait time.Duration) (llmserver.Report, error) {
 	return t.ReserveFor(ctx, "", token, lease, wait)
 }
 
-// ReserveFor is Reserve for a holder that is told how much of what is ongoing is its own. A token
-// stays with the holder that asked for it first.
+// ReserveFor is Reserve for a named holder, whose share of the ongoing requests ReportTo returns. A
+// token stays with the holder that sent it first.
 func (t *Table) ReserveFor(ctx context.Context, holder string, token llmserver.Token, lease, wait time.Duration) (llmserver.Report, error) {
 	t.mu.Lock()
-	c, err := t.claim(holder, token, min(lease, MaxLease), wait > 0)
-	if err != nil || c.place == nil {
+	c, err := t.findOrReserve(holder, token, min(lease, MaxLease), wait > 0)
+	if err != nil || c.queued == nil {
 		defer t.mu.Unlock()
-		return t.report(), err
+		return t.reportTo(""), err
 	}
 	t.mu.Unlock()
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
-	case <-c.ended:
+	case <-c.done:
 	case <-timer.C:
 	case <-ctx.Done():
 	}
+	// The state under the mutex decides, not the case that was chosen: a slot may have been granted
+	// just when the timer fired or the context ended.
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if c.place != nil { // nothing came in time
+	if c.queued != nil { // still waiting: timed out or gave up
 		t.totals.RefusedFull++
-		t.endWait(c, llmserver.ErrFull)
-		t.spend(c)
+		t.dequeue(c, llmserver.ErrFull)
+		t.retireToken(c)
 	}
-	if ctx.Err() != nil { // nobody is left to hear of a slot
+	if ctx.Err() != nil { // the caller is gone, so a granted slot goes back
 		if c.err == nil {
-			t.release(token)
+			t.releaseToken(token)
 		}
-		return t.report(), context.Cause(ctx)
+		return t.reportTo(""), context.Cause(ctx)
 	}
-	return t.report(), c.err
+	return t.reportTo(""), c.err
 }
 
-// claim finds or makes the claim of a token. A new one is reserved if a slot
-// is free, else put in line if it is to wait.
-func (t *Table) claim(holder string, token llmserver.Token, lease time.Duration, wait bool) (*claim, error) {
-	if c := t.claims[token]; c != nil {
+// findOrReserve returns the token's reservation or makes one: reserved if a slot is free, otherwise
+// queued if wait is set. A slot is free only while the queue is empty, so a new reservation never
+// overtakes a queued one.
+func (t *Table) findOrReserve(holder string, token llmserver.Token, lease time.Duration, wait bool) (*reservation, error) {
+	if c := t.reservations[token]; c != nil {
 		return c, nil
 	}
-	c := &claim{token: token, holder: holder, lease: lease}
+	c := &reservation{token: token, holder: holder, lease: lease}
 	switch {
-	case t.spent.has(token):
+	case t.tombstones.contains(token):
 		t.totals.RefusedToken++
 		return nil, llmserver.ErrToken
 	case t.draining:
 		t.totals.RefusedDraining++
 		return nil, llmserver.ErrDraining
 	case t.reserved+t.running < t.limit:
-		t.hold(holder, +1)
-		t.count(+1, 0)
-		t.grant(c)
-	case wait && t.line.Len() < maxWaits:
-		c.ended = make(chan struct{})
-		c.place = t.line.PushBack(c)
+		t.addOwn(holder, +1)
+		t.addCounts(+1, 0)
+		t.startLease(c)
+	case wait && t.queue.Len() < maxQueued:
+		c.done = make(chan struct{})
+		c.queued = t.queue.PushBack(c)
 	default:
 		t.totals.RefusedFull++
 		return nil, llmserver.ErrFull
 	}
-	t.claims[token] = c
+	t.reservations[token] = c
 	return c, nil
 }
 
-// grant begins the lease of a claim whose slot is counted as reserved already.
-func (t *Table) grant(c *claim) {
+// startLease starts the lease of a reservation whose slot is already counted as reserved. The timer
+// may fire after the reservation was consumed or released; it then finds another reservation or
+// none under the token, and does nothing.
+func (t *Table) startLease(c *reservation) {
 	t.totals.Reserved++
 	c.expiry = time.AfterFunc(c.lease, func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		if t.claims[c.token] == c {
+		if t.reservations[c.token] == c {
 			t.totals.Expired++
-			t.spend(c)
-			t.free(c.holder, -1, 0)
+			t.retireToken(c)
+			t.releaseSlot(c.holder, -1, 0)
 		}
 	})
 }
 
-// endWait takes a claim out of line.
-func (t *Table) endWait(c *claim, err error) {
-	t.line.Remove(c.place)
-	c.place, c.err = nil, err
-	close(c.ended)
+// dequeue removes a reservation from the queue and wakes its callers with err.
+func (t *Table) dequeue(c *reservation, err error) {
+	t.queue.Remove(c.queued)
+	c.queued, c.err = nil, err
+	close(c.done)
 }
 
-// spend ends a claim for good.
-func (t *Table) spend(c *claim) {
+// retireToken removes a reservation for good: its token is spent from now on.
+func (t *Table) retireToken(c *reservation) {
 	if c.expiry != nil {
 		c.expiry.Stop()
 	}
-	delete(t.claims, c.token)
-	t.spent.add(c.token)
+	delete(t.reservations, c.token)
+	t.tombstones.insert(c.token)
 }
 
-// Release gives back the reservation, or the place in line, that goes by the
-// token. A token that is not known is spent from now on; one that runs is not touched.
+// Release ends the token's reservation, whether it is waiting or reserved. An unknown token is
+// spent from now on; a running request is not affected. A second call does nothing.
 func (t *Table) Release(token llmserver.Token) llmserver.Report {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.release(token)
-	return t.report()
+	t.releaseToken(token)
+	return t.reportTo("")
 }
 
-func (t *Table) release(token llmserver.Token) {
-	c := t.claims[token]
+func (t *Table) releaseToken(token llmserver.Token) {
+	c := t.reservations[token]
 	switch {
 	case c == nil:
-		t.spent.add(token)
-	case c.place != nil:
-		t.endWait(c, llmserver.ErrToken)
-		t.spend(c)
+		t.tombstones.insert(token)
+	case c.queued != nil:
+		t.dequeue(c, llmserver.ErrToken)
+		t.retireToken(c)
 	default:
 		t.totals.Released++
-		c.err = llmserver.ErrToken // who asked may not have heard of the slot yet
-		t.spend(c)
-		t.free(c.holder, -1, 0)
+		c.err = llmserver.ErrToken // for a ReserveFor that was granted the slot but has not returned
+		t.retireToken(c)
+		t.releaseSlot(c.holder, -1, 0)
 	}
 }
 
-// Consume turns the reservation that goes by the token into a running request.
-// llmserver.ErrToken if there is none; nothing has changed then.
-func (t *Table) Consume(token llmserver.Token) (*Run, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	c := t.claims[token]
-	if c == nil || c.place != nil {
-		t.totals.RefusedToken++
-		return nil, llmserver.ErrToken
-	}
-	t.totals.Consumed++
-	t.spend(c)
-	t.count(-1, +1)
-	return &Run{table: t, holder: c.holder}, nil
-}
-
-// Acquire lets a request run that has no reservation, if a slot is free:
-// llmserver.ErrFull or llmserver.ErrDraining if not.
-func (t *Table) Acquire() (*Run, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	switch {
-	case t.draining:
-		t.totals.RefusedDraining++
-		return nil, llmserver.ErrDraining
-	case t.reserved+t.running >= t.limit:
-		t.totals.RefusedFull++
-		return nil, llmserver.ErrFull
-	}
-	t.totals.Unreserved++
-	t.count(0, +1)
-	return &Run{table: t}, nil
-}
-
-// Run is a running request.
-type Run struct {
-	table    *Table
-	holder   string
-	finished atomic.Bool
-}
-
-// Finish takes the request out of the counts; a second call does nothing.
-func (r *Run) Finish() {
-	if r.finished.Swap(true) {
-		return
-	}
-	r.table.mu.Lock()
-	defer r.table.mu.Unlock()
-	r.table.totals.Finished++
-	r.table.free(r.holder, 0, -1)
-}
-
-// free gives one unit of a holder back: to the oldest in line, and then it is free at no
-// moment, or else to everybody.
-func (t *Table) free(holder string, reserved, running int) {
-	t.hold(holder, -1)
-	if oldest := t.line.Front(); oldest != nil {
-		c := oldest.Value.(*claim)
-		t.endWait(c, nil)
-		t.hold(c.holder, +1)
-		t.grant(c)
+// releaseSlot takes one slot from its holder, with reserved or running as -1. The oldest queued
+// reservation gets the slot in the same step, so it is free at no moment; only with an empty queue
+// does it become free.
+func (t *Table) releaseSlot(holder string, reserved, running int) {
+	t.addOwn(holder, -1)
+	if oldest := t.queue.Front(); oldest != nil {
+		c := oldest.Value.(*reservation)
+		t.dequeue(c, nil)
+		t.addOwn(c.holder, +1)
+		t.startLease(c)
 		reserved++
 	}
-	t.count(reserved, running)
-	if t.draining && t.reserved+t.running == 0 {
-		close(t.drained)
-	}
+	t.addCounts(reserved, running)
+	t.closeIfDrained()
 }
 
-// hold counts a unit for its holder, or not any more.
-func (t *Table) hold(holder string, units int) {
+// addOwn adds slots to the holder's share of the ongoing ones.
+func (t *Table) addOwn(holder string, slots int) {
 	if holder == "" {
 		return
 	}
-	if t.held[holder] += units; t.held[holder] == 0 {
-		delete(t.held, holder)
+	if t.ownOngoing[holder] += slots; t.ownOngoing[holder] == 0 {
+		delete(t.ownOngoing, holder)
 	}
 }
 
-// count is the one place where the counts change.
-func (t *Table) count(reserved, running int) {
+// addCounts is the only function that changes the counts. It panics if the capacity is exceeded or
+// a count is negative, either of which is a bug in this file.
+func (t *Table) addCounts(reserved, running int) {
 	t.reserved += reserved
 	t.running += running
 	t.seq++
 	ongoing := t.reserved + t.running
 	if t.reserved < 0 || t.running < 0 || ongoing > t.limit {
-		panic("BUG: a slot was given back twice, or the capacity passed")
+		panic("BUG: slot released twice, or capacity exceeded")
 	}
 	t.totals.Highest = max(t.totals.Highest, ongoing)
 }
 
-// Drain lets nothing new in; what is reserved may still be consumed. Who waits
-// in line is told. A second call does nothing.
+// Drain stops admissions and ends all waits with llmserver.ErrDraining. Reservations may still be
+// consumed. A second call does nothing.
 func (t *Table) Drain() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -302,16 +262,22 @@ func (t *Table) Drain() {
 	}
 	t.draining = true
 	t.seq++
-	for t.line.Len() > 0 {
-		c := t.line.Front().Value.(*claim)
+	for t.queue.Len() > 0 {
+		c := t.queue.Front().Value.(*reservation)
 		t.totals.RefusedDraining++
-		t.endWait(c, llmserver.ErrDraining)
-		t.spend(c)
+		t.dequeue(c, llmserver.ErrDraining)
+		t.retireToken(c)
 	}
-	if t.reserved+t.running == 0 {
+	t.closeIfDrained()
+}
+
+// closeIfDrained closes drained when the table is draining and its last slot is released. It runs
+// at most once per table with that result: a draining table admits nothing.
+func (t *Table) closeIfDrained() {
+	if t.draining && t.reserved+t.running == 0 {
 		close(t.drained)
 	}
 }
 
-// Drained is closed when the table drains and nothing is ongoing any more.
+// Drained returns a channel that is closed when the table is draining and nothing is ongoing.
 func (t *Table) Drained() <-chan struct{} { return t.drained }

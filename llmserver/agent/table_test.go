@@ -12,24 +12,24 @@ import (
 	"berth/llmserver"
 )
 
-// try reserves without waiting, under the default lease.
-func try(t *testing.T, table *Table, token llmserver.Token) error {
+// tryReserve reserves without a wait, with the default lease.
+func tryReserve(t *testing.T, table *Table, token llmserver.Token) error {
 	_, err := table.Reserve(t.Context(), token, DefaultLease, 0)
 	return err
 }
 
-// take reserves what must be there.
-func take(t *testing.T, table *Table) llmserver.Token {
+// mustReserve reserves a slot that must be free.
+func mustReserve(t *testing.T, table *Table) llmserver.Token {
 	t.Helper()
 	token := uuid.New()
-	if err := try(t, table, token); err != nil {
+	if err := tryReserve(t, table, token); err != nil {
 		t.Fatalf("Reserve: %v", err)
 	}
 	return token
 }
 
-// run consumes what must be reserved.
-func run(t *testing.T, table *Table, token llmserver.Token) *Run {
+// mustConsume consumes a token that must be reserved.
+func mustConsume(t *testing.T, table *Table, token llmserver.Token) *Run {
 	t.Helper()
 	r, err := table.Consume(token)
 	if err != nil {
@@ -38,8 +38,8 @@ func run(t *testing.T, table *Table, token llmserver.Token) *Run {
 	return r
 }
 
-// asked is one Reserve that waits, in its own goroutine.
-type asked struct {
+// pendingReserve is a call of Reserve in a goroutine of its own.
+type pendingReserve struct {
 	token llmserver.Token
 	stop  context.CancelFunc
 	done  chan struct{}
@@ -47,16 +47,16 @@ type asked struct {
 	took  time.Duration
 }
 
-// ask lines up for the default lease and returns when the call waits, or is over.
-func ask(t *testing.T, table *Table, token llmserver.Token, wait time.Duration) *asked {
-	return askFor(t, table, token, DefaultLease, wait)
+// queueReserve calls Reserve with a wait and returns when the call waits or has returned.
+func queueReserve(t *testing.T, table *Table, token llmserver.Token, wait time.Duration) *pendingReserve {
+	return queueReserveFor(t, table, token, DefaultLease, wait)
 }
 
-// holderOf is one of two ingresses, by the token, or one that does not say who it is.
+// holderOf returns one of two holder names, or none, depending on the token.
 func holderOf(token llmserver.Token) string { return []string{"", "x", "y"}[int(token[15])%3] }
 
-func askFor(t *testing.T, table *Table, token llmserver.Token, lease, wait time.Duration) *asked {
-	a := &asked{token: token, done: make(chan struct{})}
+func queueReserveFor(t *testing.T, table *Table, token llmserver.Token, lease, wait time.Duration) *pendingReserve {
+	a := &pendingReserve{token: token, done: make(chan struct{})}
 	ctx, stop := context.WithCancel(t.Context())
 	a.stop = stop
 	began := time.Now()
@@ -69,7 +69,7 @@ func askFor(t *testing.T, table *Table, token llmserver.Token, lease, wait time.
 	return a
 }
 
-func (a *asked) waits() bool {
+func (a *pendingReserve) isWaiting() bool {
 	synctest.Wait()
 	select {
 	case <-a.done:
@@ -79,7 +79,7 @@ func (a *asked) waits() bool {
 	}
 }
 
-// wantCounts checks what is held and who waits.
+// wantCounts checks the slots held and the calls waiting.
 func wantCounts(t *testing.T, table *Table, reserved, running, waiting int) {
 	t.Helper()
 	r := table.Read()
@@ -90,7 +90,7 @@ func wantCounts(t *testing.T, table *Table, reserved, running, waiting int) {
 }
 
 // wantBalance checks that every reservation and every request is accounted for.
-func wantBalance(t interface{ Fatalf(string, ...any) }, r Reading) {
+func wantBalance(t interface{ Fatalf(string, ...any) }, r Snapshot) {
 	if ended := r.Consumed + r.Released + r.Expired; r.Totals.Reserved != ended+uint64(r.Reserved) {
 		t.Fatalf("%d were reserved, %d ended and %d are left", r.Totals.Reserved, ended, r.Reserved)
 	}
@@ -99,13 +99,13 @@ func wantBalance(t interface{ Fatalf(string, ...any) }, r Reading) {
 	}
 }
 
-func TestALeaseEndsAReservationAtItsTimeButNeverARequest(t *testing.T) {
+func TestTableLeaseEndsReservationsNotRequests(t *testing.T) {
 	for lease, want := range map[time.Duration]time.Duration{
 		time.Second: time.Second, MaxLease: MaxLease, MaxLease + 1: MaxLease, 1 << 62: MaxLease,
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			table := NewTable(2)
-			defer run(t, table, take(t, table)).Finish()
+			defer mustConsume(t, table, mustReserve(t, table)).Finish()
 			token := uuid.New()
 			if _, err := table.Reserve(t.Context(), token, lease, 0); err != nil {
 				t.Fatal(err)
@@ -128,12 +128,12 @@ func TestALeaseEndsAReservationAtItsTimeButNeverARequest(t *testing.T) {
 	}
 }
 
-func TestTheSameTokenAskedTwiceHoldsOneSlotOfTheFirstLease(t *testing.T) {
+func TestTableRepeatedTokenHoldsOneSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := NewTable(2)
-		token := take(t, table)
+		token := mustReserve(t, table)
 		time.Sleep(DefaultLease / 2)
-		if err := try(t, table, token); err != nil {
+		if err := tryReserve(t, table, token); err != nil {
 			t.Errorf("the second time: %v", err)
 		}
 		wantCounts(t, table, 1, 0, 0)
@@ -143,30 +143,30 @@ func TestTheSameTokenAskedTwiceHoldsOneSlotOfTheFirstLease(t *testing.T) {
 	})
 }
 
-func TestAReservedTokenIsAnsweredAlikeWhileDraining(t *testing.T) {
+func TestTableReservedTokenStaysReservedWhileDraining(t *testing.T) {
 	table := NewTable(1)
-	token := take(t, table)
+	token := mustReserve(t, table)
 	table.Drain()
-	if err := try(t, table, token); err != nil {
+	if err := tryReserve(t, table, token); err != nil {
 		t.Errorf("Reserve = %v", err)
 	}
-	run(t, table, token).Finish()
+	mustConsume(t, table, token).Finish()
 }
 
-// A token is spent however it ended, and stays so for longer than any call
-// about it can be late.
-func TestASpentTokenNeverReservesAgain(t *testing.T) {
+// A token is spent however it ended, and stays spent for longer than any call about it can be
+// delayed.
+func TestTableSpentTokenNeverReservesAgain(t *testing.T) {
 	ways := map[string]func(t *testing.T, table *Table, token llmserver.Token){
 		"consumed": func(t *testing.T, table *Table, token llmserver.Token) {
-			try(t, table, token)
-			run(t, table, token)
+			tryReserve(t, table, token)
+			mustConsume(t, table, token)
 		},
 		"finished": func(t *testing.T, table *Table, token llmserver.Token) {
-			try(t, table, token)
-			run(t, table, token).Finish()
+			tryReserve(t, table, token)
+			mustConsume(t, table, token).Finish()
 		},
 		"released": func(t *testing.T, table *Table, token llmserver.Token) {
-			try(t, table, token)
+			tryReserve(t, table, token)
 			table.Release(token)
 		},
 		"cancelled before it came": func(_ *testing.T, table *Table, token llmserver.Token) { table.Release(token) },
@@ -192,15 +192,15 @@ func TestASpentTokenNeverReservesAgain(t *testing.T) {
 			t.Run(fmt.Sprint(name, "/", phase), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					table := NewTable(3)
-					table.Release(uuid.New()) // memory begins here
+					table.Release(uuid.New()) // starts the first generation of tombstones
 					time.Sleep(time.Duration(phase) * MaxLease / 7)
 					token := uuid.New()
 					spend(t, table, token)
 					before, began := table.Read(), time.Now()
 					for at := time.Duration(0); at < MaxLease; at += MaxLease / 8 {
 						time.Sleep(at - time.Since(began))
-						table.Release(uuid.New()) // and moves on
-						if err := try(t, table, token); err != llmserver.ErrToken {
+						table.Release(uuid.New()) // may start another generation
+						if err := tryReserve(t, table, token); err != llmserver.ErrToken {
 							t.Errorf("Reserve after %v = %v", at, err)
 						}
 						if _, err := table.Consume(token); err != llmserver.ErrToken {
@@ -208,7 +208,7 @@ func TestASpentTokenNeverReservesAgain(t *testing.T) {
 						}
 					}
 					if now := table.Read(); now.Ongoing != before.Ongoing || now.Seq != before.Seq {
-						t.Errorf("refusals have changed %+v to %+v", before.Report, now.Report)
+						t.Errorf("the refusals changed %+v to %+v", before.Report, now.Report)
 					}
 				})
 			})
@@ -216,7 +216,7 @@ func TestASpentTokenNeverReservesAgain(t *testing.T) {
 	}
 }
 
-func TestDrainedIsTheMomentWhenNothingIsOngoing(t *testing.T) {
+func TestTableDrainedWhenNothingIsOngoing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		drained := func(table *Table) bool {
 			select {
@@ -227,17 +227,17 @@ func TestDrainedIsTheMomentWhenNothingIsOngoing(t *testing.T) {
 			}
 		}
 		table := NewTable(3)
-		running, reserved, forgotten := run(t, table, take(t, table)), take(t, table), take(t, table)
+		running, reserved, forgotten := mustConsume(t, table, mustReserve(t, table)), mustReserve(t, table), mustReserve(t, table)
 		table.Drain()
 		table.Drain()
-		if err := try(t, table, uuid.New()); err != llmserver.ErrDraining {
+		if err := tryReserve(t, table, uuid.New()); err != llmserver.ErrDraining {
 			t.Errorf("Reserve = %v", err)
 		}
 		if _, err := table.Acquire(); err != llmserver.ErrDraining {
 			t.Errorf("Acquire = %v", err)
 		}
 		running.Finish()
-		run(t, table, reserved).Finish()
+		mustConsume(t, table, reserved).Finish()
 		if drained(table) {
 			t.Error("it was drained with a reservation left")
 		}

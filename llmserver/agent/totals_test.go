@@ -8,22 +8,22 @@ import (
 	"github.com/google/uuid"
 )
 
-// What operators read of refusals is what happened, waits that ended without a slot among them.
-func TestTotalsCountEveryRefusal(t *testing.T) {
+// The counters include waits that ended without a slot.
+func TestTableTotalsCountEveryRefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := NewTable(1)
 		spent := uuid.New()
 		table.Release(spent)
-		holder := take(t, table)
-		try(t, table, uuid.New())                        // full
-		<-ask(t, table, uuid.New(), DefaultLease/2).done // waits in vain, also full
-		try(t, table, spent)                             // its token is spent
-		table.Consume(spent)                             // likewise
-		waiting := ask(t, table, uuid.New(), time.Hour)  // is refused by the drain
+		holder := mustReserve(t, table)
+		tryReserve(t, table, uuid.New())                          // full
+		<-queueReserve(t, table, uuid.New(), DefaultLease/2).done // times out, also counted as full
+		tryReserve(t, table, spent)                               // spent token
+		table.Consume(spent)                                      // likewise
+		waiting := queueReserve(t, table, uuid.New(), time.Hour)  // refused by the drain
 		table.Drain()
 		<-waiting.done
-		try(t, table, uuid.New()) // draining
-		table.Acquire()           // draining
+		tryReserve(t, table, uuid.New()) // draining
+		table.Acquire()                  // draining
 		table.Release(holder)
 		got := table.Read().Totals
 		want := Totals{Reserved: 1, RefusedFull: 2, RefusedToken: 2, RefusedDraining: 3, Released: 1, Highest: 1}
@@ -33,8 +33,8 @@ func TestTotalsCountEveryRefusal(t *testing.T) {
 	})
 }
 
-// Of two reports the one with the lower seq is ignored.
-func TestReportThatSaysDrainingIsNewerThanThoseBefore(t *testing.T) {
+// Of two reports the one with the lower seq is ignored, so draining must increment it.
+func TestTableDrainIncrementsSeq(t *testing.T) {
 	table := NewTable(1)
 	before := table.Report().Seq
 	if table.Drain(); table.Report().Seq <= before {

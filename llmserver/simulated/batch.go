@@ -7,92 +7,95 @@ import (
 	"time"
 )
 
-// prefillChunk is how many prompt tokens one step computes at most, so that a long prompt delays the running answers but
-// does not stop them (vLLM: max_num_batched_tokens).
+// prefillChunk is the maximum number of prompt tokens per step. It makes a long prompt slow the
+// running choices down instead of stopping them (vLLM: max_num_batched_tokens).
 const prefillChunk = 2048
 
-// ErrTooLarge says that a sequence would not fit even into an empty cache.
-var ErrTooLarge = errors.New("prompt and answers exceed the KV cache")
+// ErrTooLarge is returned for a sequence that does not fit even into an empty cache.
+var ErrTooLarge = errors.New("prompt and choices exceed the KV cache")
 
-// A Sequence is one prompt and the answers that grow from it. It is added to one Batch, once; the exported fields do not change after that.
+// A Sequence is one prompt and the choices that grow from it. It is added to one Batch, once; its
+// exported fields must not change after that.
 type Sequence struct {
 	Prompt  int      // tokens, at least 1
-	Answers int      // that grow side by side from the prompt, at least 1
-	Limit   int      // tokens of each answer; 0 = compute the prompt only
-	Chain   []uint64 // hashes of the whole blocks of the prompt and, as far as known, of the first answer after it
+	Answers int      // choices that grow in parallel from the prompt, at least 1
+	Limit   int      // tokens of each choice; 0 = compute the prompt only
+	Chain   []uint64 // hashes of the whole blocks of the prompt and, as far as known, of the first choice after it
 
-	// Progress is called by Finish when the prompt has been computed and whenever the answers have grown, with the tokens of
-	// each answer so far. It must not block. Nil is nobody.
+	// Progress, if not nil, is called by Finish when the prompt has been computed and whenever the
+	// choices have grown, with the tokens of each choice so far. It must not block.
 	Progress func(generated int)
 
-	lease     Lease // once it is admitted
+	lease     Lease // once admitted
 	cached    int   // prompt tokens that were in memory
 	computed  int   // prompt tokens computed or cached
-	generated int   // tokens of each answer
-	chunk     int   // prompt tokens computed by the current step
-	growing   int   // answers that the current step lets grow
+	generated int   // tokens of each choice
+	chunk     int   // prompt tokens that the current step computes
+	growing   int   // choices that the current step grows
 }
 
-// Cached is how many prompt tokens needed no computing. It is settled before the first Progress.
+// Cached returns how many prompt tokens were found in the cache. It is final before the first
+// Progress.
 func (s *Sequence) Cached() int { return s.cached }
 
 func (s *Sequence) finished() bool { return s.computed == s.Prompt && s.generated == s.Limit }
 
-// A Batch is the scheduler of one engine, in steps. Sequences wait in order of arrival until there is a place and memory for
-// the prompt and the whole of its answers (so that none has to be stopped half way), then run until their answers are
-// complete:
+// A Batch is the step-wise scheduler of one engine. Sequences wait in order of arrival until there
+// is room for one more and memory for the prompt with all of its choices (so that no sequence is
+// ever preempted), then run until their choices are complete:
 //
 //	Add ─▶ waiting ──Begin──▶ running ──Finish, Finish, …──▶ gone
 //	          └────────────Remove─┴──────────────────────────▶ gone
 //
-// The owner calls Begin, lets Step pass in whatever time it lives in, calls Finish, and so on; where nothing else happens, it
-// may let several alike pass at once. It belongs to one goroutine.
+// The owner calls Begin, lets the time Step pass, real or virtual, calls Finish, and so on. If
+// nothing is added or removed meanwhile, it may let Alike steps pass at once. A Batch belongs to
+// one goroutine.
 type Batch struct {
 	cost       Cost
 	cache      *Cache
 	maxRunning int
 	waiting    []*Sequence
 	running    []*Sequence
-	advanced   []*Sequence // of Finish
-	chunk      int         // sums over running, for the current step
-	growing    int
+	advanced   []*Sequence // scratch memory of Finish
+	chunk      int         // sum over running, for the current step
+	growing    int         // likewise
 	totals     Totals
 }
 
-// Totals is what a batch has done since it was made.
+// Totals are the counters of a batch since it was made.
 type Totals struct {
 	QueriedTokens   int64 // prompt tokens looked up in the cache, at admission
 	HitTokens       int64 // found there
 	PromptTokens    int64 // of prompts completely computed
-	CachedTokens    int64 // of them, those that were in the cache
+	CachedTokens    int64 // the part of them found in the cache
 	GeneratedTokens int64
 }
 
-// NewBatch makes an empty batch in which at most maxRunning sequences run.
+// NewBatch returns an empty batch in which at most maxRunning sequences run.
 func NewBatch(cost Cost, cache *Cache, maxRunning int) *Batch {
 	return &Batch{cost: cost, cache: cache, maxRunning: maxRunning}
 }
 
-// Totals reads the counters.
+// Totals returns the counters.
 func (b *Batch) Totals() Totals { return b.totals }
 
-// Waiting is the number of sequences not admitted yet.
+// Waiting returns the number of sequences not admitted yet.
 func (b *Batch) Waiting() int { return len(b.waiting) }
 
-// Running is the number of sequences admitted and not complete.
+// Running returns the number of sequences admitted and not complete.
 func (b *Batch) Running() int { return len(b.running) }
 
-// Add puts a sequence at the end of the waiting ones, or refuses it with ErrTooLarge.
+// Add appends a sequence to the waiting ones, or returns ErrTooLarge.
 func (b *Batch) Add(s *Sequence) error {
-	if b.blocks(s) > b.cache.capacity {
+	if b.blocksNeeded(s) > b.cache.capacity {
 		return ErrTooLarge
 	}
 	b.waiting = append(b.waiting, s)
 	return nil
 }
 
-// Remove takes a sequence out wherever it is, at once: a step in progress no longer computes for it and gets shorter. A
-// sequence that is complete or unknown is none of its business.
+// Remove removes a waiting or running sequence at once: a step in progress no longer computes for
+// it and gets shorter. Remove ignores a sequence that is complete or unknown.
 func (b *Batch) Remove(s *Sequence) {
 	if i := slices.Index(b.waiting, s); i >= 0 {
 		b.waiting = slices.Delete(b.waiting, i, i+1)
@@ -104,9 +107,10 @@ func (b *Batch) Remove(s *Sequence) {
 	}
 }
 
-// Begin admits what there is room for and plans a step; false: there is nothing to do.
+// Begin admits waiting sequences as far as there is room and plans a step. It returns false if
+// there is nothing to do.
 func (b *Batch) Begin() bool {
-	b.admit()
+	b.admitWaiting()
 	b.chunk, b.growing = 0, 0
 	for _, s := range b.running {
 		s.chunk = min(s.Prompt-s.computed, prefillChunk-b.chunk)
@@ -120,43 +124,44 @@ func (b *Batch) Begin() bool {
 	return len(b.running) > 0
 }
 
-// Step is the length of the step that Begin planned, without what Remove has taken out since.
+// Step returns the length of the step that Begin planned, without sequences removed since.
 func (b *Batch) Step() time.Duration { return b.cost.Step(b.chunk, b.growing) }
 
-// Alike is how many steps like the one that Begin planned follow each other if nothing is added or removed: those until an
-// answer is complete or a prompt comes to its last chunk. Where somebody waits while a prompt is computed it is 1, for that may
-// turn out to need less memory than was set aside, and then there may be room.
+// Alike returns how many steps equal to the planned one follow each other if nothing is added or
+// removed: those until a choice is complete or a prompt reaches its last chunk. It returns 1 if a
+// sequence waits while a prompt is computed, because that prompt may turn out to need less memory
+// than reserved, and then there may be room.
 func (b *Batch) Alike() int {
 	if b.chunk > 0 && len(b.waiting) > 0 || b.chunk+b.growing == 0 {
 		return 1
 	}
 	steps := math.MaxInt
 	for _, s := range b.running {
-		steps = min(steps, s.alike())
+		steps = min(steps, s.repeatableSteps())
 	}
 	return steps
 }
 
-// alike is for how many steps the sequence does what it does in the current one.
-func (s *Sequence) alike() int {
+// repeatableSteps returns for how many steps the sequence repeats what it does in the current one.
+func (s *Sequence) repeatableSteps() int {
 	switch {
 	case s.chunk == prefillChunk:
-		return max(1, (s.Prompt-s.computed-1)/prefillChunk) // in the last one the answers begin
+		return max(1, (s.Prompt-s.computed-1)/prefillChunk) // the last chunk also starts the choices
 	case s.chunk > 0:
 		return 1
 	case s.growing > 0:
 		return s.Limit - s.generated
 	default:
-		return math.MaxInt // its turn comes after the others'
+		return math.MaxInt // idle in this step: the prompts before it fill the chunk
 	}
 }
 
-// Finish ends that many steps, 1 to Alike: prompts are further, answers have grown, complete sequences have left, and then
-// progress is told.
+// Finish ends the given number of steps, 1 to Alike: it advances prompts and choices, removes
+// complete sequences, and then calls Progress.
 func (b *Batch) Finish(steps int) {
 	advanced, finished := b.advanced[:0], false
 	for _, s := range b.running {
-		if b.advance(s, steps) {
+		if b.advanceSequence(s, steps) {
 			advanced = append(advanced, s)
 		}
 		if s.finished() {
@@ -176,10 +181,11 @@ func (b *Batch) Finish(steps int) {
 	b.advanced = advanced
 }
 
-func (b *Batch) advance(s *Sequence, steps int) (told bool) {
+// advanceSequence applies the steps to one sequence and reports whether its Progress is due.
+func (b *Batch) advanceSequence(s *Sequence, steps int) (progress bool) {
 	if s.chunk > 0 {
 		s.computed += steps * s.chunk
-		if told = s.computed == s.Prompt; told {
+		if progress = s.computed == s.Prompt; progress {
 			b.totals.PromptTokens += int64(s.Prompt)
 			b.totals.CachedTokens += int64(s.cached)
 		}
@@ -187,26 +193,29 @@ func (b *Batch) advance(s *Sequence, steps int) (told bool) {
 	if s.growing > 0 {
 		s.generated += steps
 		b.totals.GeneratedTokens += int64(steps * s.growing)
-		told = true
+		progress = true
 	}
 	s.chunk, s.growing = 0, 0
-	// The token generated last has not been through the model yet, so its block is not whole.
+	// The token generated last has not passed through the model yet, so its block is not complete.
 	inMemory := s.computed + max(0, s.generated-1)
 	if known := s.lease.Known(); known < len(s.Chain) && inMemory >= (known+1)*b.cache.blockTokens {
 		s.lease.Extend(s.Chain[:min(len(s.Chain), inMemory/b.cache.blockTokens)])
 	}
-	return told
+	return progress
 }
 
-func (b *Batch) admit() {
+// admitWaiting starts waiting sequences in order of arrival. It stops at the first one without
+// room, so that no later sequence overtakes it.
+func (b *Batch) admitWaiting() {
 	admitted := 0
 	for _, s := range b.waiting {
 		if len(b.running) == b.maxRunning {
 			break
 		}
-		// The last prompt token is computed even if its block is in memory: the first answer token comes from it.
+		// The last prompt token is computed even if its block is in memory: the first generated
+		// token comes from it.
 		reusable := (s.Prompt - 1) / b.cache.blockTokens
-		lease, ok := b.cache.Lease(s.Chain[:min(len(s.Chain), reusable)], b.blocks(s))
+		lease, ok := b.cache.Lease(s.Chain[:min(len(s.Chain), reusable)], b.blocksNeeded(s))
 		if !ok {
 			break
 		}
@@ -221,8 +230,8 @@ func (b *Batch) admit() {
 	b.waiting = slices.Delete(b.waiting, 0, admitted)
 }
 
-// blocks is the memory that a sequence will have used when it is complete.
-func (b *Batch) blocks(s *Sequence) int {
+// blocksNeeded returns the memory of a sequence when it is complete.
+func (b *Batch) blocksNeeded(s *Sequence) int {
 	tokens := s.Prompt + s.Answers*s.Limit
 	return (tokens + b.cache.blockTokens - 1) / b.cache.blockTokens
 }

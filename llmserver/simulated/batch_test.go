@@ -12,8 +12,8 @@ import (
 
 var testCost = Cost{PrefillTokensPerSecond: 1000, DecodeStep: 10 * time.Millisecond, DecodeStepPerRequest: time.Millisecond}
 
-// drive lets a batch run in virtual time until nothing is left to do, and returns that time.
-func drive(b *Batch) (now time.Duration) {
+// runToEnd runs a batch in virtual time until it is idle and returns that time.
+func runToEnd(b *Batch) (now time.Duration) {
 	for b.Begin() {
 		now += b.Step()
 		b.Finish(1)
@@ -21,17 +21,17 @@ func drive(b *Batch) (now time.Duration) {
 	return now
 }
 
-func TestALoneSequenceTakesItsPrefillAndAStepPerToken(t *testing.T) {
+func TestBatchLoneSequenceTakesPrefillAndOneStepPerToken(t *testing.T) {
 	for _, prompt := range []int{1, 100, prefillChunk, 3*prefillChunk + 5} {
 		b := NewBatch(testCost, NewCache(1<<20, 16), 8)
 		b.Add(&Sequence{Prompt: prompt, Answers: 1, Limit: 7})
-		if got, want := drive(b), testCost.Prefill(prompt)+7*testCost.Decode(1); got.Round(time.Microsecond) != want.Round(time.Microsecond) {
+		if got, want := runToEnd(b), testCost.Prefill(prompt)+7*testCost.Decode(1); got.Round(time.Microsecond) != want.Round(time.Microsecond) {
 			t.Errorf("a prompt of %d took %v, want %v", prompt, got, want)
 		}
 	}
 }
 
-func TestALongPromptDelaysTheRunningAnswersButDoesNotStopThem(t *testing.T) {
+func TestBatchLongPromptDelaysRunningChoices(t *testing.T) {
 	b := NewBatch(testCost, NewCache(1<<20, 16), 8)
 	answers := &Sequence{Prompt: 1, Answers: 1, Limit: 100}
 	b.Add(answers)
@@ -48,7 +48,7 @@ func TestALongPromptDelaysTheRunningAnswersButDoesNotStopThem(t *testing.T) {
 	}
 }
 
-func TestSequencesAreAdmittedInOrderAsPlacesAndMemoryAllow(t *testing.T) {
+func TestBatchAdmitsInOrderAsRoomAndMemoryAllow(t *testing.T) {
 	b := NewBatch(testCost, NewCache(10*16, 16), 2)
 	var done []string
 	add := func(name string, prompt, limit int) {
@@ -64,13 +64,13 @@ func TestSequencesAreAdmittedInOrderAsPlacesAndMemoryAllow(t *testing.T) {
 	}
 	add("long", 16, 60)
 	add("short", 16, 10)
-	add("big", 80, 50) // 9 of 10 blocks: fits only alone
+	add("big", 80, 50) // 9 of 10 blocks: only fits alone
 	add("small", 16, 1)
 	b.Begin()
 	if b.Running() != 2 || b.Waiting() != 2 {
 		t.Fatalf("%d running, %d waiting; want the 2 places taken", b.Running(), b.Waiting())
 	}
-	drive(b)
+	runToEnd(b)
 	if want := []string{"short", "long", "big", "small"}; !slices.Equal(done, want) {
 		t.Errorf("done in order %v, want %v: what fits never overtakes what does not yet", done, want)
 	}
@@ -82,7 +82,7 @@ func TestSequencesAreAdmittedInOrderAsPlacesAndMemoryAllow(t *testing.T) {
 	}
 }
 
-func TestARemovedSequenceShortensTheStepAndFreesItsMemory(t *testing.T) {
+func TestBatchRemoveShortensTheStepAndFreesMemory(t *testing.T) {
 	b := NewBatch(testCost, NewCache(1<<20, 16), 8)
 	prompt := &Sequence{Prompt: 1000, Answers: 1, Limit: 5}
 	answer := &Sequence{Prompt: 1, Answers: 1, Limit: 5}
@@ -103,21 +103,21 @@ func TestARemovedSequenceShortensTheStepAndFreesItsMemory(t *testing.T) {
 	}
 }
 
-func TestTheNextTurnFindsThePromptAndTheAnswerButItsOwnLastToken(t *testing.T) {
+func TestBatchNextTurnFindsPromptAndResponseInCache(t *testing.T) {
 	b := NewBatch(testCost, NewCache(1<<20, 16), 8)
 	chain := chainFrom(make([]uint64, 10)) // 160 tokens
 	b.Add(&Sequence{Prompt: 64, Answers: 1, Limit: 64, Chain: chain[:8]})
-	drive(b)
+	runToEnd(b)
 	next := &Sequence{Prompt: 160, Answers: 1, Limit: 1, Chain: chain}
 	b.Add(next)
-	drive(b)
-	// Of 128 tokens the last one was never put through the model, so 7 blocks of 16 are whole.
+	runToEnd(b)
+	// Of 128 tokens the last one has not passed through the model, so 7 blocks of 16 are complete.
 	if next.Cached() != 112 {
 		t.Errorf("%d tokens cached, want 112", next.Cached())
 	}
 	again := &Sequence{Prompt: 160, Answers: 1, Limit: 1, Chain: chain}
 	b.Add(again)
-	drive(b)
+	runToEnd(b)
 	if again.Cached() != 144 {
 		t.Errorf("%d tokens of a known prompt cached, want all blocks but the last", again.Cached())
 	}
@@ -126,7 +126,7 @@ func TestTheNextTurnFindsThePromptAndTheAnswerButItsOwnLastToken(t *testing.T) {
 	}
 }
 
-func TestABlockIsThereForOthersAsSoonAsItIsWhole(t *testing.T) {
+func TestBatchSharesCompleteBlocksAtOnce(t *testing.T) {
 	b := NewBatch(testCost, NewCache(1<<20, 16), 8)
 	chain := chainFrom(make([]uint64, 2))
 	b.Add(&Sequence{Prompt: 17, Answers: 1, Limit: 20, Chain: chain})
@@ -142,7 +142,7 @@ func TestABlockIsThereForOthersAsSoonAsItIsWhole(t *testing.T) {
 	}
 }
 
-func TestAnAbandonedPrefillLeavesOnlyWhatWasComputed(t *testing.T) {
+func TestBatchAbandonedPrefillKeepsComputedBlocks(t *testing.T) {
 	b := NewBatch(testCost, NewCache(1<<20, 16), 8)
 	chain := chainFrom(make([]uint64, 60)) // hashes of a path; deep enough for three chunks of a 20-token block
 	b.cache = NewCache(1<<20, 128)
@@ -157,10 +157,10 @@ func TestAnAbandonedPrefillLeavesOnlyWhatWasComputed(t *testing.T) {
 	}
 }
 
-func TestAllAnswersOfAPromptGrowTogetherAndCountEach(t *testing.T) {
+func TestBatchChoicesGrowTogetherAndCountEach(t *testing.T) {
 	b := NewBatch(testCost, NewCache(1<<20, 16), 8)
 	b.Add(&Sequence{Prompt: 10, Answers: 4, Limit: 3})
-	if got, want := drive(b), testCost.Prefill(10)+3*testCost.Decode(4); got != want {
+	if got, want := runToEnd(b), testCost.Prefill(10)+3*testCost.Decode(4); got != want {
 		t.Errorf("took %v, want %v", got, want)
 	}
 	if got := b.Totals().GeneratedTokens; got != 12 {
@@ -168,19 +168,19 @@ func TestAllAnswersOfAPromptGrowTogetherAndCountEach(t *testing.T) {
 	}
 }
 
-func TestASequenceWithoutAnswersEndsWithItsPrompt(t *testing.T) {
+func TestBatchSequenceWithoutChoicesEndsWithItsPrompt(t *testing.T) {
 	b := NewBatch(testCost, NewCache(1<<20, 16), 8)
 	told := []int{}
 	b.Add(&Sequence{Prompt: 3000, Answers: 1, Progress: func(generated int) { told = append(told, generated) }})
-	if got := drive(b); got != testCost.Prefill(3000) {
+	if got := runToEnd(b); got != testCost.Prefill(3000) {
 		t.Errorf("took %v, want the prefill alone", got)
 	}
 	if !slices.Equal(told, []int{0}) {
-		t.Errorf("progress told %v, want once, of no token", told)
+		t.Errorf("progress was called with %v, want once with 0", told)
 	}
 }
 
-func TestStepsThatAreAlikeCanBeTakenAtOnce(t *testing.T) {
+func TestBatchAlikeStepsCanBeTakenAtOnce(t *testing.T) {
 	begun := func(blocks int, leap func(alike int) int, prompts ...Sequence) (steps int, told []string) {
 		b := NewBatch(testCost, NewCache(blocks*128, 128), 8)
 		now := time.Duration(0)
@@ -206,7 +206,7 @@ func TestStepsThatAreAlikeCanBeTakenAtOnce(t *testing.T) {
 		prompts := make([]Sequence, rapid.IntRange(1, 6).Draw(t, "prompts"))
 		for i := range prompts {
 			tokens := 1024*rapid.IntRange(0, 5).Draw(t, "1024s") + rapid.SampledFrom([]int{-128, -1, 0, 1, 50}).Draw(t, "tokens")
-			chain := chainFrom(make([]uint64, 60)) // half of the prompts are alike
+			chain := chainFrom(make([]uint64, 60)) // half of the prompts are equal
 			if rapid.Bool().Draw(t, "other") {
 				chain = chainFrom(slices.Repeat([]uint64{1}, 60))
 			}
@@ -224,7 +224,8 @@ func TestStepsThatAreAlikeCanBeTakenAtOnce(t *testing.T) {
 	})
 	long := Sequence{Prompt: 3 * prefillChunk, Answers: 1, Limit: 9}
 	_, each := begun(200, one, long, long)
-	// The first prompt but for its last chunk, that chunk; likewise the second one; the first answer to its end, the second one.
+	// The first prompt without its last chunk, that chunk; the same for the second prompt; the rest
+	// of the first choice; the rest of the second one.
 	if steps, told := begun(200, whole, long, long); steps != 6 || !slices.Equal(each, told) {
 		t.Errorf("two long prompts and their answers were begun %d times, want 6\nstep by step: %q\nin leaps: %q", steps, each, told)
 	}

@@ -10,9 +10,10 @@ import (
 	"testing"
 )
 
-// One operation is a chunk that has gone from the batch through a socket to a client that reads and drops it.
-// The machine is saturated, so the client reads many chunks at once; the figure is no lone chunk's cost and varies with that.
-func BenchmarkAChunkAmongStreams(b *testing.B) {
+// One operation is one chunk from the batch through a socket to a client that discards it. The
+// machine is saturated and the client reads many chunks at once, so the result is not the cost of a
+// lone chunk.
+func BenchmarkSimulatedChunkAmongStreams(b *testing.B) {
 	for _, streams := range []int{1, 300} {
 		b.Run(fmt.Sprint(streams), func(b *testing.B) {
 			s, err := Listen("127.0.0.1:0", Config{DecodeStep: 1, DecodeStepPerRequest: 1, KVCacheTokens: 1 << 40, MaxRunning: streams})
@@ -47,7 +48,7 @@ func BenchmarkAChunkAmongStreams(b *testing.B) {
 	}
 }
 
-// A lineCounter counts what ends lines: two for each event.
+// A lineCounter counts line ends: two for each event.
 type lineCounter int
 
 func (c *lineCounter) Write(p []byte) (int, error) {

@@ -1,68 +1,74 @@
 package simulated
 
-// Cache is the KV memory of one engine: a fixed number of blocks, each of a fixed number of tokens. A block whose content is
-// known by its hash outlives the sequence that computed it and serves every later prompt that starts with the same
-// blocks, until the memory is needed: the least recently used goes first, a held one never.
+// A Cache is the KV memory of one engine: a fixed number of blocks, each of a fixed number of
+// tokens. A block whose content is known by its hash outlives the sequence that computed it and
+// serves every later prompt that starts with the same blocks. When memory is needed, the least
+// recently used block is evicted; a block that a lease holds never is.
 //
-// A block is one of three things, and their sum never exceeds the capacity:
+// A block is in one of three states, whose sum never exceeds the capacity:
 //
 //	blank ──Extend──▶ pinned ◀──Lease / last Release──▶ idle ──eviction──▶ gone
 //
-// Hashes are chained by the caller: equal hashes mean equal content from the start of the prompt. A Cache belongs to one goroutine.
+// The caller chains the hashes, so equal hashes mean equal content from the start of the prompt. A
+// Cache belongs to one goroutine.
 type Cache struct {
-	runs
+	segmentTree
 	blockTokens int
 	capacity    int
 	blank       int // held, content not computed yet
 }
 
-// NewCache makes an empty cache of tokens/blockTokens blocks.
+// NewCache returns an empty cache of tokens/blockTokens blocks.
 func NewCache(tokens, blockTokens int) *Cache {
-	return &Cache{runs: noRuns(), blockTokens: blockTokens, capacity: tokens / blockTokens}
+	return &Cache{segmentTree: newSegmentTree(), blockTokens: blockTokens, capacity: tokens / blockTokens}
 }
 
-// Capacity is the number of blocks.
+// Capacity returns the number of blocks.
 func (c *Cache) Capacity() int { return c.capacity }
 
-// Held is the number of blocks that sequences hold now; the others are empty or can be evicted.
+// Held returns the number of blocks that leases hold; the others are empty or can be evicted.
 func (c *Cache) Held() int { return c.known - c.idle + c.blank }
 
-// Match is how many leading blocks of the chain are in memory. It changes nothing, not even the order of eviction.
-func (c *Cache) Match(chain []uint64) int { return c.find(chain).blocks }
+// Match returns how many leading blocks of the chain are in memory. It changes nothing, not even
+// the order of eviction.
+func (c *Cache) Match(chain []uint64) int { return c.matchChain(chain).blocks }
 
-// Clear forgets every block that nobody holds.
-func (c *Cache) Clear() { c.evict(c.idle) }
+// Clear evicts every block that no lease holds.
+func (c *Cache) Clear() { c.evictBlocks(c.idle) }
 
-// A Lease is the memory that one sequence holds: the blocks from the start of its chain up to one, and blank ones.
+// A Lease is the memory that one sequence holds: known blocks from the start of its chain, and
+// blank blocks.
 type Lease struct {
 	cache  *Cache
-	last   place // the run that ends with the last block
+	last   segmentID // ends with the last pinned block
 	pinned int
 	blank  int
 }
 
-// Lease pins the leading blocks of the chain that are in memory and sets blank blocks aside up to the given total; false if
-// there is no room for that, and then nothing has changed.
+// Lease pins the leading blocks of the chain that are in memory and reserves blank blocks up to the
+// given total. It returns false and changes nothing if there is not enough room.
 func (c *Cache) Lease(chain []uint64, blocks int) (l Lease, ok bool) {
-	f := c.find(chain[:min(len(chain), blocks)])
+	f := c.matchChain(chain[:min(len(chain), blocks)])
 	blank := blocks - f.blocks
 	if c.Held()+f.idle+blank > c.capacity {
 		return Lease{}, false
 	}
-	l = Lease{cache: c, last: c.cut(f.last, f.part), pinned: f.blocks, blank: blank}
-	for at := l.last; at != 0; at = c.run(at).before {
-		c.pin(at)
+	l = Lease{cache: c, last: c.split(f.last, f.part), pinned: f.blocks, blank: blank}
+	for at := l.last; at != 0; at = c.segment(at).parent {
+		c.pinSegment(at)
 	}
 	c.blank += blank
-	c.evict(c.known + c.blank - c.capacity)
+	c.evictBlocks(c.known + c.blank - c.capacity)
 	return l, true
 }
 
-// Known is how many leading blocks of the sequence have their content: those found by Lease and those added by Extend.
+// Known returns how many leading blocks of the sequence have their content, found by Lease or added
+// by Extend.
 func (l *Lease) Known() int { return l.pinned }
 
-// Extend says that the blocks of the chain have been computed up to its end: blank blocks get their content and are there for
-// others from now on. Where another sequence computed the same block first, that one is pinned and the blank one is free.
+// Extend records that the blocks of the chain were computed up to its end. Blank blocks get their
+// content and can be shared from now on. If another sequence has computed the same block first,
+// that block is pinned and the blank one is freed.
 func (l *Lease) Extend(chain []uint64) {
 	c := l.cache
 	chain = chain[min(l.pinned, len(chain)):]
@@ -71,28 +77,29 @@ func (l *Lease) Extend(chain []uint64) {
 	c.blank -= len(chain)
 	l.pinned += len(chain)
 	for len(chain) > 0 {
-		at, n := c.after(l.last, chain)
+		at, n := c.child(l.last, chain)
 		if n == 0 {
-			break // nor is there anything that comes after it
+			break
 		}
-		l.last = c.cut(at, n)
-		c.pin(l.last)
+		l.last = c.split(at, n)
+		c.pinSegment(l.last)
 		chain = chain[n:]
 	}
 	for len(chain) > 0 {
-		at, n := c.add(l.last, chain)
+		at, n := c.appendBlocks(l.last, chain)
 		l.last = at
 		chain = chain[n:]
 	}
 }
 
-// Release gives the memory back; it can be called again without effect. Known blocks stay as the most recently used, the
-// end of the chain to be evicted before its beginning, without which it would be useless.
+// Release releases the memory; a second call does nothing. Known blocks stay in the cache as the
+// most recently used ones. The end of the chain is evicted before its start, since it is useless
+// alone.
 func (l *Lease) Release() {
 	c := l.cache
 	c.blank -= l.blank
-	for at := l.last; at != 0; at = c.run(at).before {
-		c.unpin(at)
+	for at := l.last; at != 0; at = c.segment(at).parent {
+		c.unpinSegment(at)
 	}
 	l.last, l.pinned, l.blank = 0, 0, 0
 }

@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func fill(t *testing.T, c *Cache, chain ...uint64) {
+func mustFill(t *testing.T, c *Cache, chain ...uint64) {
 	t.Helper()
 	l, ok := c.Lease(chain, len(chain))
 	if !ok {
@@ -17,9 +17,9 @@ func fill(t *testing.T, c *Cache, chain ...uint64) {
 	l.Release()
 }
 
-func TestAPromptFindsThePrefixThatAnotherLeft(t *testing.T) {
+func TestCacheFindsPrefixOfEarlierPrompt(t *testing.T) {
 	c := NewCache(10*16, 16)
-	fill(t, c, 1, 2, 3, 4)
+	mustFill(t, c, 1, 2, 3, 4)
 	l, _ := c.Lease([]uint64{1, 2, 30, 4}, 4)
 	if l.Known() != 2 {
 		t.Errorf("found %d blocks, want the 2 before the difference", l.Known())
@@ -29,7 +29,7 @@ func TestAPromptFindsThePrefixThatAnotherLeft(t *testing.T) {
 	}
 }
 
-func TestBlocksNotComputedYetAreNotFound(t *testing.T) {
+func TestCacheDoesNotFindUncomputedBlocks(t *testing.T) {
 	c := NewCache(10*16, 16)
 	l, _ := c.Lease([]uint64{1, 2, 3}, 3)
 	if n := c.Match([]uint64{1, 2, 3}); n != 0 {
@@ -45,29 +45,29 @@ func TestBlocksNotComputedYetAreNotFound(t *testing.T) {
 	}
 }
 
-func TestTheLeastRecentlyUsedBlockGoesFirstAndTheEndOfAChainBeforeItsBeginning(t *testing.T) {
+func TestCacheEvictsLeastRecentlyUsedAndChainEndsFirst(t *testing.T) {
 	c := NewCache(4*16, 16)
-	fill(t, c, 1, 2)
-	fill(t, c, 11, 12)
-	fill(t, c, 1, 2) // used again: 11, 12 are the older ones now
-	fill(t, c, 21)
+	mustFill(t, c, 1, 2)
+	mustFill(t, c, 11, 12)
+	mustFill(t, c, 1, 2) // used again, so that 11 and 12 are the older ones
+	mustFill(t, c, 21)
 	if c.Match([]uint64{11, 12}) != 1 || c.Match([]uint64{1, 2}) != 2 {
 		t.Errorf("after one eviction: %d of the older chain, %d of the newer", c.Match([]uint64{11, 12}), c.Match([]uint64{1, 2}))
 	}
 }
 
-func TestHeldBlocksAreNeverEvicted(t *testing.T) {
+func TestCacheNeverEvictsHeldBlocks(t *testing.T) {
 	c := NewCache(4*16, 16)
 	l, _ := c.Lease([]uint64{1, 2}, 3)
 	l.Extend([]uint64{1, 2})
-	fill(t, c, 5)
+	mustFill(t, c, 5)
 	if _, ok := c.Lease([]uint64{6, 7}, 2); ok {
 		t.Fatal("two more blocks fit beside three held ones in a cache of four")
 	}
 	if c.Match([]uint64{5}) != 1 {
 		t.Error("a refused lease evicted a block")
 	}
-	fill(t, c, 6)
+	mustFill(t, c, 6)
 	if c.Match([]uint64{1, 2}) != 2 || c.Match([]uint64{5}) != 0 {
 		t.Error("the held blocks were evicted, or the idle one was not")
 	}
@@ -78,7 +78,7 @@ func TestHeldBlocksAreNeverEvicted(t *testing.T) {
 	}
 }
 
-func TestABlockComputedTwiceTakesMemoryOnce(t *testing.T) {
+func TestCacheStoresEqualBlocksOnce(t *testing.T) {
 	c := NewCache(4*16, 16)
 	a, _ := c.Lease([]uint64{1, 2}, 2)
 	b, _ := c.Lease([]uint64{1, 2}, 2)
@@ -98,8 +98,8 @@ func TestABlockComputedTwiceTakesMemoryOnce(t *testing.T) {
 	}
 }
 
-// The cache against the plainest possible one: every lease remembered whole, everything else recounted.
-func TestTheCacheNeverHoldsMoreThanItsCapacityAndNeverLosesABlock(t *testing.T) {
+// The cache is compared with the plainest possible one, which stores every lease as a whole.
+func TestCacheNeverExceedsCapacityNorLosesBlocks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		capacity := rapid.IntRange(1, 12).Draw(t, "capacity")
 		c := NewCache(capacity, 1)
@@ -168,7 +168,7 @@ func TestTheCacheNeverHoldsMoreThanItsCapacityAndNeverLosesABlock(t *testing.T) 
 	})
 }
 
-// chainFrom turns a path through a binary tree into the hashes of its nodes.
+// chainFrom returns the hashes of the nodes on a path through a binary tree.
 func chainFrom(path []uint64) []uint64 {
 	chain := make([]uint64, len(path))
 	node := uint64(1)

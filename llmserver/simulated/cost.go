@@ -2,14 +2,14 @@ package simulated
 
 import "time"
 
-// Cost says how long an engine computes. The zero value computes in no time.
+// Cost is the model of an engine's computing time. The zero value computes in no time.
 type Cost struct {
-	PrefillTokensPerSecond float64       // prompt tokens computed per second, those found in the cache excluded; 0 = at once
-	DecodeStep             time.Duration // a step in which at least one answer grows
-	DecodeStepPerRequest   time.Duration // what each growing answer adds to it
+	PrefillTokensPerSecond float64       // prompt tokens computed per second, without cached ones; 0 = at once
+	DecodeStep             time.Duration // of a step in which at least one choice grows
+	DecodeStepPerRequest   time.Duration // added per growing choice
 }
 
-// Prefill is the time to compute that many prompt tokens.
+// Prefill returns the time to compute that many prompt tokens.
 func (c Cost) Prefill(tokens int) time.Duration {
 	if c.PrefillTokensPerSecond <= 0 {
 		return 0
@@ -17,15 +17,15 @@ func (c Cost) Prefill(tokens int) time.Duration {
 	return time.Duration(float64(tokens) / c.PrefillTokensPerSecond * float64(time.Second))
 }
 
-// Decode is the time in which that many answers grow by one token each.
-func (c Cost) Decode(answers int) time.Duration {
-	if answers == 0 {
+// Decode returns the time in which that many choices grow by one token each.
+func (c Cost) Decode(choices int) time.Duration {
+	if choices == 0 {
 		return 0
 	}
-	return c.DecodeStep + time.Duration(answers)*c.DecodeStepPerRequest
+	return c.DecodeStep + time.Duration(choices)*c.DecodeStepPerRequest
 }
 
-// Step is the time of one pass that computes prompt tokens and lets answers grow.
-func (c Cost) Step(promptTokens, answers int) time.Duration {
-	return c.Prefill(promptTokens) + c.Decode(answers)
+// Step returns the time of one pass that computes prompt tokens and grows choices.
+func (c Cost) Step(promptTokens, choices int) time.Duration {
+	return c.Prefill(promptTokens) + c.Decode(choices)
 }

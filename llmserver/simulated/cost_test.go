@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestAStepCostsItsPromptTokensAndItsGrowingAnswers(t *testing.T) {
+func TestCostOfAStepCountsPromptTokensAndChoices(t *testing.T) {
 	cost := Cost{PrefillTokensPerSecond: 8000, DecodeStep: 6 * time.Millisecond, DecodeStepPerRequest: 350 * time.Microsecond}
 	for _, c := range []struct {
 		tokens, answers int

@@ -14,7 +14,8 @@ const (
 	maxDimensions     = 4096
 )
 
-// An embedding asks for a vector per prompt: its task has prompts to compute and no answer to generate.
+// An embedding is a request for one vector per prompt: its task has prompts to compute and no
+// tokens to generate.
 type embedding struct {
 	*task
 	dimensions int
@@ -28,15 +29,15 @@ func parseEmbedding(body []byte) (*embedding, error) {
 		EncodingFormat openai.EmbeddingEncodingFormat `json:"encoding_format"`
 		Dimensions     *int                           `json:"dimensions"`
 	}
-	if err := decode(body, &in); err != nil {
+	if err := decodeJSON(body, &in); err != nil {
 		return nil, err
 	}
 	prompts, err := parsePrompts(in.Input)
 	if err != nil {
 		return nil, err
 	}
-	t := &task{model: in.Model, answers: 1, finish: string(openai.FinishReasonStop)}
-	e := &embedding{task: t.ask(prompts...), dimensions: defaultDimensions}
+	t := &task{model: in.Model, choices: 1, finishReason: string(openai.FinishReasonStop)}
+	e := &embedding{task: t.setPrompts(prompts...), dimensions: defaultDimensions}
 	if in.Dimensions != nil {
 		e.dimensions = *in.Dimensions
 	}
@@ -53,7 +54,7 @@ func parseEmbedding(body []byte) (*embedding, error) {
 	return e, nil
 }
 
-func (e *embedding) whole(usage openai.Usage) []byte {
+func (e *embedding) render(usage openai.Usage) []byte {
 	type item struct {
 		Object    string `json:"object"`
 		Index     int    `json:"index"`
@@ -61,7 +62,7 @@ func (e *embedding) whole(usage openai.Usage) []byte {
 	}
 	items := make([]item, len(e.prompts))
 	for i := range e.prompts {
-		vector := e.vector(e.voice(i, 0))
+		vector := e.unitVector(e.choiceSeed(i, 0))
 		items[i] = item{"embedding", i, vector}
 		if e.base64 {
 			var raw []byte
@@ -71,7 +72,7 @@ func (e *embedding) whole(usage openai.Usage) []byte {
 			items[i].Embedding = base64.StdEncoding.EncodeToString(raw)
 		}
 	}
-	return encode(struct {
+	return mustEncode(struct {
 		ID      string       `json:"id"`
 		Object  string       `json:"object"`
 		Created int64        `json:"created"`
@@ -81,12 +82,12 @@ func (e *embedding) whole(usage openai.Usage) []byte {
 	}{"embd-" + e.id(), "list", created, e.model, items, usage})
 }
 
-// vector is a point of the unit sphere.
-func (e *embedding) vector(voice uint64) []float32 {
+// unitVector returns a vector of length 1 that depends on the seed.
+func (e *embedding) unitVector(seed uint64) []float32 {
 	vector := make([]float32, e.dimensions)
 	square := 0.0
 	for i := range vector {
-		x := float64(mix(voice+uint64(i))>>11)/(1<<52) - 1
+		x := float64(mix(seed+uint64(i))>>11)/(1<<52) - 1
 		vector[i] = float32(x)
 		square += x * x
 	}

@@ -9,18 +9,19 @@ import (
 	"time"
 )
 
-// Config describes a simulated engine. Fields that are zero (or less) take the default named beside them.
+// Config describes a simulated engine. Fields that are zero or negative take the default in their
+// comment.
 type Config struct {
-	ID    string // "simulated"; sent with every answer as x-simulated-replica
+	ID    string // "simulated"; sent with every response as X-Simulated-Replica
 	Model string // "demo"; the only model served
 
 	PrefillTokensPerSecond float64       // 8000
 	DecodeStep             time.Duration // 6 ms
 	DecodeStepPerRequest   time.Duration // 0.35 ms
 
-	KVCacheTokens int // 524288, in blocks of 16; also the longest prompt with its answers
+	KVCacheTokens int // 524288, in blocks of 16; also the longest prompt with its choices
 	MaxRunning    int // 256 prompts computed at once; the others wait
-	MaxOngoing    int // no bound; more requests in flight than that, waiting ones included, are refused with 503
+	MaxOngoing    int // no bound; further requests, waiting ones included, are refused with 503
 }
 
 func (c Config) withDefaults() Config {
@@ -36,21 +37,22 @@ func (c Config) withDefaults() Config {
 
 var errClosed = errors.New("engine is closed")
 
-// Engine is a running simulated engine. All methods are safe for concurrent use.
+// An Engine is a running simulated engine. One goroutine owns the batch; the others send it
+// functions to run. All methods are safe for concurrent use.
 type Engine struct {
 	config   Config
-	batch    *Batch            // run's alone
-	commands chan func(*Batch) // for run
+	batch    *Batch            // owned by runLoop
+	commands chan func(*Batch) // for runLoop
 	closing  chan struct{}
-	closed   chan struct{} // run has ended
+	closed   chan struct{} // closed when runLoop has ended
 	close    func()
 
-	ledger      ledger
-	faults      faultBox
+	counts      requestCounts
+	faults      faultState
 	connections atomic.Int64
 }
 
-// New starts an engine. Close must be called to end it.
+// New starts an engine. The caller must call Close.
 func New(config Config) *Engine {
 	config = config.withDefaults()
 	cost := Cost{config.PrefillTokensPerSecond, config.DecodeStep, config.DecodeStepPerRequest}
@@ -62,22 +64,24 @@ func New(config Config) *Engine {
 		closed:   make(chan struct{}),
 	}
 	e.close = sync.OnceFunc(func() { close(e.closing) })
-	e.faults.set(Faults{})
-	go e.run()
+	e.faults.replace(Faults{})
+	go e.runLoop()
 	return e
 }
 
-// Close ends the engine and waits for its goroutine. Requests still in flight break off. A second call waits too.
+// Close ends the engine and waits for its goroutine. Requests in flight are aborted. A second call
+// waits too.
 func (e *Engine) Close() {
 	e.close()
 	<-e.closed
 }
 
-// catchUp is how late a step may be and still be followed as if it had been on time.
-const catchUp = 20 * time.Millisecond
+// maxCatchUp is the largest delay of a step that the next step makes up for.
+const maxCatchUp = 20 * time.Millisecond
 
-// run owns the batch. It alone decides when a step ends; commands may shorten the step in progress.
-func (e *Engine) run() {
+// runLoop owns the batch and alone decides when a step ends. Commands may change the length of the
+// step in progress.
+func (e *Engine) runLoop() {
 	defer close(e.closed)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -98,17 +102,17 @@ func (e *Engine) run() {
 		now := time.Now()
 		if stepping {
 			// A command may have changed the step's length, but it cannot end the step in the past.
-			if changed := began.Add(e.stretched(e.batch.Step())); !changed.Equal(ends) {
+			if changed := began.Add(e.scaleStep(e.batch.Step())); !changed.Equal(ends) {
 				ends = later(changed, now)
 			}
 		} else if e.batch.Begin() {
 			stepping = true
-			// A step follows the one before it without a gap, so that late timers do not add up; a machine that
-			// cannot keep up makes the engine slower, it does not make it rush.
-			if began = ends; now.Sub(ends) > catchUp {
+			// A step begins where the previous one ended, so that late timers do not add up. After
+			// a longer delay it begins now: a machine that cannot keep up makes the engine slower.
+			if began = ends; now.Sub(ends) > maxCatchUp {
 				began = now
 			}
-			ends = began.Add(e.stretched(e.batch.Step()))
+			ends = began.Add(e.scaleStep(e.batch.Step()))
 		} else {
 			ends = time.Time{}
 			timer.Stop()
@@ -118,7 +122,7 @@ func (e *Engine) run() {
 	}
 }
 
-func (e *Engine) stretched(step time.Duration) time.Duration {
+func (e *Engine) scaleStep(step time.Duration) time.Duration {
 	return time.Duration(float64(step) * cmp.Or(e.faults.current().Slow, 1))
 }
 
@@ -129,8 +133,9 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// do has run call f with the batch and waits for it. It returns false if the engine is closed and f was not called.
-func (e *Engine) do(f func(*Batch)) bool {
+// withBatch runs f on the batch's goroutine and waits for it. It returns false, without having
+// called f, if the engine is closed.
+func (e *Engine) withBatch(f func(*Batch)) bool {
 	called := make(chan struct{})
 	select {
 	case e.commands <- func(b *Batch) { f(b); close(called) }:
@@ -141,29 +146,30 @@ func (e *Engine) do(f func(*Batch)) bool {
 	}
 }
 
-// work is the sequences of one request as its handler sees them. One goroutine waits and stops.
-type work struct {
+// A job is the handler's view of the sequences of one request. One goroutine waits for and cancels
+// it.
+type job struct {
 	engine    *Engine
 	sequences []*Sequence
-	progress  []atomic.Int64 // per sequence: tokens of each answer; -1 until the prompt has been computed
-	wake      chan struct{}  // capacity 1: it says "look again", so one too many is none too few
+	progress  []atomic.Int64 // per sequence: tokens of each choice; -1 until the prompt has been computed
+	wake      chan struct{}  // capacity 1; signals that progress has changed
 }
 
-// start puts the sequences in the batch, all or none.
-func (e *Engine) start(sequences []*Sequence) (*work, error) {
-	w := &work{engine: e, sequences: sequences, progress: make([]atomic.Int64, len(sequences)), wake: make(chan struct{}, 1)}
+// submit adds the sequences to the batch, all or none.
+func (e *Engine) submit(sequences []*Sequence) (*job, error) {
+	j := &job{engine: e, sequences: sequences, progress: make([]atomic.Int64, len(sequences)), wake: make(chan struct{}, 1)}
 	for i, s := range sequences {
-		w.progress[i].Store(-1)
+		j.progress[i].Store(-1)
 		s.Progress = func(generated int) {
-			w.progress[i].Store(int64(generated))
+			j.progress[i].Store(int64(generated))
 			select {
-			case w.wake <- struct{}{}:
+			case j.wake <- struct{}{}:
 			default:
 			}
 		}
 	}
 	err := errClosed
-	e.do(func(b *Batch) {
+	e.withBatch(func(b *Batch) {
 		for _, s := range sequences {
 			if err = b.Add(s); err != nil {
 				break
@@ -171,47 +177,49 @@ func (e *Engine) start(sequences []*Sequence) (*work, error) {
 		}
 	})
 	if err != nil {
-		w.stop()
+		j.cancelRemaining()
 		return nil, err
 	}
-	return w, nil
+	return j, nil
 }
 
-// wait returns once every answer has more tokens than seen (-1: once every prompt has been computed), and how many.
-func (w *work) wait(ctx context.Context, seen int) (int, error) {
+// waitForTokens waits until every choice has more tokens than seen (with -1: until every prompt has
+// been computed) and returns their number.
+func (j *job) waitForTokens(ctx context.Context, seen int) (int, error) {
 	for {
 		if err := ctx.Err(); err != nil {
 			return seen, err
 		}
-		if ready := w.ready(); ready > seen {
+		if ready := j.minProgress(); ready > seen {
 			return ready, nil
 		}
 		select {
-		case <-w.wake:
+		case <-j.wake:
 		case <-ctx.Done():
-		case <-w.engine.closed:
+		case <-j.engine.closed:
 			return seen, errClosed
 		}
 	}
 }
 
-func (w *work) ready() int {
-	least := w.progress[0].Load()
-	for i := range w.progress {
-		least = min(least, w.progress[i].Load())
+func (j *job) minProgress() int {
+	lowest := j.progress[0].Load()
+	for i := range j.progress {
+		lowest = min(lowest, j.progress[i].Load())
 	}
-	return int(least)
+	return int(lowest)
 }
 
-// stop takes what is not complete out of the batch and returns how many tokens have been generated in all.
-func (w *work) stop() (generated int) {
-	w.engine.do(func(b *Batch) {
-		for _, s := range w.sequences {
+// cancelRemaining removes incomplete sequences from the batch and returns the number of generated
+// tokens of all sequences.
+func (j *job) cancelRemaining() (generated int) {
+	j.engine.withBatch(func(b *Batch) {
+		for _, s := range j.sequences {
 			b.Remove(s)
 		}
 	})
-	for i, s := range w.sequences {
-		generated += s.Answers * int(max(w.progress[i].Load(), 0))
+	for i, s := range j.sequences {
+		generated += s.Answers * int(max(j.progress[i].Load(), 0))
 	}
 	return generated
 }

@@ -6,32 +6,33 @@ import (
 	"sync"
 )
 
-// Cut is a way in which an answer ends early.
+// A Cut is a way in which a response ends early.
 type Cut string
 
 const (
-	CutAbort Cut = "abort" // the connection closes without the end of the answer, as when a process dies
+	CutAbort Cut = "abort" // the connection is closed before the end of the response, as when a process dies
 	CutReset Cut = "reset" // the same with a TCP reset
-	CutClean Cut = "clean" // the answer ends properly, but too early
+	CutClean Cut = "clean" // the response ends properly, but too early
 )
 
-// Faults are the ways in which an engine fails on demand; the zero value is a healthy engine.
+// Faults make an engine fail on demand. The zero value is a healthy engine.
 type Faults struct {
 	Status  int  `json:"status,omitempty"`  // refuse requests with this status, 200 to 999
 	Garbage bool `json:"garbage,omitempty"` // the refusal's body is not JSON
-	Hang    bool `json:"hang,omitempty"`    // hold requests before the first byte until these faults are replaced
+	Hang    bool `json:"hang,omitempty"`    // hold requests before the first byte until the faults are replaced
 
-	// Cut ends answers early: a stream after CutAfter events, any other answer in its middle; with CutAfter 0 both before their first byte.
+	// Cut ends responses early: a stream after CutAfter events, any other response in the middle.
+	// With CutAfter 0 both end before their first byte.
 	Cut      Cut `json:"cut,omitempty"`
 	CutAfter int `json:"cut_after,omitempty"`
 
-	Times int `json:"times,omitempty"` // how many requests the faults above are for; 0 is every request
+	Times int `json:"times,omitempty"` // number of requests that the faults above apply to; 0 is every request
 
-	Slow      float64 `json:"slow,omitempty"`      // a step takes so many times as long; 0 is 1
-	Unhealthy bool    `json:"unhealthy,omitempty"` // /health answers 503
+	Slow      float64 `json:"slow,omitempty"`      // factor for the length of a step; 0 is 1
+	Unhealthy bool    `json:"unhealthy,omitempty"` // /health returns 503
 }
 
-// check finds values that mean nothing.
+// check returns an error for invalid values.
 func (f Faults) check() error {
 	switch {
 	case f.Status != 0 && (f.Status < 200 || f.Status > 999):
@@ -46,24 +47,25 @@ func (f Faults) check() error {
 	return nil
 }
 
-// SetFaults replaces the faults: for requests that arrive from now on, and for those that hang, which go on. Slow holds for
-// the step in progress too. Faults that make no sense are a mistake in the caller's source; SetFaults panics.
+// SetFaults replaces the faults for requests that arrive from now on. Hanging requests continue.
+// Slow also applies to the step in progress. SetFaults panics on invalid faults.
 func (e *Engine) SetFaults(f Faults) {
 	if err := f.check(); err != nil {
 		panic("BUG: " + err.Error())
 	}
-	e.faults.set(f)
-	e.do(func(*Batch) {}) // any command makes run look at the length of its step again
+	e.faults.replace(f)
+	e.withBatch(func(*Batch) {}) // any command makes runLoop reconsider the length of the current step
 }
 
-type faultBox struct {
+// faultState holds the current faults and counts the requests that they hit.
+type faultState struct {
 	mu       sync.Mutex
 	faults   Faults
-	hits     int           // requests hit
-	replaced chan struct{} // closed when faults are no longer these
+	hits     int           // requests hit so far
+	replaced chan struct{} // closed when the faults are replaced
 }
 
-func (b *faultBox) set(f Faults) {
+func (b *faultState) replace(f Faults) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.replaced != nil {
@@ -72,14 +74,15 @@ func (b *faultBox) set(f Faults) {
 	b.faults, b.hits, b.replaced = f, 0, make(chan struct{})
 }
 
-func (b *faultBox) current() Faults {
+func (b *faultState) current() Faults {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.faults
 }
 
-// hit returns the faults of one more request and what is closed when they are replaced.
-func (b *faultBox) hit() (Faults, <-chan struct{}) {
+// takeHit returns the faults for one more request and a channel that is closed when they are
+// replaced.
+func (b *faultState) takeHit() (Faults, <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.faults.Times > 0 && b.hits == b.faults.Times {

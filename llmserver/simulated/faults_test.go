@@ -28,8 +28,8 @@ func serve(t *testing.T, server *http.Server) (url string) {
 	return "http://" + listener.Addr().String()
 }
 
-func TestARefusalHitsAsManyRequestsAsItSays(t *testing.T) {
-	s := listen(t, atOnce)
+func TestSimulatedFaultHitsTheGivenNumberOfRequests(t *testing.T) {
+	s := mustListen(t, atOnce)
 	if resp, body, err := post(t, httpClient(t), s.URL()+"/simulated/faults", `{"status":503,"times":2}`); err != nil || resp.StatusCode != 200 {
 		t.Fatal(err, body)
 	}
@@ -55,8 +55,8 @@ func TestARefusalHitsAsManyRequestsAsItSays(t *testing.T) {
 	}
 }
 
-func TestFaultsThatMeanNothingAreRefused(t *testing.T) {
-	s := listen(t, atOnce)
+func TestSimulatedInvalidFaultsAreRejected(t *testing.T) {
+	s := mustListen(t, atOnce)
 	for _, body := range []string{`{"status":99}`, `{"cut":"maybe"}`, `{"cut_after":-1}`, `{"slow":1e300}`, `{"hnag":true}`, `x`} {
 		if resp, _, err := post(t, httpClient(t), s.URL()+"/simulated/faults", body); err != nil || resp.StatusCode != 400 {
 			t.Errorf("%s: %v, %v", body, resp.StatusCode, err)
@@ -64,8 +64,8 @@ func TestFaultsThatMeanNothingAreRefused(t *testing.T) {
 	}
 }
 
-func TestGarbageIsNotJSON(t *testing.T) {
-	s := listen(t, atOnce)
+func TestSimulatedGarbageIsNotJSON(t *testing.T) {
+	s := mustListen(t, atOnce)
 	s.Engine().SetFaults(Faults{Status: 599, Garbage: true})
 	resp, body, err := post(t, httpClient(t), s.URL()+"/v1/chat/completions", chatBody+`}`)
 	if err != nil || resp.StatusCode != 599 || json.Valid([]byte(body)) || body == "" {
@@ -73,8 +73,8 @@ func TestGarbageIsNotJSON(t *testing.T) {
 	}
 }
 
-func TestAnUnhealthyEngineSaysSoAndAResetHealsIt(t *testing.T) {
-	s := listen(t, atOnce)
+func TestSimulatedUnhealthyUntilReset(t *testing.T) {
+	s := mustListen(t, atOnce)
 	status := func() int {
 		resp, err := httpClient(t).Get(s.URL() + "/health")
 		if err != nil {
@@ -102,8 +102,8 @@ func TestAnUnhealthyEngineSaysSoAndAResetHealsIt(t *testing.T) {
 	}
 }
 
-func TestAHangingRequestGoesOnWhenItsFaultIsReplacedAndEndsWhenItsClientLeaves(t *testing.T) {
-	s := listen(t, atOnce)
+func TestSimulatedHangEndsWithFaultOrClient(t *testing.T) {
+	s := mustListen(t, atOnce)
 	e := s.Engine()
 	e.SetFaults(Faults{Hang: true})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -132,14 +132,14 @@ func TestAHangingRequestGoesOnWhenItsFaultIsReplacedAndEndsWhenItsClientLeaves(t
 	}
 }
 
-func TestAnAnswerIsCutWhereAndHowTheFaultSays(t *testing.T) {
+func TestSimulatedResponseIsCutAsTheFaultSays(t *testing.T) {
 	const stream, whole = chatBody + `,"stream":true}`, chatBody + `}`
 	for _, c := range []struct {
 		body   string
 		faults Faults
-		events int // whole ones that arrive
+		events int // complete events that arrive
 		err    error
-		any    bool // some error, whichever
+		any    bool // any error
 	}{
 		{stream, Faults{Cut: CutAbort, CutAfter: 3}, 3, io.ErrUnexpectedEOF, false},
 		{stream, Faults{Cut: CutAbort, CutAfter: 6}, 6, io.ErrUnexpectedEOF, false}, // all but [DONE]
@@ -151,13 +151,13 @@ func TestAnAnswerIsCutWhereAndHowTheFaultSays(t *testing.T) {
 		{whole, Faults{Cut: CutClean, CutAfter: 1}, 0, nil, false},
 		{whole, Faults{Cut: CutAbort}, 0, nil, true},
 	} {
-		s := listen(t, atOnce)
+		s := mustListen(t, atOnce)
 		s.Engine().SetFaults(c.faults)
 		events, err := read(t, s.URL(), c.body)
 		if c.any && err == nil || !c.any && !errors.Is(err, c.err) {
 			t.Errorf("%+v: ended with %v, want %v", c.faults, err, c.err)
 		}
-		if events != c.events && c.faults.Cut != CutReset || events > c.events { // a reset may overtake what was sent
+		if events != c.events && c.faults.Cut != CutReset || events > c.events { // a reset may discard sent bytes
 			t.Errorf("%+v: %d events, want %d", c.faults, events, c.events)
 		}
 		until(t, "it is counted", func() bool { return s.Engine().Stats().InFlight == 0 })
@@ -167,7 +167,7 @@ func TestAnAnswerIsCutWhereAndHowTheFaultSays(t *testing.T) {
 	}
 }
 
-// read posts to the chat and counts the whole events of the answer.
+// read posts a chat request and counts the complete events of the response.
 func read(t *testing.T, url, body string) (events int, err error) {
 	_, answer, err := post(t, httpClient(t), url+"/v1/chat/completions", body)
 	if strings.Contains(answer, "[DONE]") || json.Valid([]byte(answer)) {
@@ -176,8 +176,8 @@ func read(t *testing.T, url, body string) (events int, err error) {
 	return strings.Count(answer, "\n\n"), err
 }
 
-func TestACutBeyondTheEndCutsNothing(t *testing.T) {
-	s := listen(t, atOnce)
+func TestSimulatedCutBeyondTheEndCutsNothing(t *testing.T) {
+	s := mustListen(t, atOnce)
 	s.Engine().SetFaults(Faults{Cut: CutAbort, CutAfter: 7}) // role, five tokens, [DONE]
 	_, answer, err := post(t, httpClient(t), s.URL()+"/v1/chat/completions", chatBody+`,"stream":true}`)
 	if err != nil || !strings.HasSuffix(answer, doneEvent) || s.Engine().Stats().Completed != 1 {
@@ -185,11 +185,11 @@ func TestACutBeyondTheEndCutsNothing(t *testing.T) {
 	}
 }
 
-func TestAClosedServerCutsItsStreamsAndAShutDownOneFinishesThem(t *testing.T) {
+func TestSimulatedCloseCutsStreamsAndShutdownFinishesThem(t *testing.T) {
 	config := testConfig
 	config.DecodeStep = 2 * time.Millisecond
 	for _, graceful := range []bool{false, true} {
-		s := listen(t, config)
+		s := mustListen(t, config)
 		resp, err := httpClient(t).Post(s.URL()+"/v1/completions", "application/json", strings.NewReader(`{"prompt":"x","max_tokens":50,"stream":true}`))
 		if err != nil {
 			t.Fatal(err)
@@ -207,15 +207,15 @@ func TestAClosedServerCutsItsStreamsAndAShutDownOneFinishesThem(t *testing.T) {
 	}
 }
 
-func TestCloseWaitsForTheRequestsItCut(t *testing.T) {
-	s := listen(t, testConfig)
+func TestSimulatedCloseWaitsForCutRequests(t *testing.T) {
+	s := mustListen(t, testConfig)
 	resp, err := httpClient(t).Post(s.URL()+"/v1/completions", "application/json", strings.NewReader(`{"prompt":"x","max_tokens":100000,"stream":true}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
 	closed := make(chan struct{})
-	s.Engine().ledger.mu.Lock() // no request can be counted out
+	s.Engine().counts.mu.Lock() // no request can finish
 	go func() {
 		defer close(closed)
 		s.Close()
@@ -225,14 +225,14 @@ func TestCloseWaitsForTheRequestsItCut(t *testing.T) {
 		t.Error("Close did not wait")
 	case <-time.After(50 * time.Millisecond):
 	}
-	s.Engine().ledger.mu.Unlock()
+	s.Engine().counts.mu.Unlock()
 	<-closed
 	if st := s.Engine().Stats(); st.InFlight != 0 || st.Aborted != 1 {
 		t.Errorf("%+v", st)
 	}
 }
 
-func TestAnEngineThatClosesNeverMakesAStreamLookWhole(t *testing.T) {
+func TestSimulatedCloseNeverMakesAStreamLookComplete(t *testing.T) {
 	e := New(testConfig)
 	url := serve(t, &http.Server{Handler: e.Handler()})
 	resp, err := httpClient(t).Post(url+"/v1/completions", "application/json", strings.NewReader(`{"prompt":"x","max_tokens":1000,"stream":true}`))

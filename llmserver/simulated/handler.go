@@ -6,18 +6,18 @@ import (
 	"net/http"
 )
 
-// Handler serves the engine:
+// Handler returns the HTTP handler of the engine:
 //
 //	POST /v1/chat/completions, /v1/completions, /v1/embeddings
 //	GET  /v1/models, /health, /metrics
-//	GET  /simulated/stats      Stats
-//	POST /simulated/faults     SetFaults; unknown fields are an error
-//	POST /simulated/reset      Reset
+//	GET  /simulated/stats      returns Stats
+//	POST /simulated/faults     calls SetFaults; unknown fields are an error
+//	POST /simulated/reset      calls Reset
 func (e *Engine) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("POST /v1/chat/completions", e.counted(generate(parseChat)))
-	mux.Handle("POST /v1/completions", e.counted(generate(parseCompletion)))
-	mux.Handle("POST /v1/embeddings", e.counted(embed))
+	mux.Handle("POST /v1/chat/completions", e.accounted(generate(parseChat)))
+	mux.Handle("POST /v1/completions", e.accounted(generate(parseCompletion)))
+	mux.Handle("POST /v1/embeddings", e.accounted(embed))
 	mux.HandleFunc("GET /v1/models", e.serveModels)
 	mux.HandleFunc("GET /health", e.serveHealth)
 	mux.HandleFunc("GET /metrics", e.serveMetrics)
@@ -33,77 +33,79 @@ func (e *Engine) Handler() http.Handler {
 	})
 }
 
-// counted counts a request in, has it answered, and sees that it is counted out on every way.
-func (e *Engine) counted(answer func(x *exchange, body []byte) error) http.HandlerFunc {
+// accounted wraps handle so that each request is counted when it arrives and, on every path, when
+// it ends.
+func (e *Engine) accounted(handle func(x *inference, body []byte) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		x := &exchange{engine: e, w: w, r: r}
-		x.faults, x.replaced = e.faults.hit()
+		x := &inference{engine: e, w: w, r: r}
+		x.faults, x.faultsReplaced = e.faults.takeHit()
 		switch {
 		case x.faults.Status != 0:
-			e.ledger.refuse()
-			x.receive() // a refusal is to be read, so the request is taken off the connection first
-			writeRefusal(w, x.faults)
+			e.counts.countRefused()
+			x.readBody() // otherwise net/http may close the connection before the client reads the refusal
+			writeFaultRefusal(w, x.faults)
 			return
-		case !e.ledger.enter(e.config.MaxOngoing):
-			x.receive()
-			writeProblem(w, &problem{http.StatusServiceUnavailable, "ServiceUnavailableError", "too many requests in flight."})
+		case !e.counts.admit(e.config.MaxOngoing):
+			x.readBody()
+			writeAPIError(w, &apiError{http.StatusServiceUnavailable, "ServiceUnavailableError", "too many requests in flight."})
 			return
 		}
-		defer x.leave(aborted)
-		body, err := x.receive()
+		defer x.finish(aborted)
+		body, err := x.readBody()
 		if err == nil {
-			err = x.hang()
+			err = x.waitWhileHung()
 		}
 		if err == nil {
-			err = answer(x, body)
+			err = handle(x, body)
 		}
 		if err != nil {
-			x.fail(err)
+			x.writeFailure(err)
 		}
 	}
 }
 
-func generate(parse func([]byte) (*task, error)) func(*exchange, []byte) error {
-	return func(x *exchange, body []byte) error {
+func generate(parse func([]byte) (*task, error)) func(*inference, []byte) error {
+	return func(x *inference, body []byte) error {
 		t, err := parse(body)
 		if err != nil {
 			return err
 		}
-		if err := x.start(t); err != nil {
+		if err := x.submit(t); err != nil {
 			return err
 		}
-		s := newScript(t)
+		s := newCompletion(t)
 		if t.stream {
-			return x.stream(s)
+			return x.sendStream(s)
 		}
-		return x.whole(s.whole)
+		return x.sendWhole(s.render)
 	}
 }
 
-func embed(x *exchange, body []byte) error {
+func embed(x *inference, body []byte) error {
 	e, err := parseEmbedding(body)
 	if err != nil {
 		return err
 	}
-	if err := x.start(e.task); err != nil {
+	if err := x.submit(e.task); err != nil {
 		return err
 	}
-	return x.whole(e.whole)
+	return x.sendWhole(e.render)
 }
 
-// fail ends an exchange that has no whole answer: with an error if nothing has been sent, else with a broken connection.
-func (x *exchange) fail(err error) {
-	if errors.Is(err, errCut) {
+// writeFailure ends a request without a complete response: with an error if nothing was sent yet,
+// otherwise by breaking the connection.
+func (x *inference) writeFailure(err error) {
+	if errors.Is(err, errCutByFault) {
 		return
 	}
-	if p, ok := errors.AsType[*problem](err); ok {
-		x.leave(rejected)
-		writeProblem(x.w, p)
+	if p, ok := errors.AsType[*apiError](err); ok {
+		x.finish(rejected)
+		writeAPIError(x.w, p)
 		return
 	}
-	x.leave(aborted)
+	x.finish(aborted)
 	if errors.Is(err, errClosed) && x.events == 0 {
-		writeProblem(x.w, &problem{http.StatusServiceUnavailable, "ServiceUnavailableError", "the engine is shutting down."})
+		writeAPIError(x.w, &apiError{http.StatusServiceUnavailable, "ServiceUnavailableError", "the engine is shutting down."})
 		return
 	}
 	panic(http.ErrAbortHandler)
@@ -145,23 +147,23 @@ func (e *Engine) serveFaults(w http.ResponseWriter, r *http.Request) {
 		err = f.check()
 	}
 	if err != nil {
-		writeProblem(w, badRequest("%v", err))
+		writeAPIError(w, badRequest("%v", err))
 		return
 	}
 	e.SetFaults(f)
 }
 
-func writeRefusal(w http.ResponseWriter, f Faults) {
+func writeFaultRefusal(w http.ResponseWriter, f Faults) {
 	if f.Garbage {
 		w.Header().Set("Content-Type", "text/html")
 		w.WriteHeader(f.Status)
 		w.Write([]byte("<html><body><h1>It doesn't work!</h1></body></html>\n"))
 		return
 	}
-	writeProblem(w, &problem{f.Status, "SimulatedError", "refused by a fault."})
+	writeAPIError(w, &apiError{f.Status, "SimulatedError", "refused by a fault."})
 }
 
-func writeProblem(w http.ResponseWriter, p *problem) {
+func writeAPIError(w http.ResponseWriter, p *apiError) {
 	type body struct {
 		Message string  `json:"message"`
 		Type    string  `json:"type"`
@@ -176,5 +178,5 @@ func writeProblem(w http.ResponseWriter, p *problem) {
 func writeJSON(w http.ResponseWriter, status int, value any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	w.Write(encode(value))
+	w.Write(mustEncode(value))
 }

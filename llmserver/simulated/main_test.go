@@ -16,7 +16,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // atOnce is a config whose engines take hardly any time.
 var atOnce = Config{PrefillTokensPerSecond: 1e12, DecodeStep: 1, DecodeStepPerRequest: 1}
 
-func listen(t *testing.T, config Config) *Server {
+func mustListen(t *testing.T, config Config) *Server {
 	t.Helper()
 	s, err := Listen("127.0.0.1:0", config)
 	if err != nil {
@@ -26,8 +26,8 @@ func listen(t *testing.T, config Config) *Server {
 	return s
 }
 
-// client returns an SDK client whose connections end with the test.
-func client(t *testing.T, s *Server) *openai.Client {
+// newClient returns an SDK client whose connections end with the test.
+func newClient(t *testing.T, s *Server) *openai.Client {
 	config := openai.DefaultConfig("none")
 	config.BaseURL = s.URL() + "/v1"
 	config.HTTPClient = httpClient(t)
@@ -40,7 +40,7 @@ func httpClient(t *testing.T) *http.Client {
 	return &http.Client{Transport: transport}
 }
 
-// post sends a body and reads the whole answer; the error is the one that broke it off.
+// post sends a body and reads the whole response; the error is the one that interrupted it.
 func post(t *testing.T, c *http.Client, url, body string) (*http.Response, string, error) {
 	t.Helper()
 	resp, err := c.Post(url, "application/json", strings.NewReader(body))
@@ -52,7 +52,7 @@ func post(t *testing.T, c *http.Client, url, body string) (*http.Response, strin
 	return resp, string(data), err
 }
 
-// until waits for what another goroutine is about to make true.
+// until waits until ok returns true.
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(5 * time.Second); !ok(); {

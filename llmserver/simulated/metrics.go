@@ -8,20 +8,20 @@ import (
 	"slices"
 )
 
-// serveMetrics writes the readings of this moment in Prometheus' text format, under vLLM's names.
+// serveMetrics writes the current metrics in Prometheus' text format, under vLLM's names.
 func (e *Engine) serveMetrics(w http.ResponseWriter, _ *http.Request) {
 	var running, waiting int
 	var used float64
 	var totals Totals
-	if !e.do(func(b *Batch) {
+	if !e.withBatch(func(b *Batch) {
 		running, waiting, totals = b.Running(), b.Waiting(), b.Totals()
 		used = float64(b.cache.Held()) / float64(b.cache.Capacity())
 	}) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
 	}
-	_, finished := e.ledger.read()
-	p := page{model: e.config.Model}
+	_, finished := e.counts.snapshot()
+	p := metricsPage{model: e.config.Model}
 	p.family("num_requests_running", "gauge", "Number of requests in model execution batches.")
 	p.value("", float64(running))
 	p.family("num_requests_waiting", "gauge", "Number of requests waiting to be processed.")
@@ -47,18 +47,18 @@ func (e *Engine) serveMetrics(w http.ResponseWriter, _ *http.Request) {
 	w.Write(p.Bytes())
 }
 
-// A page grows by one family after the other, its values under it.
-type page struct {
+// A metricsPage is built family by family, each followed by its values.
+type metricsPage struct {
 	bytes.Buffer
 	model string
 	name  string
 }
 
-func (p *page) family(name, kind, help string) {
+func (p *metricsPage) family(name, kind, help string) {
 	p.name = "vllm:" + name
 	fmt.Fprintf(p, "# HELP %s %s\n# TYPE %s %s\n", p.name, help, p.name, kind)
 }
 
-func (p *page) value(labels string, v float64) {
+func (p *metricsPage) value(labels string, v float64) {
 	fmt.Fprintf(p, "%s{engine=\"0\",model_name=%q%s} %v\n", p.name, p.model, labels, v)
 }

@@ -20,8 +20,8 @@ var chatRequest = openai.ChatCompletionRequest{
 
 const chatBody = `{"model":"demo","messages":[{"role":"user","content":"hello"}],"max_tokens":5`
 
-func TestAChatIsAnsweredWholeAndStreamedWithTheSameWords(t *testing.T) {
-	c := client(t, listen(t, atOnce))
+func TestSimulatedChatAndStreamHaveTheSameWords(t *testing.T) {
+	c := newClient(t, mustListen(t, atOnce))
 	request := chatRequest
 	request.N = 2
 	whole, err := c.CreateChatCompletion(t.Context(), request)
@@ -72,14 +72,14 @@ func TestAChatIsAnsweredWholeAndStreamedWithTheSameWords(t *testing.T) {
 	}
 }
 
-func TestAStreamIsFramedAsVLLMFramesIt(t *testing.T) {
-	s := listen(t, atOnce)
+func TestSimulatedStreamIsFramedLikeVLLM(t *testing.T) {
+	s := mustListen(t, atOnce)
 	resp, got, err := post(t, httpClient(t), s.URL()+"/v1/completions", `{"prompt":"hello","max_tokens":2,"stream":true,"stream_options":{"include_usage":true}}`)
 	if err != nil {
 		t.Fatal(err)
 	}
 	task, _ := parseCompletion([]byte(`{"prompt":"hello","max_tokens":2}`))
-	voice := task.voice(0, 0)
+	voice := task.choiceSeed(0, 0)
 	chunk := `data: {"id":"cmpl-` + task.id() + `","object":"text_completion","created":1700000000,"model":"demo","choices":[`
 	want := chunk + `{"index":0,"text":"` + word(voice, 0) + `","logprobs":null,"finish_reason":null}]}` + "\n\n" +
 		chunk + `{"index":0,"text":"` + word(voice, 1) + `","logprobs":null,"finish_reason":"length","stop_reason":null}]}` + "\n\n" +
@@ -93,8 +93,8 @@ func TestAStreamIsFramedAsVLLMFramesIt(t *testing.T) {
 	}
 }
 
-func TestEqualRequestsGetEqualBytesFromEveryReplica(t *testing.T) {
-	a, b := listen(t, atOnce), listen(t, atOnce)
+func TestSimulatedEqualRequestsGetEqualBytes(t *testing.T) {
+	a, b := mustListen(t, atOnce), mustListen(t, atOnce)
 	for path, body := range map[string]string{
 		"/v1/chat/completions": chatBody + `,"n":3,"stream":true}`,
 		"/v1/completions":      `{"prompt":["one","two",  "three"],"n":2,"stream":true}`,
@@ -117,8 +117,8 @@ func TestEqualRequestsGetEqualBytesFromEveryReplica(t *testing.T) {
 	}
 }
 
-func TestAForcedToolCallIsStreamedNameFirstThenItsArguments(t *testing.T) {
-	c := client(t, listen(t, atOnce))
+func TestSimulatedToolCallStreamsNameThenArguments(t *testing.T) {
+	c := newClient(t, mustListen(t, atOnce))
 	request := chatRequest
 	request.Tools = []openai.Tool{{Type: "function", Function: &openai.FunctionDefinition{Name: "look_up"}}}
 	request.ToolChoice = "required"
@@ -159,15 +159,15 @@ func TestAForcedToolCallIsStreamedNameFirstThenItsArguments(t *testing.T) {
 	}
 }
 
-func TestEmbeddingsAreTheSameInBothEncodings(t *testing.T) {
-	s := listen(t, atOnce)
+func TestSimulatedEmbeddingsAreEqualInBothEncodings(t *testing.T) {
+	s := mustListen(t, atOnce)
 	request := openai.EmbeddingRequest{Input: []string{"one", "two"}, Model: "demo", Dimensions: 8}
-	floats, err := client(t, s).CreateEmbeddings(t.Context(), request)
+	floats, err := newClient(t, s).CreateEmbeddings(t.Context(), request)
 	if err != nil {
 		t.Fatal(err)
 	}
 	request.EncodingFormat = openai.EmbeddingEncodingFormatBase64
-	packed, err := client(t, s).CreateEmbeddings(t.Context(), request)
+	packed, err := newClient(t, s).CreateEmbeddings(t.Context(), request)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,10 +184,10 @@ func TestEmbeddingsAreTheSameInBothEncodings(t *testing.T) {
 	}
 }
 
-func TestErrorsHaveOpenAIsForm(t *testing.T) {
+func TestSimulatedErrorsHaveOpenAIFormat(t *testing.T) {
 	config := atOnce
 	config.KVCacheTokens = 64
-	s := listen(t, config)
+	s := mustListen(t, config)
 	for _, c := range []struct {
 		body   string
 		status int
@@ -209,10 +209,10 @@ func TestErrorsHaveOpenAIsForm(t *testing.T) {
 	}
 }
 
-func TestHeadersNameTheReplicaAndEchoTheRequest(t *testing.T) {
+func TestSimulatedHeadersNameReplicaAndRequest(t *testing.T) {
 	config := atOnce
 	config.ID = "r7"
-	s := listen(t, config)
+	s := mustListen(t, config)
 	req, _ := http.NewRequestWithContext(t.Context(), "GET", s.URL()+"/v1/models", nil)
 	req.Header.Set("X-Request-Id", "abc")
 	resp, err := httpClient(t).Do(req)
@@ -223,7 +223,7 @@ func TestHeadersNameTheReplicaAndEchoTheRequest(t *testing.T) {
 	if resp.Header.Get("X-Simulated-Replica") != "r7" || resp.Header.Get("X-Request-Id") != "abc" {
 		t.Errorf("%v", resp.Header)
 	}
-	list, err := client(t, s).ListModels(t.Context())
+	list, err := newClient(t, s).ListModels(t.Context())
 	if err != nil || len(list.Models) != 1 || list.Models[0].ID != "demo" {
 		t.Errorf("%+v, %v", list, err)
 	}

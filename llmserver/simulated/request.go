@@ -13,26 +13,27 @@ import (
 )
 
 const (
-	defaultLimit = 64   // tokens of an answer whose request names no limit
-	maxAnswers   = 128  // n
-	maxPrompts   = 2048 // prompts of one request
+	defaultMaxTokens = 64   // without max_tokens in the request
+	maxChoices       = 128  // n
+	maxPrompts       = 2048 // prompts of one request
 )
 
-// problem is an answer in OpenAI's error form.
-type problem struct {
+// An apiError is a response in OpenAI's error format.
+type apiError struct {
 	status  int
 	kind    string
 	message string
 }
 
-func (p *problem) Error() string { return p.message }
+func (p *apiError) Error() string { return p.message }
 
-func badRequest(format string, args ...any) *problem {
-	return &problem{http.StatusBadRequest, "BadRequestError", fmt.Sprintf(format, args...)}
+func badRequest(format string, args ...any) *apiError {
+	return &apiError{http.StatusBadRequest, "BadRequestError", fmt.Sprintf(format, args...)}
 }
 
-// sampling is what chat and completion bodies share. Fields not named here are tolerated, as engines do.
-type sampling struct {
+// commonFields are the fields that chat and completion bodies share. Unknown fields are ignored, as
+// engines do.
+type commonFields struct {
 	Model         string                `json:"model"`
 	Stream        bool                  `json:"stream"`
 	StreamOptions *openai.StreamOptions `json:"stream_options"`
@@ -40,32 +41,32 @@ type sampling struct {
 	MaxTokens     *int                  `json:"max_tokens"`
 }
 
-func (s *sampling) task(limit *int) (*task, error) {
-	t := &task{model: s.Model, stream: s.Stream, answers: 1, limit: defaultLimit, finish: string(openai.FinishReasonStop)}
+func (s *commonFields) task(limit *int) (*task, error) {
+	t := &task{model: s.Model, stream: s.Stream, choices: 1, maxTokens: defaultMaxTokens, finishReason: string(openai.FinishReasonStop)}
 	if s.StreamOptions != nil {
 		t.includeUsage = s.StreamOptions.IncludeUsage
 	}
 	if s.N != nil {
-		t.answers = *s.N
+		t.choices = *s.N
 	}
 	if limit != nil {
-		t.limit, t.finish = *limit, string(openai.FinishReasonLength)
+		t.maxTokens, t.finishReason = *limit, string(openai.FinishReasonLength)
 	}
-	if t.answers < 1 || t.answers > maxAnswers {
-		return nil, badRequest("n must be between 1 and %d, got %d.", maxAnswers, t.answers)
+	if t.choices < 1 || t.choices > maxChoices {
+		return nil, badRequest("n must be between 1 and %d, got %d.", maxChoices, t.choices)
 	}
-	if t.limit < 1 || t.limit > 1<<30 {
-		return nil, badRequest("max_tokens must be at least 1 and fit the context, got %d.", t.limit)
+	if t.maxTokens < 1 || t.maxTokens > 1<<30 {
+		return nil, badRequest("max_tokens must be at least 1 and fit the context, got %d.", t.maxTokens)
 	}
 	return t, nil
 }
 
 func parseCompletion(body []byte) (*task, error) {
 	var in struct {
-		sampling
+		commonFields
 		Prompt json.RawMessage `json:"prompt"`
 	}
-	if err := decode(body, &in); err != nil {
+	if err := decodeJSON(body, &in); err != nil {
 		return nil, err
 	}
 	t, err := in.task(in.MaxTokens)
@@ -76,18 +77,18 @@ func parseCompletion(body []byte) (*task, error) {
 	if err != nil {
 		return nil, err
 	}
-	return t.ask(prompts...), nil
+	return t.setPrompts(prompts...), nil
 }
 
 func parseChat(body []byte) (*task, error) {
 	var in struct {
-		sampling
+		commonFields
 		MaxCompletionTokens *int            `json:"max_completion_tokens"`
 		Messages            []message       `json:"messages"`
 		Tools               json.RawMessage `json:"tools"`
 		ToolChoice          json.RawMessage `json:"tool_choice"`
 	}
-	if err := decode(body, &in); err != nil {
+	if err := decodeJSON(body, &in); err != nil {
 		return nil, err
 	}
 	if len(in.Messages) == 0 {
@@ -106,13 +107,13 @@ func parseChat(body []byte) (*task, error) {
 		return nil, err
 	}
 	if t.tool != "" {
-		t.finish = string(openai.FinishReasonToolCalls)
+		t.finishReason = string(openai.FinishReasonToolCalls)
 	}
 	prompt, err := renderChat(in.Tools, in.Messages)
 	if err != nil {
 		return nil, err
 	}
-	return t.ask(prompt), nil
+	return t.setPrompts(prompt), nil
 }
 
 type message struct {
@@ -121,9 +122,10 @@ type message struct {
 	ToolCalls json.RawMessage `json:"tool_calls"`
 }
 
-// renderChat is the chat template: the tools, then each message after a marker of its role, then the assistant's marker.
+// renderChat applies the chat template: the tools, each message after a marker of its role, then
+// the assistant's marker.
 func renderChat(tools json.RawMessage, messages []message) (tokens []token, err error) {
-	if present(tools) {
+	if isPresent(tools) {
 		tokens = tokenize(tokenize(tokens, "<|tools|>"), string(tools))
 	}
 	for _, m := range messages {
@@ -131,30 +133,31 @@ func renderChat(tools json.RawMessage, messages []message) (tokens []token, err 
 		if tokens, err = renderContent(tokens, m.Content); err != nil {
 			return nil, err
 		}
-		if present(m.ToolCalls) {
+		if isPresent(m.ToolCalls) {
 			tokens = tokenize(tokens, string(m.ToolCalls))
 		}
 	}
 	return tokenize(tokens, "<|assistant|>"), nil
 }
 
-// renderContent counts a part that is not text (an image, say) as the two tokens that tell it from others.
+// renderContent tokenizes a message's content. A part that is not text, such as an image, becomes
+// two tokens of its hash.
 func renderContent(tokens []token, content json.RawMessage) ([]token, error) {
-	if !present(content) {
+	if !isPresent(content) {
 		return tokens, nil
 	}
 	if content[0] == '"' {
 		var text string
-		err := decode(content, &text)
+		err := decodeJSON(content, &text)
 		return tokenize(tokens, text), err
 	}
 	var parts []json.RawMessage
-	if decode(content, &parts) != nil {
+	if decodeJSON(content, &parts) != nil {
 		return nil, badRequest("content must be a string or a list of parts.")
 	}
 	for _, raw := range parts {
 		var part openai.ChatMessagePart
-		if decode(raw, &part) == nil && part.Type == openai.ChatMessagePartTypeText {
+		if decodeJSON(raw, &part) == nil && part.Type == openai.ChatMessagePartTypeText {
 			tokens = tokenize(tokens, part.Text)
 		} else {
 			sum := xxhash.Sum64(raw)
@@ -164,9 +167,10 @@ func renderContent(tokens []token, content json.RawMessage) ([]token, error) {
 	return tokens, nil
 }
 
-// chosenTool is the function that the request insists on calling: the one it names, or for "required" its first.
+// chosenTool returns the function that tool_choice forces: the named one, or the first for
+// "required".
 func chosenTool(tools, choice json.RawMessage) (string, error) {
-	if !present(choice) {
+	if !isPresent(choice) {
 		return "", nil
 	}
 	var named openai.ToolChoice
@@ -174,14 +178,14 @@ func chosenTool(tools, choice json.RawMessage) (string, error) {
 		if string(choice) != `"required"` {
 			return "", nil
 		}
-	} else if decode(choice, &named) != nil || named.Function.Name == "" {
+	} else if decodeJSON(choice, &named) != nil || named.Function.Name == "" {
 		return "", badRequest("tool_choice must be none, auto, required, or name a function.")
 	}
 	var offered []struct {
 		Function openai.ToolFunction `json:"function"`
 	}
-	if present(tools) {
-		if err := decode(tools, &offered); err != nil {
+	if isPresent(tools) {
+		if err := decodeJSON(tools, &offered); err != nil {
 			return "", err
 		}
 	}
@@ -190,36 +194,36 @@ func chosenTool(tools, choice json.RawMessage) (string, error) {
 			return name, nil
 		}
 	}
-	return "", badRequest("tool_choice asks for a function that is not among the tools.")
+	return "", badRequest("tool_choice names a function that is not among the tools.")
 }
 
-// parsePrompts reads a string, a list of strings, a list of token ids, or a list of such lists.
+// parsePrompts parses a string, a list of strings, a list of token IDs, or a list of such lists.
 func parsePrompts(raw json.RawMessage) (prompts [][]token, err error) {
 	const trim = " \t\r\n"
 	inner := bytes.TrimLeft(bytes.TrimPrefix(raw, []byte("[")), trim)
 	switch {
 	case bytes.HasPrefix(raw, []byte(`"`)):
 		var text string
-		err = decode(raw, &text)
+		err = decodeJSON(raw, &text)
 		prompts = [][]token{tokenize(nil, text)}
 	case !bytes.HasPrefix(raw, []byte("[")):
 	case bytes.HasPrefix(inner, []byte(`"`)):
 		var texts []string
-		err = decode(raw, &texts)
+		err = decodeJSON(raw, &texts)
 		for _, text := range texts {
 			prompts = append(prompts, tokenize(nil, text))
 		}
 	case bytes.HasPrefix(inner, []byte("[")):
-		err = decode(raw, &prompts)
+		err = decodeJSON(raw, &prompts)
 	default:
 		prompts = make([][]token, 1)
-		err = decode(raw, &prompts[0])
+		err = decodeJSON(raw, &prompts[0])
 	}
 	if err != nil {
 		return nil, err
 	}
 	if len(prompts) == 0 || len(prompts) > maxPrompts {
-		return nil, badRequest("expected 1 to %d prompts: a string, a list of strings, of token ids or of token id lists.", maxPrompts)
+		return nil, badRequest("expected 1 to %d prompts: a string, a list of strings, of token IDs or of token ID lists.", maxPrompts)
 	}
 	for _, prompt := range prompts {
 		if len(prompt) == 0 {
@@ -229,7 +233,7 @@ func parsePrompts(raw json.RawMessage) (prompts [][]token, err error) {
 	return prompts, nil
 }
 
-func decode(data []byte, into any) error {
+func decodeJSON(data []byte, into any) error {
 	err := json.Unmarshal(data, into)
 	if err == nil {
 		return nil
@@ -240,5 +244,5 @@ func decode(data []byte, into any) error {
 	return badRequest("invalid JSON: %v", err)
 }
 
-// present tells a value from an absent one and from null.
-func present(raw json.RawMessage) bool { return len(raw) > 0 && string(raw) != "null" }
+// isPresent reports whether a value is neither absent nor null.
+func isPresent(raw json.RawMessage) bool { return len(raw) > 0 && string(raw) != "null" }

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestEveryWordIsOneToken(t *testing.T) {
+func TestSimulatedWordIsOneToken(t *testing.T) {
 	seen := map[string]bool{}
 	for _, w := range words {
 		if len(w) != 4 || seen[w] {
@@ -17,22 +17,22 @@ func TestEveryWordIsOneToken(t *testing.T) {
 	}
 }
 
-func TestTextIsAFewBytesPerToken(t *testing.T) {
+func TestSimulatedTextIsFourBytesPerToken(t *testing.T) {
 	if got := tokenize(nil, "abcdefghi"); !reflect.DeepEqual(got, []token{0x64636261, 0x68676665, 0x69}) {
 		t.Errorf("%#x", got)
 	}
 }
 
-func TestAChainTellsWhatCameBefore(t *testing.T) {
+func TestSimulatedChainDependsOnAllEarlierBlocks(t *testing.T) {
 	a, b := make([]token, 40), make([]token, 40)
 	b[3] = 1
-	chainA, chainB := chainOf(a), chainOf(b)
+	chainA, chainB := hashChain(a), hashChain(b)
 	if len(chainA) != 2 || chainA[0] == chainB[0] || chainA[1] == chainB[1] || chainA[0] == chainA[1] {
 		t.Errorf("%x, %x", chainA, chainB)
 	}
 }
 
-func TestPromptsOfEveryFormAreRead(t *testing.T) {
+func TestSimulatedPromptsOfEveryFormAreParsed(t *testing.T) {
 	for body, want := range map[string][][]token{
 		`{"prompt":"abcd"}`:                   {{0x64636261}},
 		`{"prompt":[ "abcd" , "a"]}`:          {{0x64636261}, {0x61}},
@@ -45,29 +45,29 @@ func TestPromptsOfEveryFormAreRead(t *testing.T) {
 	}
 }
 
-func TestTheLimitAndTheReasonToFinishFollowTheRequest(t *testing.T) {
+func TestSimulatedLimitAndFinishReasonFollowTheRequest(t *testing.T) {
 	for fields, want := range map[string]struct {
 		limit  int
 		finish string
 	}{
-		``:                {defaultLimit, "stop"},
+		``:                {defaultMaxTokens, "stop"},
 		`,"max_tokens":7`: {7, "length"},
-		`,"max_tokens":null,"stop":"x","logprobs":null,"temperature":0.5,"metadata":{"a":[1]}`: {defaultLimit, "stop"},
+		`,"max_tokens":null,"stop":"x","logprobs":null,"temperature":0.5,"metadata":{"a":[1]}`: {defaultMaxTokens, "stop"},
 		`,"max_tokens":7,"max_completion_tokens":8`:                                            {8, "length"},
 	} {
 		task, err := parseChat([]byte(`{"messages":[{"role":"user","content":"x","name":null}]` + fields + `}`))
-		if err != nil || task.limit != want.limit || task.finish != want.finish {
+		if err != nil || task.maxTokens != want.limit || task.finishReason != want.finish {
 			t.Errorf("%s: %+v, %v", fields, task, err)
 		}
 	}
 }
 
-func TestTheNextTurnOfAChatBeginsWithThisTurnAndItsAnswer(t *testing.T) {
+func TestSimulatedNextTurnBeginsWithThisTurnAndItsResponse(t *testing.T) {
 	first, err := parseChat([]byte(`{"messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"Who is there, in one long sentence?"}],"max_tokens":40}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	answer := newScript(first).text(first.voice(0, 0))
+	answer := newCompletion(first).choiceText(first.choiceSeed(0, 0))
 	next, err := parseChat([]byte(`{"messages":[{"role":"system","content":[{"type":"text","text":"Be brief."}]},
 		{"role":"user","content":"Who is there, in one long sentence?"},{"role":"assistant","content":"` + answer + `"},{"role":"user","content":"Why?"}]}`))
 	if err != nil {
@@ -79,7 +79,7 @@ func TestTheNextTurnOfAChatBeginsWithThisTurnAndItsAnswer(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotTextIsToldApartByItsContent(t *testing.T) {
+func TestSimulatedNonTextPartsDifferByContent(t *testing.T) {
 	prompt := func(part string) []token {
 		task, err := parseChat([]byte(`{"messages":[{"role":"user","content":[` + part + `]}]}`))
 		if err != nil {
@@ -93,7 +93,7 @@ func TestWhatIsNotTextIsToldApartByItsContent(t *testing.T) {
 	}
 }
 
-func TestTheToolThatMustBeCalledIsFound(t *testing.T) {
+func TestSimulatedForcedToolIsFound(t *testing.T) {
 	const tools = `"tools":[{"type":"function","function":{"name":"a"}},{"type":"function","function":{"name":"b"}}]`
 	for choice, want := range map[string]string{
 		`"auto"`: "", `"none"`: "", `null`: "", `"required"`: "a",
@@ -106,7 +106,7 @@ func TestTheToolThatMustBeCalledIsFound(t *testing.T) {
 	}
 }
 
-func TestBadRequestsAreNamedBad(t *testing.T) {
+func TestSimulatedInvalidRequestsAreRejected(t *testing.T) {
 	chat := func(body []byte) error { _, err := parseChat(body); return err }
 	completion := func(body []byte) error { _, err := parseCompletion(body); return err }
 	embedding := func(body []byte) error { _, err := parseEmbedding(body); return err }
@@ -125,14 +125,14 @@ func TestBadRequestsAreNamedBad(t *testing.T) {
 		{completion, `{"prompt":["x",1]}`}, {completion, `{"prompt":{"x":1}}`}, {completion, `{"prompt":null}`}, {completion, `{"prompt":"x","max_tokens":-1}`},
 		{embedding, `{}`}, {embedding, `{"input":"x","dimensions":0}`}, {embedding, `{"input":"x","encoding_format":"int8"}`},
 	} {
-		p, ok := errors.AsType[*problem](c.parse([]byte(c.body)))
+		p, ok := errors.AsType[*apiError](c.parse([]byte(c.body)))
 		if !ok || p.status != http.StatusBadRequest {
 			t.Errorf("%s: %v", c.body, p)
 		}
 	}
 }
 
-func FuzzARequestIsATaskOrAProblem(f *testing.F) {
+func FuzzSimulatedRequest(f *testing.F) {
 	for _, body := range []string{
 		`{"messages":[{"role":"user","content":[{"type":"text","text":"x"},7,null]}],"tools":[{}],"tool_choice":"required"}`,
 		`{"prompt":[[1,2],[3]],"input":["x"],"n":2,"stream":true,"stream_options":{"include_usage":true}}`,
@@ -143,15 +143,15 @@ func FuzzARequestIsATaskOrAProblem(f *testing.F) {
 	}
 	check := func(t *testing.T, task *task, err error) {
 		if err != nil {
-			if _, ok := errors.AsType[*problem](err); !ok {
+			if _, ok := errors.AsType[*apiError](err); !ok {
 				t.Fatalf("not a problem: %v", err)
 			}
 			return
 		}
-		if len(task.prompts) == 0 || task.answers < 1 || task.limit < 0 {
+		if len(task.prompts) == 0 || task.choices < 1 || task.maxTokens < 0 {
 			t.Fatalf("a task that cannot be done: %+v", task)
 		}
-		task.limit = min(task.limit, 20)
+		task.maxTokens = min(task.maxTokens, 20)
 		for i, s := range task.sequences() {
 			if s.Prompt < 1 || s.Prompt != len(task.prompts[i]) || len(s.Chain) > (s.Prompt+s.Limit)/blockTokens {
 				t.Fatalf("sequence %+v of prompt %v", s, task.prompts[i])

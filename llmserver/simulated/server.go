@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Server is an Engine behind a port of its own, HTTP/1.1.
+// A Server serves an Engine over HTTP/1.1 on a port of its own.
 type Server struct {
 	engine *Engine
 	url    string
@@ -17,7 +17,8 @@ type Server struct {
 	conns  sync.WaitGroup // those of the connections
 }
 
-// Listen starts an engine that serves at the address, "127.0.0.1:0" for a free port. Close or Shutdown must be called to end it.
+// Listen starts an engine that serves at the address; "127.0.0.1:0" selects a free port. The caller
+// must call Close or Shutdown.
 func Listen(address string, config Config) (*Server, error) {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
@@ -26,18 +27,19 @@ func Listen(address string, config Config) (*Server, error) {
 	s := &Server{engine: New(config), url: "http://" + listener.Addr().String()}
 	s.http.Handler = s.engine.Handler()
 	s.http.IdleTimeout = 5 * time.Minute
-	s.http.ConnState = s.track
+	s.http.ConnState = s.trackConn
 	s.serve.Go(func() { s.http.Serve(listener) })
 	return s, nil
 }
 
-// URL is the base of the API, without the /v1.
+// URL returns the base URL of the API, without /v1.
 func (s *Server) URL() string { return s.url }
 
-// Engine is what serves.
+// Engine returns the engine behind the server.
 func (s *Server) Engine() *Engine { return s.engine }
 
-// Close ends the server like a crash: open connections are cut. It waits for every goroutine; a second call does nothing.
+// Close ends the server like a crash: it closes all open connections. It waits for every goroutine;
+// a second call does nothing.
 func (s *Server) Close() {
 	s.http.Close()
 	s.serve.Wait()
@@ -46,15 +48,17 @@ func (s *Server) Close() {
 	s.conns.Wait()
 }
 
-// Shutdown stops accepting, lets the requests in flight finish until the context ends, then closes. The error is the context's.
+// Shutdown stops accepting, lets the requests in flight finish until the context ends, and then
+// calls Close. It returns the context's error.
 func (s *Server) Shutdown(ctx context.Context) error {
 	err := s.http.Shutdown(ctx)
 	s.Close()
 	return err
 }
 
-// track sees a connection first on the accepting goroutine, so none is added once that has ended.
-func (s *Server) track(_ net.Conn, state http.ConnState) {
+// trackConn counts connections. net/http reports a new connection on the accepting goroutine, so
+// none is added after that goroutine has ended.
+func (s *Server) trackConn(_ net.Conn, state http.ConnState) {
 	switch state {
 	case http.StateNew:
 		s.engine.connections.Add(1)

@@ -5,69 +5,71 @@ import (
 	"sync"
 )
 
-// Stats is what an engine did since it started or was last reset. At every moment
+// Stats are an engine's counters since it started or was last reset. At every moment
 // Requests = InFlight + Completed + Aborted + Refused + Rejected.
 type Stats struct {
-	Requests    int64 `json:"requests"`      // that asked for work; models, health and metrics are none
-	Completed   int64 `json:"completed"`     // answered whole
-	Aborted     int64 `json:"aborted"`       // broken off: by the client, a fault or Close
-	Refused     int64 `json:"refused"`       // turned away: MaxOngoing, or a fault with a status
-	Rejected    int64 `json:"rejected"`      // answered with an error of the request's own making
+	Requests    int64 `json:"requests"`      // inference requests; models, health and metrics are not counted
+	Completed   int64 `json:"completed"`     // complete responses
+	Aborted     int64 `json:"aborted"`       // by the client, a fault or Close
+	Refused     int64 `json:"refused"`       // by MaxOngoing, or by a fault with a status
+	Rejected    int64 `json:"rejected"`      // invalid requests
 	InFlight    int64 `json:"in_flight"`     // now
 	MaxInFlight int64 `json:"max_in_flight"` // the high-water mark of InFlight
 
 	PromptTokens    int64 `json:"prompt_tokens"`    // of prompts completely computed
-	CachedTokens    int64 `json:"cached_tokens"`    // of them, those found in the cache
+	CachedTokens    int64 `json:"cached_tokens"`    // the part of them found in the cache
 	GeneratedTokens int64 `json:"generated_tokens"` // by all requests
-	WastedTokens    int64 `json:"wasted_tokens"`    // by those aborted
+	WastedTokens    int64 `json:"wasted_tokens"`    // by aborted requests
 
 	Connections int64 `json:"connections"` // accepted by Listen
 }
 
-// Stats reads the counters.
+// Stats returns the counters.
 func (e *Engine) Stats() Stats {
 	totals := e.totals()
-	s, _ := e.ledger.read()
+	s, _ := e.counts.snapshot()
 	s.PromptTokens, s.CachedTokens, s.GeneratedTokens = totals.PromptTokens, totals.CachedTokens, totals.GeneratedTokens
 	s.Connections = e.connections.Load()
 	return s
 }
 
 func (e *Engine) totals() (t Totals) {
-	if !e.do(func(b *Batch) { t = b.Totals() }) {
-		t = e.batch.Totals() // nobody changes it any more
+	if !e.withBatch(func(b *Batch) { t = b.Totals() }) {
+		t = e.batch.Totals() // closed: the batch does not change any more
 	}
 	return t
 }
 
-// Reset makes the engine like new for the requests to come: counters at zero, cache empty, no faults. Requests in flight go on and count as requests.
+// Reset zeroes the counters, empties the cache and removes all faults. Requests in flight continue
+// and count as requests.
 func (e *Engine) Reset() {
 	e.SetFaults(Faults{})
-	e.do(func(b *Batch) {
+	e.withBatch(func(b *Batch) {
 		b.cache.Clear()
 		b.totals = Totals{}
 	})
 	e.connections.Store(0)
-	e.ledger.reset()
+	e.counts.reset()
 }
 
-// ledger counts requests by their fate: each enters once and leaves once, or is refused.
-type ledger struct {
+// requestCounts counts requests by outcome. Each request is either admitted and finished, once
+// each, or refused.
+type requestCounts struct {
 	mu       sync.Mutex
 	stats    Stats
 	finished map[string]int64 // prompts by finish reason
 }
 
-type fate int
+type outcome int
 
 const (
-	aborted fate = iota
+	aborted outcome = iota
 	completed
 	rejected
 )
 
-// enter counts a request in, unless limit > 0 are in flight already.
-func (l *ledger) enter(limit int) bool {
+// admit counts a request as in flight, or as refused if limit > 0 requests are in flight already.
+func (l *requestCounts) admit(limit int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.stats.Requests++
@@ -80,20 +82,20 @@ func (l *ledger) enter(limit int) bool {
 	return true
 }
 
-// refuse counts a request that is turned away whatever the load.
-func (l *ledger) refuse() {
+// countRefused counts a request that is refused regardless of the load.
+func (l *requestCounts) countRefused() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.stats.Requests++
 	l.stats.Refused++
 }
 
-// leave counts a request out, with the prompts that finished for a reason and the tokens generated in vain.
-func (l *ledger) leave(f fate, reason string, prompts, wasted int) {
+// finish ends a request, with the number of its prompts by finish reason and its wasted tokens.
+func (l *requestCounts) finish(o outcome, reason string, prompts, wasted int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.stats.InFlight--
-	switch f {
+	switch o {
 	case completed:
 		l.stats.Completed++
 	case rejected:
@@ -110,13 +112,13 @@ func (l *ledger) leave(f fate, reason string, prompts, wasted int) {
 	}
 }
 
-func (l *ledger) read() (Stats, map[string]int64) {
+func (l *requestCounts) snapshot() (Stats, map[string]int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.stats, maps.Clone(l.finished)
 }
 
-func (l *ledger) reset() {
+func (l *requestCounts) reset() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n := l.stats.InFlight

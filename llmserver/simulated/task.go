@@ -6,53 +6,55 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// A task is what a request asks for, tokenised.
+// A task is the tokenized content of a request.
 type task struct {
 	model        string
 	prompts      [][]token // none of them empty
-	seeds        []uint64  // what each prompt's answers, and the id, derive from
-	answers      int       // per prompt
-	limit        int       // tokens of each answer
-	finish       string    // finish reason of every answer
+	promptSeeds  []uint64  // per prompt; choices and ID derive from them
+	choices      int       // per prompt
+	maxTokens    int       // of each choice
+	finishReason string    // of every choice
 	stream       bool
 	includeUsage bool
 	chat         bool
-	tool         string // the function that the answer calls; "" is an answer in words
+	tool         string // the function that the response calls; "" for a response in words
 }
 
-// sequences are the prompts as the batch wants them. Answers in words are part of the chain, since a client sends them
-// again with its next message.
+// sequences returns the prompts for the batch. The words of the first choice are part of the chain,
+// since a client sends them again with its next message.
 func (t *task) sequences() []*Sequence {
 	sequences := make([]*Sequence, len(t.prompts))
 	for i, prompt := range t.prompts {
 		whole := prompt
 		if t.tool == "" {
-			seed := t.voice(i, 0)
-			for k := range t.limit {
+			seed := t.choiceSeed(i, 0)
+			for k := range t.maxTokens {
 				whole = tokenize(whole, word(seed, k))
 			}
 		}
-		sequences[i] = &Sequence{Prompt: len(prompt), Answers: t.answers, Limit: t.limit, Chain: chainOf(whole)}
+		sequences[i] = &Sequence{Prompt: len(prompt), Answers: t.choices, Limit: t.maxTokens, Chain: hashChain(whole)}
 	}
 	return sequences
 }
 
-// voice is the seed of the words of one answer to one prompt.
-func (t *task) voice(prompt, answer int) uint64 { return mix(t.seeds[prompt] + uint64(answer)) }
+// choiceSeed returns the seed of the words of one choice.
+func (t *task) choiceSeed(prompt, choice int) uint64 {
+	return mix(t.promptSeeds[prompt] + uint64(choice))
+}
 
-// ask sets the prompts.
-func (t *task) ask(prompts ...[]token) *task {
+// setPrompts sets the prompts and their seeds, and returns t.
+func (t *task) setPrompts(prompts ...[]token) *task {
 	t.prompts = prompts
 	for _, prompt := range prompts {
-		t.seeds = append(t.seeds, hashPrompt(prompt))
+		t.promptSeeds = append(t.promptSeeds, hashPrompt(prompt))
 	}
 	return t
 }
 
-// id is the same for the same task, on every engine.
+// id returns the response's ID, which is the same for the same task on every engine.
 func (t *task) id() string {
 	digest := xxhash.New()
-	fmt.Fprintln(digest, t.seeds, t.answers, t.limit, t.tool)
+	fmt.Fprintln(digest, t.promptSeeds, t.choices, t.maxTokens, t.tool)
 	sum := digest.Sum64()
 	return fmt.Sprintf("%016x%016x", sum, mix(sum))
 }

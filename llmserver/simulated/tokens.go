@@ -9,8 +9,9 @@ import (
 // blockTokens is the block size of the engine's KV cache.
 const blockTokens = 16
 
-// A token is up to four bytes of text; its id is these bytes as a little-endian number. Each piece of text (a
-// message, a role marker) begins a new token, so a conversation that goes on keeps the tokens it had.
+// A token is up to four bytes of text; its ID is these bytes as a little-endian number. Each piece
+// of text (a message, a role marker) begins a new token, so a conversation keeps its tokens as it
+// grows.
 type token = uint32
 
 func tokenize(tokens []token, text string) []token {
@@ -26,8 +27,8 @@ func tokenize(tokens []token, text string) []token {
 	return tokens
 }
 
-// chainOf hashes the whole blocks of the tokens, each together with all blocks before it.
-func chainOf(tokens []token) []uint64 {
+// hashChain hashes the whole blocks of the tokens, each together with all blocks before it.
+func hashChain(tokens []token) []uint64 {
 	chain := make([]uint64, len(tokens)/blockTokens)
 	parent := uint64(0)
 	for i := range chain {
@@ -37,7 +38,7 @@ func chainOf(tokens []token) []uint64 {
 	return chain
 }
 
-// hashTokens hashes at most one block of tokens that follow what parent is the hash of.
+// hashTokens hashes at most one block of tokens together with the hash of everything before it.
 func hashTokens(parent uint64, tokens []token) uint64 {
 	buffer := make([]byte, 0, 8+4*blockTokens)
 	buffer = binary.LittleEndian.AppendUint64(buffer, parent)
@@ -47,7 +48,7 @@ func hashTokens(parent uint64, tokens []token) uint64 {
 	return xxhash.Sum64(buffer)
 }
 
-// words are the vocabulary of answers: with the blank before it, each is exactly one token.
+// words is the vocabulary of responses. With its leading space, each word is exactly one token.
 var words = [...]string{
 	" air", " all", " and", " ant", " any", " ape", " arm", " art", " ash", " bay", " bee", " big", " boy", " bus", " but", " can",
 	" cat", " cow", " cup", " day", " dog", " dry", " ear", " egg", " elm", " eye", " far", " few", " fig", " fir", " fly", " fog",
@@ -58,12 +59,12 @@ var words = [...]string{
 	" toe", " top", " toy", " two", " use", " van", " vow", " was", " way", " web", " wet", " who", " why", " win", " wit", " yes",
 }
 
-// word is the k-th token of the answer that the seed stands for.
+// word returns the k-th token of the choice with the given seed.
 func word(seed uint64, k int) string {
 	return words[mix(seed+uint64(k))%uint64(len(words))]
 }
 
-// mix is the finaliser of splitmix64: neighbouring inputs give unrelated outputs.
+// mix is the finalizer of splitmix64: similar inputs give unrelated outputs.
 func mix(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

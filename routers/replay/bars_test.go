@@ -15,14 +15,15 @@ import (
 	"time"
 )
 
-// whole reports whether the bars are held with whole traces and five seeds, which takes minutes, and their figures are
-// logged: BERTH_BARS=all go test -run Bars -v -timeout 0 ./routers/replay
+// whole reports whether the bars are tested with whole traces and five seeds, which takes minutes:
+// BERTH_BARS=all go test -run Bars -v -timeout 0 ./routers/replay
 //
-// Like traces it is asked for by a test, not as the package starts: go test sees only then that the result depends on it.
+// It is evaluated by a test and not at the start of the package, so that go test records the
+// dependency on the environment.
 var whole = sync.OnceValue(func() bool { return os.Getenv("BERTH_BARS") == "all" })
 
-// traces is the directory of recorded traces, which are too large for the repository; docs/traces.md says where they
-// come from.
+// traces returns the directory of recorded traces, which are too large for the repository.
+// docs/traces.md names their origin.
 var traces = sync.OnceValue(func() string { return cmp.Or(os.Getenv("BERTH_TRACES"), "../../../shared/traces") })
 
 const (
@@ -56,10 +57,12 @@ func recorded(t testing.TB, name string) *Trace {
 	return trace
 }
 
-// results are what policies make of a trace at the speed that gives n replicas their usual load, all policies if none is
-// named: the medians of five seeds, or of a part of the trace with one.
+// results holds the results of policies by name.
 type results map[string]*Result
 
+// replayed replays the trace of a name, at the speed that gives o.Replicas their usual load, with
+// the named policies or all. It returns the medians of five seeds of the whole trace, or one seed
+// of its start.
 func replayed(t *testing.T, name string, limit int, o Options, policies ...string) results {
 	t.Helper()
 	trace, seeds := recorded(t, name), uint64(1)
@@ -70,7 +73,7 @@ func replayed(t *testing.T, name string, limit int, o Options, policies ...strin
 	if policies == nil {
 		policies = []string{"all"}
 	}
-	found, err := Find(policies...)
+	found, err := FindPolicies(policies...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +82,7 @@ func replayed(t *testing.T, name string, limit int, o Options, policies ...strin
 		var bySeed []*Result
 		for seed := range seeds {
 			o.Seed = 1 + seed
-			r, err := Run(t.Context(), trace.Arrange(o.Seed, sessionGap).Limit(limit), p, o)
+			r, err := Run(t.Context(), trace.ScheduleSessions(o.Seed, sessionGap).Limit(limit), p, o)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -94,7 +97,7 @@ func replayed(t *testing.T, name string, limit int, o Options, policies ...strin
 	return each
 }
 
-// some are these policies, and all where the bars are held with all.
+// some returns these policies, or nil for all if the bars are tested with whole traces.
 func some(policies ...string) []string {
 	if whole() {
 		return nil
@@ -112,7 +115,7 @@ const (
 	prefix     = "PrefixCacheAffinityRouter"
 )
 
-// least is the least of a figure over all but our own two that keep prompts together.
+// least returns the least of a figure over all policies but the two with affinity.
 func (r results) least(figure func(*Result) float64) float64 {
 	least := math.Inf(1)
 	for name, other := range r {
@@ -142,8 +145,8 @@ func (r results) holdsTimes(t *testing.T) {
 	}
 }
 
-func TestBarsOfConversations(t *testing.T) {
-	recorded(t, conversation) // else the test itself passes when all of its parts are skipped
+func TestReplayBarsOfConversations(t *testing.T) {
+	recorded(t, conversation) // or the test passes while all of its parts are skipped
 	for n, most := range map[int]float64{4: 1.15, 8: 1.15, 16: 1.25} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			r := replayed(t, conversation, 1200, fleetOf(n), some(prefix, roundRobin, powerOfTwo, "tree", "scored-blocks")...)
@@ -158,11 +161,11 @@ func TestBarsOfConversations(t *testing.T) {
 	}
 }
 
-func TestBarsOfConversationsWithLittleMemory(t *testing.T) {
+func TestReplayBarsOfConversationsWithLittleMemory(t *testing.T) {
 	o := fleetOf(8)
 	o.KVTokens = 6000 * 512
 	if !whole() {
-		o.KVTokens /= 4 // as there is less to remember
+		o.KVTokens /= 4 // the part of the trace has fewer blocks
 	}
 	r := replayed(t, conversation, 1200, o, some(prefix, "tree", "scored-blocks", "longest-match")...)
 	if got, best := r[prefix], -r.least(func(r *Result) float64 { return -r.HitRate }); got.HitRate < best || got.MaxOverMean > 1.15 {
@@ -171,29 +174,29 @@ func TestBarsOfConversationsWithLittleMemory(t *testing.T) {
 	r.holdsTimes(t)
 }
 
-func TestBarsOfASaturatedLine(t *testing.T) {
+func TestReplayBarsOfSaturatedQueue(t *testing.T) {
 	o := fleetOf(8)
 	o.Speed = 2
 	free := replayed(t, conversation, 1200, o, prefix)[prefix]
 	o.MaxOngoing = 8
 	capped := replayed(t, conversation, 1200, o, prefix)[prefix]
 	if capped.WaitMax == 0 || capped.HitRate < 0.85*free.HitRate {
-		t.Errorf("hit rate %.3f with a line of up to %.0f ms; %.3f without one", capped.HitRate, capped.WaitMax, free.HitRate)
+		t.Errorf("hit rate %.3f with waits of up to %.0f ms; %.3f without", capped.HitRate, capped.WaitMax, free.HitRate)
 	}
 }
 
-func TestBarsOfCodingSessions(t *testing.T) {
+func TestReplayBarsOfCodingSessions(t *testing.T) {
 	r := replayed(t, coding, 300, fleetOf(8), some(prefix, hash, "scored-blocks")...)
 	for name, most := range map[string]float64{prefix: 1.30, hash: 1.45} {
 		got := r[name]
-		if got.HitRate < 0.98*got.Ceiling || whole() && got.MaxOverMean > most { // few sessions are not spread evenly
+		if got.HitRate < 0.98*got.Ceiling || whole() && got.MaxOverMean > most { // a few sessions do not spread evenly
 			t.Errorf("%s: hit rate %.3f of %.3f, busiest over mean %.2f", name, got.HitRate, got.Ceiling, got.MaxOverMean)
 		}
 	}
 	r.holdsTimes(t)
 }
 
-func TestBarsOfAgents(t *testing.T) {
+func TestReplayBarsOfAgents(t *testing.T) {
 	for _, name := range []string{miniswe, taubench} {
 		for _, n := range []int{4, 8} {
 			r := replayed(t, name, 0, fleetOf(n))
@@ -205,8 +208,8 @@ func TestBarsOfAgents(t *testing.T) {
 	}
 }
 
-// Where there is little or nothing to find, affinity must cost nothing.
-func TestBarsOfPromptsWithLittleInCommon(t *testing.T) {
+// Where prompts have little or nothing in common, affinity must cost nothing.
+func TestReplayBarsOfPromptsWithLittleInCommon(t *testing.T) {
 	for _, name := range []string{sharegpt, azure} {
 		for _, n := range []int{4, 8, 16} {
 			if n != 8 && !whole() {
@@ -221,11 +224,11 @@ func TestBarsOfPromptsWithLittleInCommon(t *testing.T) {
 	}
 }
 
-// BenchmarkReplay tells how many blocks of prompts are replayed in a second of processor time.
+// BenchmarkReplay reports the prompt blocks that are replayed per second of CPU time.
 func BenchmarkReplay(b *testing.B) {
 	for _, name := range []string{conversation, coding} {
 		b.Run(name, func(b *testing.B) {
-			trace := recorded(b, name).Arrange(1, sessionGap).Limit(12_000)
+			trace := recorded(b, name).ScheduleSessions(1, sessionGap).Limit(12_000)
 			blocks := 0
 			for i := range trace.Requests {
 				blocks += trace.Requests[i].Prompt / trace.BlockTokens
@@ -239,7 +242,7 @@ func BenchmarkReplay(b *testing.B) {
 	}
 }
 
-// cpu is the time that this process has had a processor.
+// cpu returns the CPU time of this process.
 func cpu(b *testing.B) time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

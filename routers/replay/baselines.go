@@ -12,52 +12,52 @@ import (
 	"berth/routers"
 )
 
-// The rules of other routers, as they decide by default. They are for comparison, know every block
-// that they ever sent to a replica, and take no account of how long an engine keeps it.
+// The rules of other routers with their defaults, for comparison. They remember every block that
+// was ever sent to a replica and ignore that engines evict blocks.
 
-// state is what a rule sees of one replica.
+// state is the input of a rule for one replica.
 type state struct {
 	replica *llmserver.Replica
 	load    int
-	matched int // leading blocks of the prompt that were sent to it before
+	matched int // leading blocks of the prompt that were sent to the replica before
 }
 
-// rule scores replicas for a prompt of so many blocks; the highest is the best.
+// A rule scores replicas for a prompt of a number of blocks; the highest score wins.
 type rule func(states []state, blocks int) (scores []float64)
 
-// scored is a policy by a rule.
-type scored struct {
+// A rulePolicy ranks replicas by the scores of a rule.
+type rulePolicy struct {
 	rule    rule
 	members []*llmserver.Replica
-	*memory
+	*sentBlocks
 }
 
-// memory is which replicas each block was sent to, by place in a set of bits.
-type memory struct {
-	places map[*llmserver.Replica]int
-	sent   map[uint64][]uint64
+// sentBlocks records which replicas each block was sent to.
+type sentBlocks struct {
+	bits map[*llmserver.Replica]int // the bit of a replica
+	sent map[uint64][]uint64        // by block, a bit set of replicas
 }
 
 func baseline(rule rule) func(*rand.Rand, *Options, int) routers.Builder {
 	return func(*rand.Rand, *Options, int) routers.Builder {
-		m := &memory{places: make(map[*llmserver.Replica]int), sent: make(map[uint64][]uint64)}
+		m := &sentBlocks{bits: make(map[*llmserver.Replica]int), sent: make(map[uint64][]uint64)}
 		return func(members []*llmserver.Replica, _ routers.Policy) routers.Policy {
 			for _, r := range members {
-				if _, ok := m.places[r]; !ok {
-					m.places[r] = len(m.places)
+				if _, ok := m.bits[r]; !ok {
+					m.bits[r] = len(m.bits)
 				}
 			}
-			return &scored{rule, members, m}
+			return &rulePolicy{rule, members, m}
 		}
 	}
 }
 
-func (s *scored) Rank(p *routers.Payload) iter.Seq[routers.Tier] {
+func (s *rulePolicy) Rank(p *routers.Payload) iter.Seq[routers.Tier] {
 	matched := s.matches(p.Blocks)
 	var states []state
 	for _, r := range s.members {
 		if r.Available() {
-			states = append(states, state{r, r.Load(), matched[s.places[r]]})
+			states = append(states, state{r, r.Load(), matched[s.bits[r]]})
 		}
 	}
 	scores := s.rule(states, len(p.Blocks))
@@ -81,18 +81,18 @@ func (s *scored) Rank(p *routers.Payload) iter.Seq[routers.Tier] {
 	}
 }
 
-// matches is how many leading blocks each replica was sent, by place.
-func (m *memory) matches(blocks []uint64) []int {
-	matched := make([]int, len(m.places))
-	for place := range matched {
-		matched[place] = -1
+// matches returns how many leading blocks each replica was sent, by its bit.
+func (m *sentBlocks) matches(blocks []uint64) []int {
+	matched := make([]int, len(m.bits))
+	for bit := range matched {
+		matched[bit] = -1
 	}
 	open := len(matched)
 	for i, hash := range blocks {
 		set := m.sent[hash]
-		for place := range matched {
-			if matched[place] < 0 && (place/64 >= len(set) || set[place/64]>>(place%64)&1 == 0) {
-				matched[place] = i
+		for bit := range matched {
+			if matched[bit] < 0 && (bit/64 >= len(set) || set[bit/64]>>(bit%64)&1 == 0) {
+				matched[bit] = i
 				open--
 			}
 		}
@@ -100,28 +100,29 @@ func (m *memory) matches(blocks []uint64) []int {
 			break
 		}
 	}
-	for place := range matched {
-		if matched[place] < 0 {
-			matched[place] = len(blocks)
+	for bit := range matched {
+		if matched[bit] < 0 {
+			matched[bit] = len(blocks)
 		}
 	}
 	return matched
 }
 
-// Reserved remembers where a prompt goes.
-func (s *scored) Reserved(p *routers.Payload, r *llmserver.Replica) (int, func(routers.Outcome)) {
-	place := s.places[r]
+// Reserved records the blocks of a prompt as sent to r.
+func (s *rulePolicy) Reserved(p *routers.Payload, r *llmserver.Replica) (int, func(routers.Outcome)) {
+	bit := s.bits[r]
 	for _, hash := range p.Blocks {
 		set := s.sent[hash]
-		if need := len(s.places)/64 + 1; len(set) < need {
+		if need := len(s.bits)/64 + 1; len(set) < need {
 			set = append(set, make([]uint64, need-len(set))...)
 			s.sent[hash] = set
 		}
-		set[place/64] |= 1 << (place % 64)
+		set[bit/64] |= 1 << (bit % 64)
 	}
 	return 0, nil
 }
 
+// leastRequests prefers the lowest load.
 func leastRequests(states []state, _ int) []float64 {
 	scores := make([]float64, len(states))
 	for i, s := range states {
@@ -130,7 +131,7 @@ func leastRequests(states []state, _ int) []float64 {
 	return scores
 }
 
-// longestMatch has no bound.
+// longestMatch prefers the longest match, at any load.
 func longestMatch(states []state, _ int) []float64 {
 	scores := make([]float64, len(states))
 	for i, s := range states {
@@ -139,9 +140,9 @@ func longestMatch(states []state, _ int) []float64 {
 	return scores
 }
 
-// tree is the rule of SGLang's router and vllm-router with their defaults: the longest match where
-// more than 0.3 match, else the least load; the least load, too, where loads are more than 64 apart
-// and by more than 1.5 times.
+// tree is the rule of SGLang's router and vllm-router with their defaults: the longest match if
+// more than 0.3 of the prompt match, else the lowest load. The lowest load also wins if loads
+// differ by more than 64 and by a factor of more than 1.5.
 func tree(states []state, blocks int) []float64 {
 	least, most, longest := math.MaxInt, 0, 0
 	for _, s := range states {
@@ -160,8 +161,8 @@ func tree(states []state, blocks int) []float64 {
 	return scores
 }
 
-// scoredBlocks is the rule of llm-d's scheduler: three parts of the match
-// rate and two of how far the load is from the highest, over the range of loads.
+// scoredBlocks is the rule of llm-d's scheduler: 3 times the match rate, plus 2 times the distance
+// of the load from the highest load, relative to the range of loads.
 func scoredBlocks(states []state, blocks int) []float64 {
 	least, most := math.MaxInt, 0
 	for _, s := range states {
@@ -177,7 +178,7 @@ func scoredBlocks(states []state, blocks int) []float64 {
 	return scores
 }
 
-// random ranks one replica, then all others.
+// random ranks the replicas in random order.
 type random struct {
 	members []*llmserver.Replica
 	numbers *rand.Rand
@@ -198,8 +199,8 @@ func (r *random) Rank(*routers.Payload) iter.Seq[routers.Tier] {
 	}
 }
 
-// chwbl is KubeAI's rule: a ring with bounded load, the key the beginning of the prompt. Who is at the bound is
-// passed by; where all are, the walk starts anew without it.
+// chwbl is KubeAI's rule: consistent hashing with bounded load, keyed by the start of the prompt.
+// Replicas above the bound are skipped; if all are above, the ring is walked without the bound.
 type chwbl struct {
 	routers.Policy // the ring
 	members        []*llmserver.Replica

@@ -1,15 +1,15 @@
 package replay
 
-// Ceiling is the part of all prompt tokens that the best of routers would find in unlimited
-// caches: those of leading blocks that an earlier request carried, the block with the last
-// token of a prompt excepted, which is always computed. It is worked out once.
+// Ceiling returns the share of all prompt tokens that unlimited caches behind a perfect router
+// would hit: those of leading blocks that an earlier request had, except for the block with the
+// last token of a prompt, which is always computed. It is computed once.
 func (t *Trace) Ceiling() float64 {
 	t.measure.Do(func() {
-		known := prefixes{to: make(map[turnoff]int), from: make([]stretch, 1)}
+		known := prefixTree{nodes: make(map[edgeKey]int), edges: make([]edge, 1)}
 		hits, total := 0, 0
 		for i := range t.Requests {
 			r := &t.Requests[i]
-			hits += min(known.add(r.seed, r.runs, r.Prompt/t.BlockTokens), (r.Prompt-1)/t.BlockTokens) * t.BlockTokens
+			hits += min(known.insert(r.seed, r.runs, r.Prompt/t.BlockTokens), (r.Prompt-1)/t.BlockTokens) * t.BlockTokens
 			total += r.Prompt
 		}
 		t.ceiling = ratio(float64(hits), float64(total))
@@ -17,47 +17,48 @@ func (t *Trace) Ceiling() float64 {
 	return t.ceiling
 }
 
-// prefixes is a set of prompts and of all their beginnings: a tree in which a run of ids leads from each node to the next, so
-// that what it costs is a matter of how often prompts part, and not of how long they are.
-type prefixes struct {
-	to   map[turnoff]int // the node that a run leads to
-	from []stretch       // by node, what leads to it; node 0 is where all begin
+// A prefixTree is a set of prompts and their prefixes: a radix tree whose edges are runs of ids.
+// The cost of an insertion depends on the number of edges, not on the length of the prompt.
+type prefixTree struct {
+	nodes map[edgeKey]int // the node that an edge leads to
+	edges []edge          // by node, the edge that leads to it; node 0 is the root
 }
 
-// turnoff is a node and the first id of a run that leads on from it, of which there is one at most.
-type turnoff struct {
+// An edgeKey is a node and the first id of an edge that leaves it, of which there is at most one.
+type edgeKey struct {
 	node  int
 	first uint64
 }
 
-// stretch is a run between two nodes.
-type stretch struct {
+// An edge is a run between two nodes.
+type edge struct {
 	run
-	on bool // something leads on from its end
+	inner bool // edges leave the node that it leads to
 }
 
-// add adds the first whole blocks of a prompt, or all if it has fewer, and returns how many of them, from the start, an earlier
-// one had in common with it. The seed is the id before all others, so prompts of different seeds have nothing in common.
-func (p *prefixes) add(seed uint64, runs []run, whole int) (known int) {
-	passed, ahead := 0, p.to[turnoff{0, seed}] // the last node, and the one ahead
-	if ahead == 0 {
-		ahead = p.lead(0, run{seed, 1})
+// insert adds the first n blocks of a prompt, or all if it has fewer, and returns how many of them,
+// from the start, an earlier prompt had too. The seed is the id before all others, so prompts of
+// different seeds have no prefix in common.
+func (p *prefixTree) insert(seed uint64, runs []run, n int) (known int) {
+	from, to := 0, p.nodes[edgeKey{0, seed}] // the ends of the current edge
+	if to == 0 {
+		to = p.addEdge(0, run{seed, 1})
 	}
-	left := p.from[ahead].count - 1 // ids on the way there
+	left := p.edges[to].count - 1 // ids of the current edge before its end
 	for _, r := range runs {
-		r.count = min(r.count, whole)
-		whole -= r.count
+		r.count = min(r.count, n)
+		n -= r.count
 		for r.count > 0 {
 			if left == 0 {
-				passed = ahead
-				if ahead = p.to[turnoff{passed, r.first}]; ahead == 0 {
-					ahead = p.lead(passed, r)
+				from = to
+				if to = p.nodes[edgeKey{from, r.first}]; to == 0 {
+					to = p.addEdge(from, r)
 					break
 				}
-				left = p.from[ahead].count
+				left = p.edges[to].count
 			}
-			if on := p.from[ahead]; on.first+uint64(on.count-left) != r.first {
-				ahead, left = p.part(passed, ahead, left), 0
+			if e := p.edges[to]; e.first+uint64(e.count-left) != r.first {
+				to, left = p.splitEdge(from, to, left), 0
 				continue
 			}
 			same := min(left, r.count)
@@ -70,27 +71,28 @@ func (p *prefixes) add(seed uint64, runs []run, whole int) (known int) {
 	return known
 }
 
-// lead has a run lead on from a node, to a new one unless the node is an end that the run goes on from with the next id.
-func (p *prefixes) lead(passed int, r run) (ahead int) {
-	if s := &p.from[passed]; !s.on && passed > 0 && s.first+uint64(s.count) == r.first {
-		s.count += r.count
-		return passed
+// addEdge adds an edge from a node to a new one and returns it. A run that continues the edge to a
+// leaf extends that edge instead.
+func (p *prefixTree) addEdge(from int, r run) (to int) {
+	if e := &p.edges[from]; !e.inner && from > 0 && e.first+uint64(e.count) == r.first {
+		e.count += r.count
+		return from
 	}
-	ahead = len(p.from)
-	p.from[passed].on = true
-	p.from = append(p.from, stretch{run: r})
-	p.to[turnoff{passed, r.first}] = ahead
-	return ahead
+	to = len(p.edges)
+	p.edges[from].inner = true
+	p.edges = append(p.edges, edge{run: r})
+	p.nodes[edgeKey{from, r.first}] = to
+	return to
 }
 
-// part makes a node between two others, so many ids before the second.
-func (p *prefixes) part(passed, ahead, left int) (between int) {
-	s := &p.from[ahead]
-	walked := run{s.first, s.count - left}
-	s.first, s.count = s.first+uint64(walked.count), left
-	between = len(p.from)
-	p.to[turnoff{passed, walked.first}] = between
-	p.to[turnoff{between, s.first}] = ahead
-	p.from = append(p.from, stretch{walked, true})
+// splitEdge inserts a node into the edge between two nodes, left ids before its end.
+func (p *prefixTree) splitEdge(from, to, left int) (between int) {
+	e := &p.edges[to]
+	head := run{e.first, e.count - left}
+	e.first, e.count = e.first+uint64(head.count), left
+	between = len(p.edges)
+	p.nodes[edgeKey{from, head.first}] = between
+	p.nodes[edgeKey{between, e.first}] = to
+	p.edges = append(p.edges, edge{head, true})
 	return between
 }

@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// blockwise is the ceiling as it is defined, block by block.
+// blockwise computes the ceiling by its definition, block by block.
 func blockwise(t *Trace) float64 {
 	known := make(map[uint64]bool)
 	hits, total := 0, 0
@@ -26,14 +26,14 @@ func blockwise(t *Trace) float64 {
 	return ratio(float64(hits), float64(total))
 }
 
-func TestTheCeilingDoesNotDependOnHowIDsAreCutIntoRuns(t *testing.T) {
+func TestTraceCeilingIgnoresHowIDsAreSplitIntoRuns(t *testing.T) {
 	trace := promptsAt(make([]time.Duration, 5), nil, nil, nil, nil, nil)
 	for i, runs := range [][]run{
-		{{1, 10}},                 // nothing is known
-		{{1, 3}, {4, 0}, {4, 7}},  // all is, of which 9 count
-		{{1, 5}, {9, 1}},          // 5 are, and then they part
-		{{1, 2}, {3, 3}, {6, 9}},  // 10 are
-		{{1, 5}, {9, 2}, {11, 1}}, // 6 are
+		{{1, 10}},                 // no block is known
+		{{1, 3}, {4, 0}, {4, 7}},  // all are known, of which 9 count
+		{{1, 5}, {9, 1}},          // 5 are known
+		{{1, 2}, {3, 3}, {6, 9}},  // 10 are known
+		{{1, 5}, {9, 2}, {11, 1}}, // 6 are known
 	} {
 		trace.Requests[i].runs = runs
 		for _, r := range runs {
@@ -45,12 +45,12 @@ func TestTheCeilingDoesNotDependOnHowIDsAreCutIntoRuns(t *testing.T) {
 	}
 }
 
-func TestTheCeilingIsThatOfTheBlocksOneByOne(t *testing.T) {
+func TestTraceCeilingMatchesBlockwiseDefinition(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		trace := &Trace{BlockTokens: 4}
 		for range rapid.IntRange(1, 30).Draw(t, "requests") {
 			r := Request{
-				Prompt: rapid.IntRange(1, 60).Draw(t, "prompt"), // runs may be of more blocks, or of fewer
+				Prompt: rapid.IntRange(1, 60).Draw(t, "prompt"), // runs may have more blocks, or fewer
 				seed:   rapid.Uint64Range(0, 1).Draw(t, "seed"),
 			}
 			for range rapid.IntRange(0, 5).Draw(t, "runs") {

@@ -11,21 +11,22 @@ import (
 	"time"
 )
 
-// columns are where a row of a CSV has its time, its prompt's tokens and its answer's.
+// columns are the indexes of the arrival time, the prompt tokens and the output tokens in a row.
 type columns [3]int
 
-// titles are what each is called in recordings that are known, in lower case: Azure's, BurstGPT's and some more.
+// titles are the names of each column in known recordings, such as Azure's and BurstGPT's, in lower
+// case.
 var titles = [3][]string{
 	{"timestamp", "time", "arrival_time", "arrived_at"},
 	{"contexttokens", "request tokens", "input_length", "input_tokens", "prompt_tokens", "num_prefill_tokens"},
 	{"generatedtokens", "response tokens", "output_length", "output_tokens", "completion_tokens", "num_decode_tokens"},
 }
 
-// layouts are the forms of a time that is no number of seconds.
+// layouts are the formats of times other than a number of seconds.
 var layouts = []string{"2006-01-02 15:04:05.9999999", "2006-01-02 15:04:05.9999999Z07:00", time.RFC3339Nano}
 
-// readCSV reads arrivals: a time, the tokens of the prompt and those of the answer, in the columns
-// that the first row says, or in this order.
+// readCSV reads arrivals: time, prompt tokens and output tokens, in the columns that the header
+// names, or in this order if there is no header.
 func (t *Trace) readCSV(in io.Reader) error {
 	rows := csv.NewReader(in)
 	rows.ReuseRecord = true
@@ -37,8 +38,8 @@ func (t *Trace) readCSV(in io.Reader) error {
 			return nil
 		}
 		if err == nil && n == 1 {
-			if _, noTime := moment(row[0]); noTime != nil {
-				if where, err = header(row); err == nil {
+			if _, notTime := parseTime(row[0]); notTime != nil {
+				if where, err = findColumns(row); err == nil {
 					continue
 				}
 			}
@@ -52,37 +53,37 @@ func (t *Trace) readCSV(in io.Reader) error {
 	}
 }
 
-// header finds the columns by their titles.
-func header(row []string) (where columns, err error) {
+// findColumns finds the columns by their titles.
+func findColumns(row []string) (where columns, err error) {
 	for i, known := range titles {
 		where[i] = slices.IndexFunc(row, func(title string) bool {
 			return slices.Contains(known, strings.ToLower(strings.TrimSpace(title)))
 		})
 		if where[i] < 0 {
-			return where, fmt.Errorf("it is neither JSON nor a header with one of %s", strings.Join(known, ", "))
+			return where, fmt.Errorf("neither JSON nor a CSV header with one of %s", strings.Join(known, ", "))
 		}
 	}
 	return where, nil
 }
 
-// addArrival takes a request of which nothing is known to be in common with any other.
+// addArrival adds a request whose prompt shares no prefix with any other.
 func (t *Trace) addArrival(row []string, where columns, n int) error {
 	if len(row) <= max(where[0], where[1], where[2]) {
-		return fmt.Errorf("it has %d columns", len(row))
+		return fmt.Errorf("only %d columns", len(row))
 	}
-	at, err := moment(row[where[0]])
+	at, err := parseTime(row[where[0]])
 	prompt, err2 := strconv.Atoi(row[where[1]])
 	output, err3 := strconv.Atoi(row[where[2]])
 	if err = errors.Join(err, err2, err3); err != nil {
 		return err
 	}
-	return t.add(tokensBlock, Request{
+	return t.addRequest(tokensBlock, Request{
 		At: at, Prompt: prompt, Output: output, Follows: -1, seed: mix(uint64(n)), runs: []run{{0, prompt / tokensBlock}},
 	})
 }
 
-// moment is a time since 1970, or since whatever the recording counts its seconds from.
-func moment(text string) (time.Duration, error) {
+// parseTime returns a time since 1970, or a number of seconds since any origin.
+func parseTime(text string) (time.Duration, error) {
 	if s, err := strconv.ParseFloat(text, 64); err == nil && s == s {
 		return seconds(s), nil
 	}

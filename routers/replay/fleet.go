@@ -12,47 +12,47 @@ import (
 	"berth/routers"
 )
 
-// unlimitedKV is more tokens than any trace has.
+// unlimitedKV is more tokens than any trace holds.
 const unlimitedKV = min(1<<50, math.MaxInt)
 
-// engine is one replica's process in virtual time. It takes steps that are alike
-// at once, and ends them early where a request comes in between.
+// An engine is the process of one replica in virtual time. It runs several equal steps as one event
+// and ends them early when a request arrives in between.
 type engine struct {
 	index int // in the fleet
 	batch *simulated.Batch
 	began time.Duration
-	step  time.Duration // the length of each step under way
-	steps int           // how many of them there are; 0: it is idle
-	due   uint64        // the event at which they end
+	step  time.Duration // duration of each current step
+	steps int           // number of current steps; 0: idle
+	due   uint64        // order of the event that ends them
 }
 
-// begin starts the next steps, if there is something to do.
-func (e *engine) begin(a *agenda, now time.Duration) {
+// startSteps starts the next steps, if the engine is idle and has requests.
+func (e *engine) startSteps(q *eventQueue, now time.Duration) {
 	if e.steps > 0 || !e.batch.Begin() {
 		return
 	}
 	e.began, e.step, e.steps = now, e.batch.Step(), e.batch.Alike()
-	e.end(a)
+	e.scheduleEnd(q)
 }
 
-// interrupt has the steps end with the one under way.
-func (e *engine) interrupt(a *agenda, now time.Duration) {
+// interruptSteps makes the steps end with the current one.
+func (e *engine) interruptSteps(q *eventQueue, now time.Duration) {
 	if e.steps <= 1 || e.step == 0 {
 		return
 	}
 	if taken := int((now-e.began-1)/e.step) + 1; taken < e.steps {
 		e.steps = max(taken, 1)
-		e.end(a)
+		e.scheduleEnd(q)
 	}
 }
 
-// end plans the event at which the steps end.
-func (e *engine) end(a *agenda) {
-	e.due = a.add(event{at: e.began + time.Duration(e.steps)*e.step, kind: stepsEnd, index: e.index})
+// scheduleEnd adds the event that ends the steps.
+func (e *engine) scheduleEnd(q *eventQueue) {
+	e.due = q.push(event{at: e.began + time.Duration(e.steps)*e.step, kind: stepsEnd, index: e.index})
 }
 
-// finish ends the steps, unless the event is one that an interruption has replaced.
-func (e *engine) finish(due uint64) (ended bool) {
+// finishSteps ends the steps. It reports false for an event that an interruption has replaced.
+func (e *engine) finishSteps(due uint64) (ended bool) {
 	if due != e.due {
 		return false
 	}
@@ -61,7 +61,7 @@ func (e *engine) finish(due uint64) (ended bool) {
 	return true
 }
 
-// fleet is the replicas of a replay, those that left included.
+// A fleet holds the replicas of a replay, including removed ones.
 type fleet struct {
 	options   *Options
 	block     int // tokens
@@ -73,60 +73,60 @@ type fleet struct {
 }
 
 func newFleet(o *Options, blockTokens int) *fleet {
-	answer := http.Response{StatusCode: http.StatusOK, Body: http.NoBody}
+	response := http.Response{StatusCode: http.StatusOK, Body: http.NoBody}
 	f := &fleet{options: o, block: blockTokens, by: make(map[*llmserver.Replica]*engine)}
 	f.pool.Dial = func(e llmserver.Endpoint) (llmserver.Backend, error) {
 		plain, err := llmserver.DialHTTP(e)
-		return present{plain, &answer}, err
+		return fixedBackend{plain, &response}, err
 	}
 	for i := range o.Replicas {
-		f.endpoints = append(f.endpoints, f.endpoint(name(i)))
+		f.endpoints = append(f.endpoints, f.newEndpoint(replicaName(i)))
 	}
 	return f
 }
 
-// name is the name of the replica at an index: a to z, then aa and so on.
-func name(i int) string {
+// replicaName returns the name of the replica at an index: a to z, then aa and so on.
+func replicaName(i int) string {
 	if i < 26 {
 		return string(rune('a' + i))
 	}
-	return name(i/26-1) + name(i%26)
+	return replicaName(i/26-1) + replicaName(i%26)
 }
 
-// endpoint describes a new process.
-func (f *fleet) endpoint(id string) llmserver.Endpoint {
+// newEndpoint returns the endpoint of a new process.
+func (f *fleet) newEndpoint(id string) llmserver.Endpoint {
 	f.started++
 	return llmserver.Endpoint{
 		ID: id, URL: "http://" + id, Instance: fmt.Sprint(f.started), Limit: f.options.MaxOngoing,
 	}
 }
 
-// change makes the fleet what an event says.
-func (f *fleet) change(e Event) error {
+// applyEvent changes the endpoints as an event says.
+func (f *fleet) applyEvent(e Event) error {
 	i := slices.IndexFunc(f.endpoints, func(p llmserver.Endpoint) bool { return p.ID == e.Replica })
 	switch {
 	case e.Kind == Add:
 		next := len(f.endpoints)
-		for slices.ContainsFunc(f.endpoints, func(p llmserver.Endpoint) bool { return p.ID == name(next) }) {
+		for slices.ContainsFunc(f.endpoints, func(p llmserver.Endpoint) bool { return p.ID == replicaName(next) }) {
 			next++
 		}
-		f.endpoints = append(f.endpoints, f.endpoint(name(next)))
+		f.endpoints = append(f.endpoints, f.newEndpoint(replicaName(next)))
 	case i < 0:
-		return fmt.Errorf("there is no replica %q to %s", e.Replica, e.Kind)
+		return fmt.Errorf("no replica %q to %s", e.Replica, e.Kind)
 	case e.Kind == Remove:
 		f.endpoints = slices.Delete(f.endpoints, i, i+1)
 	default:
-		f.endpoints[i] = f.endpoint(e.Replica)
+		f.endpoints[i] = f.newEndpoint(e.Replica)
 	}
 	return nil
 }
 
-// members are the replicas of the endpoints as they are; retire is due when
-// the router goes by them.
+// members returns the replicas of the current endpoints. The caller calls retire once the router
+// uses them.
 func (f *fleet) members() (replicas []*llmserver.Replica, retire func()) {
 	replicas, retire, err := f.pool.Set(f.endpoints)
 	if err != nil {
-		panic("BUG: " + err.Error()) // Dial does not fail, and every instance is another one
+		panic("BUG: " + err.Error()) // Dial does not fail, and all instances differ
 	}
 	for _, r := range replicas {
 		if f.by[r] == nil {
@@ -142,15 +142,15 @@ func (f *fleet) members() (replicas []*llmserver.Replica, retire func()) {
 	return replicas, retire
 }
 
-// present is a plain engine that is reached without any I/O, and always says the same.
-type present struct {
+// A fixedBackend returns the same response to every request, without I/O.
+type fixedBackend struct {
 	llmserver.Backend
-	answer *http.Response
+	response *http.Response
 }
 
-func (p present) Do(*http.Request, llmserver.Token) (*http.Response, llmserver.Report, error) {
-	return p.answer, llmserver.Report{}, nil
+func (b fixedBackend) Do(*http.Request, llmserver.Token) (*http.Response, llmserver.Report, error) {
+	return b.response, llmserver.Report{}, nil
 }
 
-// limits let the line grow and nobody give up: what waits is to be seen.
+// limits bound neither the queue nor the wait, so that the result shows the longest wait.
 var limits = routers.Limits{MaxQueued: -1, QueueTimeout: math.MaxInt64}

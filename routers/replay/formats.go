@@ -17,25 +17,25 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// TextBlock is the bytes of a block of text, by default.
+// TextBlock is the default size of a block of text in bytes.
 const TextBlock = 256
 
 const (
-	bytesPerToken = 4  // about how many make a token
-	tokensBlock   = 16 // token ids in a block
-	// farthest is the latest time that a trace may name; the earliest is 0.
-	farthest = 250 * 365 * 24 * time.Hour
+	bytesPerToken = 4  // estimate for text
+	tokensBlock   = 16 // token ids per block
+	// maxTime is the latest time in a trace; the earliest is 0.
+	maxTime = 250 * 365 * 24 * time.Hour
 )
 
-// Open reads a trace, plain or compressed with gzip, in any of the formats that
-// it tells apart by the first line:
+// Open reads a trace file, plain or compressed with gzip, in one of these formats, which the first
+// record identifies:
 //
 //   - Mooncake: JSON lines with hash_ids of 512 tokens;
-//   - sessions of WEKA's kv-cache-tester: a JSON line per session, with hash_runs;
-//   - LMCache: JSON lines with the text of input and output, which is cut into blocks of textBlock bytes;
+//   - sessions of WEKA's kv-cache-tester: one JSON line per session, with hash_runs;
+//   - LMCache: JSON lines with the text of input and output, which is split into blocks of textBlock bytes;
 //   - token ids: JSON lines with input_tok_ids;
-//   - berth's own decision log: JSON lines with v, see addDecision;
-//   - arrivals, as Azure's: CSV of times and sizes, with nothing about content, see readCSV.
+//   - berth's decision log: JSON lines with v;
+//   - arrivals, such as Azure's: CSV of times and sizes, without content.
 func Open(path string, textBlock int) (*Trace, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -49,7 +49,7 @@ func Open(path string, textBlock int) (*Trace, error) {
 	return t, nil
 }
 
-// Read is Open for what is not a file.
+// Read reads a trace as [Open] does.
 func Read(r io.Reader, textBlock int) (*Trace, error) {
 	in := bufio.NewReaderSize(r, 1<<20)
 	if magic, _ := in.Peek(2); bytes.Equal(magic, []byte{0x1f, 0x8b}) {
@@ -78,11 +78,11 @@ func Read(r io.Reader, textBlock int) (*Trace, error) {
 	if len(t.Requests) == 0 {
 		return nil, errors.New("the trace has no requests")
 	}
-	t.settle()
+	t.normalize()
 	return t, nil
 }
 
-// skipBlank reads past white space and a byte order mark, and returns the byte that follows, which it leaves.
+// skipBlank skips white space and a byte order mark and returns the next byte without consuming it.
 func skipBlank(in *bufio.Reader) (byte, error) {
 	for {
 		next, err := in.Peek(1)
@@ -96,8 +96,8 @@ func skipBlank(in *bufio.Reader) (byte, error) {
 	}
 }
 
-// settle orders the requests and has the first come at time 0.
-func (t *Trace) settle() {
+// normalize sorts the requests by time and shifts the times so that the first is 0.
+func (t *Trace) normalize() {
 	t.Requests = sorted(t.Requests)
 	if t.Sessions > 0 {
 		return
@@ -108,9 +108,9 @@ func (t *Trace) settle() {
 	}
 }
 
-// line is a line of any of the JSON formats.
-type line struct {
-	// Mooncake; of LMCache only Timestamp, in microseconds.
+// record is a JSON record of any format.
+type record struct {
+	// Mooncake; LMCache has only Timestamp, in microseconds
 	Timestamp    float64  `json:"timestamp"`
 	InputLength  int      `json:"input_length"`
 	OutputLength int      `json:"output_length"`
@@ -131,14 +131,14 @@ type line struct {
 	decision
 }
 
-// turn is a request of a WEKA session, or requests of a subagent within it.
+// turn is a request of a WEKA session, or the requests of a subagent within it.
 type turn struct {
 	T     float64     `json:"t"` // seconds
 	In    int         `json:"in"`
 	Out   int         `json:"out"`
 	API   float64     `json:"api_time"`
 	Runs  [][2]uint64 `json:"hash_runs"`
-	IDs   []uint64    `json:"hash_ids"` // as in the original, instead of runs
+	IDs   []uint64    `json:"hash_ids"` // in the first version of the format, in place of runs
 	Turns []turn      `json:"requests"`
 }
 
@@ -149,12 +149,12 @@ func (t *Trace) readLines(in *bufio.Reader, textBlock int) error {
 	}
 	decoder := json.NewDecoder(io.MultiReader(bytes.NewReader(rest), in))
 	texts := textReader{block: textBlock, last: make(map[string]int)}
-	log := logReader{last: make(map[[2]string]answered)}
+	log := logReader{last: make(map[[2]string]completed)}
 	for n := len(t.Requests) + 1; ; n++ {
-		var l line
+		var l record
 		err := decoder.Decode(&l)
 		if err == io.EOF {
-			log.settle(t)
+			log.scaleTokens(t)
 			return nil
 		}
 		if err != nil {
@@ -162,17 +162,17 @@ func (t *Trace) readLines(in *bufio.Reader, textBlock int) error {
 		}
 		switch {
 		case l.Version != nil:
-			err = log.add(t, &l.decision)
+			err = log.addDecision(t, &l.decision)
 		case l.Turns != nil:
 			err = t.addSession(&l)
 		case l.HashIDs != nil:
 			err = t.addMooncake(&l)
 		case l.Input != nil:
-			err = t.add(tokensOf(textBlock), texts.request(&l, len(t.Requests)))
+			err = t.addRequest(estimateTokens(textBlock), texts.newRequest(&l, len(t.Requests)))
 		case l.InputTokens != nil:
-			err = t.add(tokensBlock, tokenRequest(&l))
+			err = t.addRequest(tokensBlock, tokenRequest(&l))
 		default:
-			err = errors.New("it has none of v, requests, hash_ids, input and input_tok_ids, by which the formats are told apart")
+			err = errors.New("unknown format: none of v, requests, hash_ids, input and input_tok_ids is present")
 		}
 		if err != nil {
 			return fmt.Errorf("record %d: %w", n, err)
@@ -180,41 +180,41 @@ func (t *Trace) readLines(in *bufio.Reader, textBlock int) error {
 	}
 }
 
-// add takes a request that was cut into blocks of that many tokens.
-func (t *Trace) add(blockTokens int, r Request) error {
+// addRequest appends a request whose blocks have this many tokens.
+func (t *Trace) addRequest(blockTokens int, r Request) error {
 	switch {
 	case t.BlockTokens == 0:
 		t.BlockTokens = blockTokens
 	case t.BlockTokens != blockTokens:
 		return fmt.Errorf("blocks of %d tokens after some of %d", blockTokens, t.BlockTokens)
 	}
-	if r.At < 0 || r.At > farthest {
-		return errors.New("its time is below 0 or out of all reason")
+	if r.At < 0 || r.At > maxTime {
+		return errors.New("time is negative or out of range")
 	}
 	if r.Prompt < 0 || r.Output < 0 || r.Prompt > math.MaxInt32 || r.Output > math.MaxInt32 {
-		return fmt.Errorf("it has %d prompt tokens and %d of output", r.Prompt, r.Output)
+		return fmt.Errorf("invalid token counts: %d of the prompt, %d of the output", r.Prompt, r.Output)
 	}
 	r.Prompt = max(r.Prompt, 1)
 	if len(t.Requests) == cap(t.Requests) {
-		t.Requests = slices.Grow(t.Requests, len(t.Requests)+1) // by more than append, which copies often
+		t.Requests = slices.Grow(t.Requests, len(t.Requests)+1) // append grows large slices by less
 	}
 	t.Requests = append(t.Requests, r)
 	return nil
 }
 
-// addSession adds the turns of a session. A subagent's turns are its own
-// conversation, begun after the last turn before it.
-func (t *Trace) addSession(l *line) error {
+// addSession adds the turns of a session. The turns of a subagent are a conversation of their own,
+// which starts after the turn before it.
+func (t *Trace) addSession(l *record) error {
 	if l.BlockSize <= 0 {
-		return fmt.Errorf("its block_size is %d", l.BlockSize)
+		return fmt.Errorf("invalid block_size %d", l.BlockSize)
 	}
 	t.Sessions++
 	return t.addTurns(l, l.Turns, 0, -1, 0)
 }
 
-// addTurns adds turns whose times count from start, the first following a
-// request that was answered at the time done.
-func (t *Trace) addTurns(l *line, turns []turn, start float64, follows int, done float64) error {
+// addTurns adds turns whose times count from start. The first follows the request at index follows,
+// which ended at the time done.
+func (t *Trace) addTurns(l *record, turns []turn, start float64, follows int, done float64) error {
 	for _, turn := range turns {
 		at := start + turn.T
 		if turn.Turns != nil {
@@ -236,28 +236,28 @@ func (t *Trace) addTurns(l *line, turns []turn, start float64, follows int, done
 		}
 		for _, pair := range turn.Runs {
 			if pair[1] > math.MaxInt32 {
-				return fmt.Errorf("a run of %d blocks", pair[1])
+				return fmt.Errorf("run of %d blocks is too long", pair[1])
 			}
 			r.runs = append(r.runs, run{pair[0], int(pair[1])})
 		}
 		follows, done = len(t.Requests), at+max(0, turn.API)
-		if err := t.add(l.BlockSize, r); err != nil {
+		if err := t.addRequest(l.BlockSize, r); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// textReader cuts text into blocks. What follows what it knows by the session.
+// A textReader splits text into blocks. A request follows the previous one of its session.
 type textReader struct {
-	block int // bytes
-	last  map[string]int
+	block int            // bytes
+	last  map[string]int // the index of the last request, by session
 }
 
-func (x *textReader) request(l *line, index int) Request {
+func (x *textReader) newRequest(l *record, index int) Request {
 	r := Request{
 		At: seconds(l.Timestamp / 1e6), Session: l.SessionID,
-		Prompt: tokensOf(len(*l.Input)), Output: tokensOf(len(l.Output)), Follows: -1,
+		Prompt: estimateTokens(len(*l.Input)), Output: estimateTokens(len(l.Output)), Follows: -1,
 	}
 	for text := *l.Input; len(text) >= x.block; text = text[x.block:] {
 		r.runs = append(r.runs, run{xxhash.Sum64String(text[:x.block]), 1})
@@ -272,7 +272,7 @@ func (x *textReader) request(l *line, index int) Request {
 	return r
 }
 
-func tokenRequest(l *line) Request {
+func tokenRequest(l *record) Request {
 	r := Request{At: time.Duration(l.Arrival), Prompt: len(l.InputTokens), Output: l.OutputToks, Follows: -1}
 	for ids := l.InputTokens; len(ids) >= tokensBlock; ids = ids[tokensBlock:] {
 		hash := uint64(0)
@@ -284,11 +284,12 @@ func tokenRequest(l *line) Request {
 	return r
 }
 
-// tokensOf estimates the tokens of text.
-func tokensOf(bytes int) int { return (bytes + bytesPerToken - 1) / bytesPerToken }
+// estimateTokens estimates the tokens of text.
+func estimateTokens(bytes int) int { return (bytes + bytesPerToken - 1) / bytesPerToken }
 
-// seconds is a time. What is out of all reason stays so.
+// seconds returns s as a duration. Times out of range are clamped to a value that is still out of
+// range.
 func seconds(s float64) time.Duration {
-	const most = farthest + 365*24*time.Hour
+	const most = maxTime + 365*24*time.Hour
 	return time.Duration(max(-most.Seconds(), min(s, most.Seconds())) * float64(time.Second))
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func TestEachFormatIsRead(t *testing.T) {
+func TestReadFormats(t *testing.T) {
 	text := strings.Repeat("x", 300)
 	tokens := strings.TrimSuffix(strings.Repeat("7,", 20), ",")
 	for name, c := range map[string]struct {
@@ -54,7 +54,7 @@ func TestEachFormatIsRead(t *testing.T) {
 			" 0, 32, 5\n1.5, 16, 6\n",
 			"16: 0s 32+5 <-1 2 blocks; 1.5s 16+6 <-1 1 blocks; ",
 		},
-		"WEKA as it was": {
+		"WEKA with hash_ids": {
 			"\ufeff" + `{"id":"s","block_size":64,"hash_id_scope":"global","requests":[
 				{"t":0,"in":200,"out":1,"api_time":2,"hash_ids":[1,2,9]}]}`,
 			"64: 0s 200+1 <-1 3 blocks; ",
@@ -82,19 +82,20 @@ func TestEachFormatIsRead(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if got := described(trace.Arrange(1, time.Second)); got != c.want {
-					t.Errorf("it reads\n%s; want\n%s", got, c.want)
+				if got := described(trace.ScheduleSessions(1, time.Second)); got != c.want {
+					t.Errorf("the trace is\n%s; want\n%s", got, c.want)
 				}
 			}
 		})
 	}
 }
 
-// decided is a line of a decision log with these fields.
+// decided returns a line of a decision log with these fields.
 func decided(fields string) string {
 	return `{"v":1,"model":"m",` + fields + `,"block_bytes":512,"replica":"a","policy":"p","rank":1,"match":0.5,"waited_ms":0.1,"status":200}` + "\n"
 }
 
+// described returns a trace as text.
 func described(t *Trace) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d: ", t.BlockTokens)
@@ -108,7 +109,7 @@ func described(t *Trace) string {
 	return b.String()
 }
 
-func TestALogOfSeveralModelsIsReplayedForOne(t *testing.T) {
+func TestTraceForModel(t *testing.T) {
 	one := decided(`"time_ms":1,"session":"s","prompt_bytes":512,"blocks":["1"],"duration_ms":1`)
 	other := strings.Replace(one, `"model":"m"`, `"model":"other"`, 1)
 	later := strings.Replace(one, `"time_ms":1`, `"time_ms":9`, 1)
@@ -117,67 +118,67 @@ func TestALogOfSeveralModelsIsReplayedForOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	for model, want := range map[string]string{"m": "128: 0s 128+0 <-1 1 blocks; 8ms 128+0 <0 gap 7ms 1 blocks; ", "other": "128: 0s 128+0 <-1 1 blocks; "} {
-		of, err := trace.Of(model)
+		of, err := trace.ForModel(model)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if got := described(of); got != want {
-			t.Errorf("of %s there is\n%s; want\n%s", model, got, want)
+			t.Errorf("of model %s the trace is\n%s; want\n%s", model, got, want)
 		}
-		if again, err := of.Of(""); err != nil || again != of {
+		if again, err := of.ForModel(""); err != nil || again != of {
 			t.Errorf("a trace of one model needs its name: %v", err)
 		}
 	}
-	if _, err := trace.Of(""); err == nil || !strings.Contains(err.Error(), `["m" "other"]`) {
-		t.Errorf("without a name it says %v", err)
+	if _, err := trace.ForModel(""); err == nil || !strings.Contains(err.Error(), `["m" "other"]`) {
+		t.Errorf("without a name: %v", err)
 	}
 }
 
-func TestEqualBeginningsHaveEqualChains(t *testing.T) {
+func TestTraceEqualPrefixesHaveEqualChains(t *testing.T) {
 	chain := func(seed uint64, runs ...run) []uint64 {
 		return (&Request{Prompt: 64, seed: seed, runs: runs}).chain(16, nil)
 	}
 	a, b := chain(1, run{5, 4}), chain(1, run{5, 2}, run{9, 2})
 	if a[1] != b[1] || a[2] == b[2] || a[3] == b[3] {
-		t.Errorf("%x and %x are alike in their first two blocks only", a, b)
+		t.Errorf("%x and %x must share exactly their first two hashes", a, b)
 	}
 	if c := chain(2, run{5, 4}); c[0] == a[0] {
-		t.Error("equal ids of another session are taken for equal content")
+		t.Error("equal ids under another seed give an equal hash")
 	}
 }
 
-func TestATraceThatIsNoneSaysWhy(t *testing.T) {
-	for text, says := range map[string]string{
+func TestReadRejectsInvalidTraces(t *testing.T) {
+	for text, want := range map[string]string{
 		"":                                      "empty",
 		" \n":                                   "empty",
-		"{}":                                    "record 1: it has none of v, requests, hash_ids, input and input_tok_ids",
-		`{"hash_ids":[1],"input_length":-1}`:    "record 1: it has -1 prompt tokens",
-		`{"requests":[{"in":1}]}`:               "block_size is 0",
+		"{}":                                    "record 1: unknown format: none of v, requests, hash_ids, input and input_tok_ids",
+		`{"hash_ids":[1],"input_length":-1}`:    "record 1: invalid token counts: -1 of the prompt",
+		`{"requests":[{"in":1}]}`:               "invalid block_size 0",
 		`{"hash_ids":[1]} {"input_tok_ids":[]}`: "record 2: blocks of 16 tokens after some of 512",
 		`{"hash_ids":`:                          "record 1: unexpected EOF",
 		"\x1f\x8bnonsense":                      "gzip",
 		"\x1f\x8b\x08":                          "unexpected EOF",
-		`{"hash_ids":[1],"timestamp":-5}`:       "record 1: its time is below 0",
-		`{"hash_ids":[1],"timestamp":1e300}`:    "record 1: its time is",
+		`{"hash_ids":[1],"timestamp":-5}`:       "record 1: time is negative",
+		`{"hash_ids":[1],"timestamp":1e300}`:    "record 1: time is",
 		`{"hash_ids":[1.5]}`:                    "record 1: json: cannot unmarshal number 1.5",
-		`{"requests":[{"in":1,"hash_runs":[[1,4294967296]]}],"block_size":9}`: "record 1: a run of 4294967296 blocks",
-		`{"v":2}`:                                  "record 1: it is of version 2",
-		`{"v":1,"status":200}`:                     "its block_bytes is 0",
-		decided(`"prompt_bytes":-1`):               "its prompt_bytes is -1",
-		decided(`"blocks":["xyz"]`):                `its block "xyz" is no hash`,
-		decided(`"prompt_bytes":9,"time_ms":-1`):   "its time is below 0",
-		decided(`"input_tokens":-1`):               "it has -1 prompt tokens",
+		`{"requests":[{"in":1,"hash_runs":[[1,4294967296]]}],"block_size":9}`: "record 1: run of 4294967296 blocks",
+		`{"v":2}`:                                  "record 1: decision log version 2",
+		`{"v":1,"status":200}`:                     "invalid block_bytes 0",
+		decided(`"prompt_bytes":-1`):               "invalid prompt_bytes -1",
+		decided(`"blocks":["xyz"]`):                `block "xyz" is not a hash`,
+		decided(`"prompt_bytes":9,"time_ms":-1`):   "time is negative",
+		decided(`"input_tokens":-1`):               "invalid token counts: -1 of the prompt",
 		decided(`"status":503`) + `{"hash_ids":9}`: "record 2",
-		`nonsense`:          "row 1: it is neither JSON nor a header with one of timestamp",
-		"timestamp,model\n": "row 1: it is neither JSON nor a header with one of contexttokens",
+		`nonsense`:          "row 1: neither JSON nor a CSV header with one of timestamp",
+		"timestamp,model\n": "row 1: neither JSON nor a CSV header with one of contexttokens",
 		"1,2,3\n1,2\n":      "row 2",
 		"1,2,3\n1,x,3\n":    "row 2: strconv.Atoi",
 		"TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,2": "row 2",
 		"TIMESTAMP,ContextTokens,GeneratedTokens\n":              "no requests",
 	} {
 		_, err := Read(strings.NewReader(text), TextBlock)
-		if err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("Read(%q) says %v; want %q", text, err, says)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Read(%q) returns %v; want %q", text, err, want)
 		}
 	}
 }
@@ -195,7 +196,7 @@ func FuzzRead(f *testing.F) {
 		if err != nil {
 			return
 		}
-		trace = trace.Arrange(1, time.Second)
+		trace = trace.ScheduleSessions(1, time.Second)
 		for i := range min(len(trace.Requests), 100) {
 			r := &trace.Requests[i]
 			if r.Prompt < 1 || r.Follows >= len(trace.Requests) || r.Follows == i {

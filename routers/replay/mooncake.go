@@ -7,81 +7,82 @@ import (
 	"fmt"
 )
 
-// mooncakeBlock is the tokens of a block of Mooncake's traces.
+// mooncakeBlock is the number of tokens per block in Mooncake's traces.
 const mooncakeBlock = 512
 
-// readMooncake reads lines of the form that Mooncake's traces are published in,
+// readMooncake reads lines of the form in which Mooncake's traces are published,
 //
 //	{"timestamp": 0, "input_length": 6758, "output_length": 500, "hash_ids": [0, 1, 2]}
 //
-// without encoding/json, which would take as long as the replay. It stops at the first line of any other form, and
-// leaves that and all that follow in rest to those who know JSON in full.
+// without encoding/json, which would take as long as the replay. It stops at the first line of any
+// other form, which it returns in rest; the lines after it are still in the reader.
 func (t *Trace) readMooncake(in *bufio.Reader) (rest []byte, err error) {
 	var m mooncakeLine
 	for {
-		text, end := in.ReadSlice('\n') // an end within a line is seen again by who reads on
+		text, end := in.ReadSlice('\n') // io.EOF within a line is returned again by the next read
 		if end != nil && len(text) == 0 || !m.scan(text) {
 			return bytes.Clone(text), nil
 		}
-		if err := t.add(mooncakeBlock, m.request()); err != nil {
+		if err := t.addRequest(mooncakeBlock, m.newRequest()); err != nil {
 			return nil, fmt.Errorf("record %d: %w", len(t.Requests)+1, err)
 		}
 	}
 }
 
-// mooncakeLine is a line of Mooncake's as it is scanned. It is used again for the next one.
+// A mooncakeLine holds the fields of a scanned line. It is reused for the next line.
 type mooncakeLine struct {
-	time, prompt, answers uint64
-	runs                  []run
-	memory                []run // of the requests' runs, to be cut off piece by piece
+	time, prompt, output uint64
+	runs                 []run
+	memory               []run // from which the runs of requests are allocated
 }
 
-// scan takes a line apart; false if it is of another form.
+// scan reads a line. It reports false for any other form.
 func (m *mooncakeLine) scan(text []byte) (ok bool) {
 	for _, field := range []struct {
 		name  string
 		value *uint64
-	}{{`{"timestamp":`, &m.time}, {`"input_length":`, &m.prompt}, {`"output_length":`, &m.answers}} {
-		if text, ok = after(text, field.name); !ok {
+	}{{`{"timestamp":`, &m.time}, {`"input_length":`, &m.prompt}, {`"output_length":`, &m.output}} {
+		if text, ok = skipToken(text, field.name); !ok {
 			return false
 		}
-		if *field.value, text, ok = number(text); !ok {
+		if *field.value, text, ok = scanNumber(text); !ok {
 			return false
 		}
-		if text, ok = after(text, `,`); !ok {
+		if text, ok = skipToken(text, `,`); !ok {
 			return false
 		}
 	}
-	if text, ok = after(text, `"hash_ids":`); ok {
-		if text, ok = after(text, `[`); ok {
+	if text, ok = skipToken(text, `"hash_ids":`); ok {
+		if text, ok = skipToken(text, `[`); ok {
 			text, ok = m.scanIDs(text)
 		}
 	}
 	return ok && len(bytes.TrimLeft(text, " \t\r\n")) == 0
 }
 
-// scanIDs takes the ids apart and what closes the list and the line.
+// scanIDs reads the ids and the brackets behind them.
 func (m *mooncakeLine) scanIDs(text []byte) (rest []byte, ok bool) {
 	m.runs = m.runs[:0]
 	for {
-		id, rest, ok := number(text)
+		id, rest, ok := scanNumber(text)
 		if !ok {
 			return nil, false
 		}
 		m.runs = appendID(m.runs, id)
 		if len(rest) == 0 || rest[0] != ',' {
-			return after(rest, `]}`)
+			return skipToken(rest, `]}`)
 		}
 		length := len(text) - len(rest) + 1
-		n := ascending(text, length)
+		n := countAscending(text, length)
 		m.runs[len(m.runs)-1].count += n
 		text = text[(n+1)*length:]
 	}
 }
 
-// ascending is how many numbers follow the first one, which is so long with its spaces and its comma, that are as long and
-// in each of which the last digit is one more than in the one before. Most ids are such: a comparison is all that they need.
-func ascending(text []byte, length int) (n int) {
+// countAscending returns how many numbers after the first one are as long as it, and one more in
+// the last digit than the number before. length is that of the first number with its spaces and
+// comma. Most ids are of this kind, and one comparison is all that they need.
+func countAscending(text []byte, length int) (n int) {
 	if length > 8 || len(text) < 8 {
 		return 0
 	}
@@ -98,13 +99,14 @@ func ascending(text []byte, length int) (n int) {
 	return n
 }
 
-// after is what comes after the text that is expected, and spaces before it.
-func after(text []byte, expected string) (rest []byte, ok bool) {
+// skipToken returns the text behind leading spaces and an expected token.
+func skipToken(text []byte, expected string) (rest []byte, ok bool) {
 	return bytes.CutPrefix(bytes.TrimLeft(text, " "), []byte(expected))
 }
 
-// number is the integer that the text begins with after spaces; false if there is none that a float64 holds exactly.
-func number(text []byte) (n uint64, rest []byte, ok bool) {
+// scanNumber returns the integer behind leading spaces. It reports false if there is none, or none
+// that a float64 holds exactly.
+func scanNumber(text []byte) (n uint64, rest []byte, ok bool) {
 	from := 0
 	for from < len(text) && text[from] == ' ' {
 		from++
@@ -119,22 +121,23 @@ func number(text []byte) (n uint64, rest []byte, ok bool) {
 	return n, text[to:], ok
 }
 
-func (m *mooncakeLine) request() Request {
+// newRequest returns the request of the scanned line.
+func (m *mooncakeLine) newRequest() Request {
 	if n := len(m.runs); n > cap(m.memory)-len(m.memory) {
 		m.memory = make([]run, 0, max(n, 4096))
 	}
 	m.memory = append(m.memory, m.runs...)
 	runs := m.memory[len(m.memory)-len(m.runs) : len(m.memory) : len(m.memory)]
 	return Request{
-		At: seconds(float64(m.time) / 1e3), Prompt: int(m.prompt), Output: int(m.answers), Follows: -1, runs: runs,
+		At: seconds(float64(m.time) / 1e3), Prompt: int(m.prompt), Output: int(m.output), Follows: -1, runs: runs,
 	}
 }
 
-// addMooncake adds the request of a line that was decoded.
-func (t *Trace) addMooncake(l *line) error {
+// addMooncake adds the request of a decoded record.
+func (t *Trace) addMooncake(l *record) error {
 	r := Request{At: seconds(l.Timestamp / 1e3), Prompt: l.InputLength, Output: l.OutputLength, Follows: -1}
 	for _, id := range l.HashIDs {
 		r.runs = appendID(r.runs, id)
 	}
-	return t.add(mooncakeBlock, r)
+	return t.addRequest(mooncakeBlock, r)
 }

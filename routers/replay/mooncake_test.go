@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestMooncakesLinesAreScannedAndOthersAreLeft(t *testing.T) {
+func TestReadMooncakeScansItsLinesAndLeavesOthers(t *testing.T) {
 	const published = `{"timestamp": 1, "input_length": 1100, "output_length": 5, "hash_ids": [0, 1, 9]}` + "\n"
 	for rest, requests := range map[string]int{
 		"": 2,
@@ -28,7 +28,7 @@ func TestMooncakesLinesAreScannedAndOthersAreLeft(t *testing.T) {
 	}
 }
 
-func FuzzALineOfMooncakes(f *testing.F) {
+func FuzzReadMooncakeLine(f *testing.F) {
 	f.Add(`{"timestamp": 1, "input_length": 1100, "output_length": 5, "hash_ids": [0, 1, 9]}` + "\r\n")
 	f.Add(`{"timestamp":1,"input_length":2,"output_length":1,"hash_ids":[ 7, 8, 9, 10,11,12, 12, 13,  14,998,999,1000,12345,12346,123456, 123457, 123458]}`)
 	f.Add(`{"timestamp":1,"input_length":2,"output_length":1,"hash_ids":[1238,1239,123:,123;,1240]}`)
@@ -41,12 +41,12 @@ func FuzzALineOfMooncakes(f *testing.F) {
 		if !m.scan([]byte(text)) {
 			return
 		}
-		var l line
+		var l record
 		if err := json.Unmarshal([]byte(text), &l); err != nil {
 			t.Fatal(err)
 		}
 		byJSON := new(Trace)
-		if got := m.request(); byJSON.addMooncake(&l) == nil && got.Prompt > 0 && !reflect.DeepEqual(got, byJSON.Requests[0]) {
+		if got := m.newRequest(); byJSON.addMooncake(&l) == nil && got.Prompt > 0 && !reflect.DeepEqual(got, byJSON.Requests[0]) {
 			t.Errorf("scanned as %+v, read as %+v", got, byJSON.Requests[0])
 		}
 	})

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// A plot has three parts: hit rate against balance, how many requests had their
-// first token within a time, and the legend, which has the mean of that time.
+// A plot has three parts: hit rate over balance, the distribution of the time to the first token,
+// and a legend with its mean.
 const (
 	plotWidth, plotHeight = 1180, 440
 	panelTop, panelHeight = 84, 290
@@ -22,13 +22,13 @@ const (
 	ownRadius, radius     = 6.5, 4.5
 )
 
-// look is how a policy is drawn.
-type look struct {
+// style is how a policy is drawn.
+type style struct {
 	label, colour, dashes string
-	own                   bool // one of the router's, not a baseline
+	own                   bool // one of berth's, not a baseline
 }
 
-var looks = map[string]look{
+var styles = map[string]style{
 	"PrefixCacheAffinityRouter": {"prefix affinity", "#d1382c", "", true},
 	"ConsistentHashRouter":      {"consistent hash", "#1f6fb4", "", true},
 	"PowerOfTwoChoicesRouter":   {"power of two", "#e39b16", "", true},
@@ -41,36 +41,37 @@ var looks = map[string]look{
 	"longest-match":             {"longest match", "#4d8287", "10 4", false},
 }
 
-// lookOf is the look of a policy, or of one that nobody knows.
-func lookOf(r *Result) look {
-	if l, ok := looks[r.Policy]; ok {
+// styleOf returns the style of a policy, or that of unknown ones.
+func styleOf(r *Result) style {
+	if l, ok := styles[r.Policy]; ok {
 		return l
 	}
-	return look{r.Policy, "#444444", "", false}
+	return style{r.Policy, "#444444", "", false}
 }
 
-// picture is an SVG document in the making.
-type picture struct{ strings.Builder }
+// An svg is an SVG document under construction.
+type svg struct{ strings.Builder }
 
-func (p *picture) add(format string, args ...any) { fmt.Fprintf(p, format+"\n", args...) }
+// add appends a line.
+func (p *svg) add(format string, args ...any) { fmt.Fprintf(p, format+"\n", args...) }
 
-// text writes a text with attributes.
-func (p *picture) text(x, y float64, attributes, text string) {
+// text appends a text with attributes.
+func (p *svg) text(x, y float64, attributes, text string) {
 	p.add(`<text x="%.1f" y="%.1f" %s>%s</text>`, x, y, attributes, html.EscapeString(text))
 }
 
-// Plot draws results as an SVG picture.
+// Plot writes an SVG plot of results.
 func Plot(w io.Writer, title string, results []*Result) error {
-	drawn := slices.Clone(results) // the router's own on top
+	drawn := slices.Clone(results) // berth's own policies on top
 	slices.SortStableFunc(drawn, func(a, b *Result) int {
-		return cmp.Or(boolean(lookOf(a).own)-boolean(lookOf(b).own), cmp.Compare(b.TTFTMean, a.TTFTMean))
+		return cmp.Or(boolean(styleOf(a).own)-boolean(styleOf(b).own), cmp.Compare(b.TTFTMean, a.TTFTMean))
 	})
-	p := new(picture)
+	p := new(svg)
 	p.add(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="Helvetica, Arial, sans-serif" font-size="12" fill="#222">`, plotWidth, plotHeight)
 	p.add(`<rect width="%d" height="%d" fill="white"/>`, plotWidth, plotHeight)
 	p.text(leftPanel, 34, `font-size="17" font-weight="bold"`, title)
-	p.balance(drawn)
-	p.times(drawn)
+	p.balancePanel(drawn)
+	p.timePanel(drawn)
 	p.legend(results)
 	p.add("</svg>")
 	_, err := io.WriteString(w, p.String())
@@ -84,7 +85,7 @@ func boolean(b bool) int {
 	return 0
 }
 
-// axis is a logarithmic one from left to right.
+// An axis is a logarithmic axis from left to right.
 type axis struct {
 	left        int
 	first, last float64
@@ -97,8 +98,8 @@ func (a axis) at(v float64) float64 {
 
 func height(part float64) float64 { return panelTop + (1-part)*panelHeight }
 
-// panel draws a panel's frame, titles, and the grid of its axes.
-func (p *picture) panel(a axis, ticks []float64, label func(float64) string, title, below string) {
+// panel draws the titles of a panel and the grid of its axes.
+func (p *svg) panel(a axis, ticks []float64, label func(float64) string, title, below string) {
 	p.text(float64(a.left), panelTop-18, `font-size="14" font-weight="bold"`, title)
 	p.text(float64(a.left+panelWidth), panelTop-18, `text-anchor="end" fill="#777"`, "↖ better")
 	p.text(float64(a.left+panelWidth/2), panelTop+panelHeight+40, `text-anchor="middle" fill="#555"`, below)
@@ -119,8 +120,8 @@ func (p *picture) panel(a axis, ticks []float64, label func(float64) string, tit
 	}
 }
 
-// balance draws what each policy found over how even it kept the fleet.
-func (p *picture) balance(results []*Result) {
+// balancePanel draws the hit rate of each policy over the balance of the fleet.
+func (p *svg) balancePanel(results []*Result) {
 	a := axis{leftPanel, 1, 1.5}
 	for _, r := range results {
 		a.last = max(a.last, 1.06*r.MaxOverMean)
@@ -134,12 +135,12 @@ func (p *picture) balance(results []*Result) {
 		taken = append(taken, box{x - radius, y - radius, x + radius, y + radius})
 	}
 	for i, r := range slices.Backward(results) {
-		l, x, y := lookOf(r), (taken[i].left+taken[i].right)/2, (taken[i].top+taken[i].bottom)/2
+		l, x, y := styleOf(r), (taken[i].left+taken[i].right)/2, (taken[i].top+taken[i].bottom)/2
 		size, weight := radius, "normal"
 		if l.own {
 			size, weight = ownRadius, "bold"
 		}
-		name := placed(x, y, size, 6.6*float64(len([]rune(l.label))), taken)
+		name := placeLabel(x, y, size, 6.6*float64(len([]rune(l.label))), taken)
 		taken = append(taken, name)
 		if middle := (name.top + name.bottom) / 2; math.Abs(middle-y) > 14 {
 			p.add(`<path d="M%.1f %.1fL%.1f %.1f" stroke="%s" stroke-width="0.7"/>`, x, y, max(name.left-2, min(x, name.right)), middle, l.colour)
@@ -149,12 +150,12 @@ func (p *picture) balance(results []*Result) {
 	}
 }
 
-// box is where something is drawn.
+// box is the area of a drawn element.
 type box struct{ left, top, right, bottom float64 }
 
-// placed is a place for a name beside a point that overlaps nothing that is taken and stays in the
-// left panel, as near as there is one.
-func placed(x, y, size, width float64, taken []box) (name box) {
+// placeLabel returns the nearest place for a label beside a point that overlaps no taken box and
+// stays in the left panel.
+func placeLabel(x, y, size, width float64, taken []box) (name box) {
 	const line = 16
 	for away := 0.0; away < panelHeight; away += line / 2 {
 		for _, down := range []float64{away, -away} {
@@ -172,8 +173,8 @@ func placed(x, y, size, width float64, taken []box) (name box) {
 	return name
 }
 
-// times draws how many requests had their first token within a time.
-func (p *picture) times(results []*Result) {
+// timePanel draws the distribution of the time to the first token.
+func (p *svg) timePanel(results []*Result) {
 	a := axis{midPanel, math.Inf(1), 0}
 	for _, r := range results {
 		if len(r.ttft) > 0 {
@@ -187,9 +188,9 @@ func (p *picture) times(results []*Result) {
 	for decade := 0.01; decade < 1e8; decade *= 10 {
 		ticks = append(ticks, decade, 2*decade, 5*decade)
 	}
-	p.panel(a, ticks, func(ms float64) string { return time.Duration(ms * float64(time.Millisecond)).String() }, "Requests with their first token", "time since they came")
+	p.panel(a, ticks, func(ms float64) string { return time.Duration(ms * float64(time.Millisecond)).String() }, "Requests with their first token", "time since arrival")
 	for _, r := range results {
-		l, width := lookOf(r), 1.4
+		l, width := styleOf(r), 1.4
 		if l.own {
 			width = 2.6
 		}
@@ -197,7 +198,7 @@ func (p *picture) times(results []*Result) {
 	}
 }
 
-// curve is the points of the part of requests over their time, as far as they are on the axis.
+// curve returns the points of the distribution that are on the axis.
 func (r *Result) curve(a axis) string {
 	var b strings.Builder
 	for step := range 200 {
@@ -212,28 +213,28 @@ func (r *Result) curve(a axis) string {
 	return strings.TrimSpace(b.String())
 }
 
-// legend names the policies, from the fastest on, each with its mean time.
-func (p *picture) legend(results []*Result) {
+// legend lists the policies by mean time, fastest first.
+func (p *svg) legend(results []*Result) {
 	sorted := slices.Clone(results)
 	slices.SortStableFunc(sorted, func(a, b *Result) int { return cmp.Compare(a.TTFTMean, b.TTFTMean) })
 	p.text(legend, panelTop-18, `font-size="14" font-weight="bold"`, "Mean time to the first token")
 	row := min(panelHeight/float64(max(1, len(sorted))), 34)
 	for i, r := range sorted {
-		l, y, weight, width := lookOf(r), panelTop+row*float64(i), "normal", 1.4
+		l, y, weight, width := styleOf(r), panelTop+row*float64(i), "normal", 1.4
 		if l.own {
 			weight, width = "bold", 2.6
 		}
 		p.add(`<path d="M%d %.1fh26" stroke="%s" stroke-width="%.1f" stroke-dasharray="%s"/>`, legend, y+7, l.colour, width, l.dashes)
 		p.text(legend+34, y+11, fmt.Sprintf(`font-weight="%s"`, weight), l.label)
-		p.text(legend+legendWidth, y+11, fmt.Sprintf(`text-anchor="end" font-weight="%s"`, weight), inWords(r.TTFTMean))
+		p.text(legend+legendWidth, y+11, fmt.Sprintf(`text-anchor="end" font-weight="%s"`, weight), formatTime(r.TTFTMean))
 		p.add(`<rect x="%d" y="%.1f" width="%.1f" height="5" rx="2" fill="%s" fill-opacity="0.75"/>`,
 			legend+34, y+16, (legendWidth-34)*ratio(r.TTFTMean, sorted[len(sorted)-1].TTFTMean), l.colour)
 	}
 	p.text(legend, panelTop+panelHeight+40, `fill="#777"`, "bold: berth's; others for comparison")
 }
 
-// inWords is a time in milliseconds as people say it.
-func inWords(ms float64) string {
+// formatTime formats a time in milliseconds with three digits or so.
+func formatTime(ms float64) string {
 	switch d := time.Duration(ms * float64(time.Millisecond)); {
 	case d >= 100*time.Second:
 		return fmt.Sprintf("%.0f s", d.Seconds())

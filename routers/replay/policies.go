@@ -9,13 +9,13 @@ import (
 	"berth/routers"
 )
 
-// Policy is one that a replay can be run with.
+// A Policy is a routing policy for a replay.
 type Policy struct {
 	Name  string
 	build func(random *rand.Rand, o *Options, blockTokens int) routers.Builder
 }
 
-// Policies are those of the router under the names of their classes, then baselines for comparison.
+// Policies holds berth's policies under the names of their classes, then baselines for comparison.
 var Policies = []Policy{
 	{"RoundRobinRouter", func(random *rand.Rand, _ *Options, _ int) routers.Builder {
 		return routers.RoundRobin(random.Uint64() >> 32)
@@ -39,8 +39,8 @@ var Policies = []Policy{
 	{"longest-match", baseline(longestMatch)},
 }
 
-// Find is the policies of these names; "all" is all there are.
-func Find(names ...string) ([]Policy, error) {
+// FindPolicies returns the policies with these names; "all" stands for all of them.
+func FindPolicies(names ...string) ([]Policy, error) {
 	var found []Policy
 	for _, name := range names {
 		if name == "all" {
@@ -52,7 +52,7 @@ func Find(names ...string) ([]Policy, error) {
 			for _, p := range Policies {
 				known = append(known, p.Name)
 			}
-			return nil, fmt.Errorf("there is no policy %q; the known ones are all, %s", name, strings.Join(known, ", "))
+			return nil, fmt.Errorf("no policy %q; known are all, %s", name, strings.Join(known, ", "))
 		}
 		found = append(found, Policies[i])
 	}

@@ -13,84 +13,86 @@ import (
 	"berth/routers"
 )
 
-// Options say what the traffic meets.
+// Options describe the fleet and the speed of a replay.
 type Options struct {
 	Replicas   int
 	MaxOngoing int            // of each replica
 	KVTokens   int            // of each replica's cache; 0: no limit
 	Cost       simulated.Cost // of each replica's engine
-	Speed      float64        // the trace's times are divided by it
-	Seed       uint64         // of what policies draw
+	Speed      float64        // by which the trace's times are divided
+	Seed       uint64         // of the policies' random numbers
 	Events     []Event        // in order of time
-	// Coarse > 1 has policies know prompts by every so many blocks of the trace only. Engines
-	// know them by each.
-	Coarse int
-	// Progress, where there is one, hears now and then how many requests of how many are over.
-	Progress func(over, all int)
+	// PolicyBlock, if above 1, is the number of trace blocks per block that policies see. Engines see
+	// each trace block.
+	PolicyBlock int
+	// Progress, unless nil, is called from time to time with the number of finished and of all
+	// requests. It is called by the goroutine of Run.
+	Progress func(finished, all int)
 }
 
-// Event is a change of membership. Requests on a replica that leaves are finished there.
+// An Event is a change of membership. Requests on a replica that is removed finish there.
 type Event struct {
 	At      time.Duration // not divided by the speed
 	Kind    Kind
-	Replica string // none for Add
+	Replica string // empty for Add
 }
 
-// Kind is what happens to a replica.
+// Kind is a kind of event.
 type Kind string
 
 // Kinds of events.
 const (
-	Add     Kind = "add"     // a new one comes
-	Remove  Kind = "remove"  // it leaves
-	Restart Kind = "restart" // a new process takes its place, with an empty cache
+	Add     Kind = "add"     // a new replica joins
+	Remove  Kind = "remove"  // the replica leaves
+	Restart Kind = "restart" // a new process replaces it, with an empty cache
 )
 
-// call is one request under way. When it is over, it is used again for another one.
-type call struct {
-	player   *player
+// An activeRequest is a request that waits or runs. It is reused once it has finished.
+type activeRequest struct {
+	sim      *simulation
 	index    int
 	payload  routers.Payload
-	came     time.Duration
-	answered bool            // the first token is there
-	ticket   *routers.Ticket // while it waits
+	arrived  time.Duration
+	started  bool            // it has its first token
+	ticket   *routers.Ticket // while it is queued
 	sel      *routers.Selection
 	sequence simulated.Sequence
 	chain    []uint64
-	progress func(generated int) // the method grow
+	progress func(generated int) // the method onProgress
 }
 
-// player is one replay under way.
-type player struct {
+// A simulation is one replay in progress. It belongs to the goroutine of Run.
+type simulation struct {
 	options   *Options
 	trace     *Trace
 	build     routers.Builder
 	fleet     *fleet
 	router    *routers.Router
 	now       time.Duration
-	agenda    agenda
-	request   http.Request // what all dispatches send, which nobody looks at
-	waiting   []*call      // in order of arrival
-	done      []*call      // complete, their slots yet to be released
-	over      []*call      // to be used again
-	idle      []*engine    // that may have something to begin
-	followers [][]int      // of each request
+	events    eventQueue
+	request   http.Request     // of all dispatches; no backend reads it
+	queued    []*activeRequest // in order of arrival
+	complete  []*activeRequest // their slots are not released yet
+	free      []*activeRequest // to be reused
+	idle      []*engine        // that may have requests to start
+	followers [][]int          // by request, the requests that follow it
 	tally     tally
 }
 
-// Run replays a trace through a policy.
+// Run replays a trace through a policy until all requests have finished or ctx ends. It runs in the
+// goroutine of the caller and uses no clock.
 func Run(ctx context.Context, t *Trace, policy Policy, o Options) (*Result, error) {
 	random := rand.New(rand.NewPCG(o.Seed, 2))
-	p := &player{
-		options: &o, trace: t, build: policy.build(random, &o, t.BlockTokens*max(1, o.Coarse)),
+	p := &simulation{
+		options: &o, trace: t, build: policy.build(random, &o, t.BlockTokens*max(1, o.PolicyBlock)),
 		fleet: newFleet(&o, t.BlockTokens), followers: make([][]int, len(t.Requests)),
 		tally: newTally(),
 	}
 	members, _ := p.fleet.members()
 	p.router = routers.New(members, p.build, limits, routers.Hooks{})
-	p.plan()
+	p.schedule()
 	defer p.fleet.pool.Close()
-	for steps := 0; !p.agenda.empty(); steps++ {
+	for steps := 0; !p.events.empty(); steps++ {
 		if steps%4096 == 0 {
 			if ctx.Err() != nil {
 				return nil, context.Cause(ctx)
@@ -99,48 +101,49 @@ func Run(ctx context.Context, t *Trace, policy Policy, o Options) (*Result, erro
 				o.Progress(len(p.tally.ttft)+p.tally.refused, len(t.Requests))
 			}
 		}
-		if err := p.play(ctx, p.agenda.next()); err != nil {
+		if err := p.handleEvent(ctx, p.events.pop()); err != nil {
 			return nil, err
 		}
 	}
 	return p.tally.result(policy.Name, p), nil
 }
 
-// plan enters what is known beforehand: who comes at a time of its own, and the changes of membership.
-func (p *player) plan() {
-	planned := make([]event, 0, len(p.trace.Requests)+len(p.options.Events))
+// schedule adds the events known beforehand: arrivals of requests that follow no other, and changes
+// of membership.
+func (p *simulation) schedule() {
+	events := make([]event, 0, len(p.trace.Requests)+len(p.options.Events))
 	for i := range p.trace.Requests {
 		if r := &p.trace.Requests[i]; r.Follows < 0 {
-			planned = append(planned, event{at: p.scaled(r.At), kind: arrival, index: i})
+			events = append(events, event{at: p.scaled(r.At), kind: arrival, index: i})
 		} else {
 			p.followers[r.Follows] = append(p.followers[r.Follows], i)
 		}
 	}
 	for i, e := range p.options.Events {
-		planned = append(planned, event{at: e.At, kind: membership, index: i})
+		events = append(events, event{at: e.At, kind: membership, index: i})
 	}
-	p.agenda.plan(planned)
+	p.events.schedule(events)
 }
 
-// scaled is a time of the trace at the replay's speed.
-func (p *player) scaled(d time.Duration) time.Duration {
+// scaled returns a time of the trace at the speed of the replay.
+func (p *simulation) scaled(d time.Duration) time.Duration {
 	return time.Duration(float64(d) / p.options.Speed)
 }
 
-// play has one event happen and all that follows at the same moment.
-func (p *player) play(ctx context.Context, e event) error {
+// handleEvent handles an event and everything that follows from it at the same moment.
+func (p *simulation) handleEvent(ctx context.Context, e event) error {
 	p.now = e.at
 	switch e.kind {
 	case arrival:
-		p.arrive(ctx, e.index)
+		p.handleArrival(ctx, e.index)
 	case stepsEnd:
 		engine := p.fleet.engines[e.index]
-		if !engine.finish(e.order) {
+		if !engine.finishSteps(e.order) {
 			return nil
 		}
 		p.idle = append(p.idle, engine)
 	case membership:
-		if err := p.fleet.change(p.options.Events[e.index]); err != nil {
+		if err := p.fleet.applyEvent(p.options.Events[e.index]); err != nil {
 			return err
 		}
 		members, retire := p.fleet.members()
@@ -151,13 +154,13 @@ func (p *player) play(ctx context.Context, e event) error {
 	return nil
 }
 
-// arrive has a request come.
-func (p *player) arrive(ctx context.Context, i int) {
+// handleArrival lets the router place a request, or queue it.
+func (p *simulation) handleArrival(ctx context.Context, i int) {
 	r := &p.trace.Requests[i]
-	c := p.call()
-	c.index, c.came, c.answered = i, p.now, false
+	c := p.newRequest()
+	c.index, c.arrived, c.started = i, p.now, false
 	c.chain = r.chain(p.trace.BlockTokens, c.chain)
-	c.payload = routers.Payload{RequestID: strconv.Itoa(i), SessionID: r.Session, Blocks: coarse(c.chain, p.options.Coarse)}
+	c.payload = routers.Payload{RequestID: strconv.Itoa(i), SessionID: r.Session, Blocks: everyNth(c.chain, p.options.PolicyBlock)}
 	c.sequence = simulated.Sequence{Prompt: r.Prompt, Answers: 1, Limit: r.Output, Chain: c.chain, Progress: c.progress}
 	sel, ticket, err := p.router.Try(ctx, &c.payload)
 	switch {
@@ -165,27 +168,27 @@ func (p *player) arrive(ctx context.Context, i int) {
 		p.refuse(c)
 	case ticket != nil:
 		c.ticket = ticket
-		p.waiting = append(p.waiting, c)
+		p.queued = append(p.queued, c)
 	default:
 		p.dispatch(c, sel)
 	}
 }
 
-// call is one that is over, or a new one.
-func (p *player) call() *call {
-	if last := len(p.over) - 1; last >= 0 {
-		c := p.over[last]
-		p.over = p.over[:last]
+// newRequest returns a finished request for reuse, or a new one.
+func (p *simulation) newRequest() *activeRequest {
+	if last := len(p.free) - 1; last >= 0 {
+		c := p.free[last]
+		p.free = p.free[:last]
 		return c
 	}
-	c := &call{player: p}
-	c.progress = c.grow
+	c := &activeRequest{sim: p}
+	c.progress = c.onProgress
 	return c
 }
 
-// coarse is the chain by blocks that are n times as long. A hash stands for all blocks
-// before it, so every n-th will do.
-func coarse(chain []uint64, n int) []uint64 {
+// everyNth returns the chain of blocks that are n times as long. A chained hash covers all blocks
+// before it, so every n-th hash is that of a longer block.
+func everyNth(chain []uint64, n int) []uint64 {
 	if n <= 1 {
 		return chain
 	}
@@ -196,53 +199,53 @@ func coarse(chain []uint64, n int) []uint64 {
 	return thin
 }
 
-// refuse ends a call that nobody serves.
-func (p *player) refuse(c *call) {
+// refuse ends a request that the router rejected.
+func (p *simulation) refuse(c *activeRequest) {
 	p.tally.refused++
-	p.follow(c.index)
+	p.scheduleFollowers(c.index)
 }
 
-// dispatch puts a call on the engine that was chosen for it.
-func (p *player) dispatch(c *call, sel *routers.Selection) {
+// dispatch adds a request to the engine of the selected replica.
+func (p *simulation) dispatch(c *activeRequest, sel *routers.Selection) {
 	c.sel = sel
 	if _, err := sel.Dispatch(&p.request); err != nil {
 		panic(fmt.Sprintf("BUG: a fresh selection on a member cannot be dispatched: %v", err))
 	}
-	p.tally.placed(c.payload.SessionID, sel.Replica(), p.now-c.came)
+	p.tally.addPlacement(c.payload.SessionID, sel.Replica(), p.now-c.arrived)
 	engine := p.fleet.by[sel.Replica()]
-	engine.interrupt(&p.agenda, p.now)
+	engine.interruptSteps(&p.events, p.now)
 	if err := engine.batch.Add(&c.sequence); err != nil {
 		p.tally.refused++
-		p.done = append(p.done, c)
+		p.complete = append(p.complete, c)
 	}
 	p.idle = append(p.idle, engine)
 }
 
-// grow hears how many tokens the answer has.
-func (c *call) grow(generated int) {
-	p := c.player
-	if !c.answered && (generated > 0 || c.sequence.Limit == 0) {
-		c.answered = true
-		p.tally.answered(p.now-c.came, &c.sequence)
+// onProgress is called by the engine with the number of tokens generated so far.
+func (c *activeRequest) onProgress(generated int) {
+	p := c.sim
+	if !c.started && (generated > 0 || c.sequence.Limit == 0) {
+		c.started = true
+		p.tally.addFirstToken(p.now-c.arrived, &c.sequence)
 	}
 	if generated == c.sequence.Limit {
-		p.done = append(p.done, c)
+		p.complete = append(p.complete, c)
 	}
 }
 
-// settle releases what is complete, gives what was handed over to who waited,
-// and has idle engines begin.
-func (p *player) settle(ctx context.Context) {
+// settle releases the slots of complete requests, dispatches the queued requests that got one, and
+// starts the steps of idle engines.
+func (p *simulation) settle(ctx context.Context) {
 	for {
-		for _, c := range p.done { // releasing makes no others done
+		for _, c := range p.complete { // a release completes no other request
 			c.sel.Release()
-			p.follow(c.index)
+			p.scheduleFollowers(c.index)
 		}
-		p.over, p.done = append(p.over, p.done...), p.done[:0]
-		if p.router.QueueLength() == len(p.waiting) {
+		p.free, p.complete = append(p.free, p.complete...), p.complete[:0]
+		if p.router.QueueLength() == len(p.queued) {
 			break
 		}
-		p.waiting = slices.DeleteFunc(p.waiting, func(c *call) bool {
+		p.queued = slices.DeleteFunc(p.queued, func(c *activeRequest) bool {
 			sel, err := c.ticket.Poll(ctx)
 			switch {
 			case err != nil:
@@ -254,15 +257,15 @@ func (p *player) settle(ctx context.Context) {
 		})
 	}
 	for _, e := range p.idle {
-		e.begin(&p.agenda, p.now)
+		e.startSteps(&p.events, p.now)
 	}
 	p.idle = p.idle[:0]
 }
 
-// follow has those come that follow a request which is over.
-func (p *player) follow(i int) {
+// scheduleFollowers adds the arrivals of the requests that follow a finished one.
+func (p *simulation) scheduleFollowers(i int) {
 	for _, f := range p.followers[i] {
 		r := &p.trace.Requests[f]
-		p.agenda.add(event{at: max(p.scaled(r.At), p.now+p.scaled(r.Gap)), kind: arrival, index: f})
+		p.events.push(event{at: max(p.scaled(r.At), p.now+p.scaled(r.Gap)), kind: arrival, index: f})
 	}
 }

@@ -15,18 +15,18 @@ import (
 	"berth/routers"
 )
 
-// engineCost is what the figures of a replay are given for.
+// engineCost is the cost model of all replays here.
 var engineCost = simulated.Cost{
 	PrefillTokensPerSecond: 8000, DecodeStep: 6 * time.Millisecond, DecodeStepPerRequest: 350 * time.Microsecond,
 }
 
-// fleetOf is options for n replicas.
+// fleetOf returns options for n replicas.
 func fleetOf(n int) Options {
 	return Options{Replicas: n, MaxOngoing: 64, Cost: engineCost, Speed: 1, Seed: 1}
 }
 
-// promptsAt makes a trace of prompts without answers: at each time one of whole
-// 16-token blocks with these ids.
+// promptsAt returns a trace of prompts without output: at each time one of full 16-token blocks
+// with these ids.
 func promptsAt(times []time.Duration, ids ...[]uint64) *Trace {
 	t := &Trace{BlockTokens: 16}
 	for i, at := range times {
@@ -39,7 +39,7 @@ func promptsAt(times []time.Duration, ids ...[]uint64) *Trace {
 	return t
 }
 
-// ids counts n block ids from first.
+// ids returns n consecutive block ids.
 func ids(first uint64, n int) []uint64 {
 	all := make([]uint64, n)
 	for i := range all {
@@ -50,7 +50,7 @@ func ids(first uint64, n int) []uint64 {
 
 func mustRun(t testing.TB, trace *Trace, policy string, o Options) *Result {
 	t.Helper()
-	found, err := Find(policy)
+	found, err := FindPolicies(policy)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func mustRun(t testing.TB, trace *Trace, policy string, o Options) *Result {
 	return result
 }
 
-// conversations is a trace of conversations, at random from the seed.
+// conversations returns a random trace of conversations.
 func conversations(seed uint64, sessions, turns int) *Trace {
 	random := rand.New(rand.NewPCG(seed, 7))
 	t := &Trace{BlockTokens: 16, Sessions: sessions}
@@ -77,14 +77,15 @@ func conversations(seed uint64, sessions, turns int) *Trace {
 			blocks += random.IntN(60)
 		}
 	}
-	return t.Arrange(seed, 500*time.Millisecond)
+	return t.ScheduleSessions(seed, 500*time.Millisecond)
 }
 
-func TestTheFiguresAreThoseOfTheEngine(t *testing.T) {
+func TestReplayFiguresMatchTheEngine(t *testing.T) {
 	trace := promptsAt([]time.Duration{0, 2 * time.Second}, ids(1, 500), ids(1, 500))
 	got := mustRun(t, trace, "RoundRobinRouter", fleetOf(1))
 	got.ttft = nil
-	// The last token of a prompt is always computed, with its block: 16 tokens take 2 ms, 8000 a second.
+	// The last token of a prompt is always computed, with its block: 16 tokens take 2 ms, 8000 a
+	// second.
 	want := Result{
 		Policy: "RoundRobinRouter", Requests: 2, HitRate: 499.0 / 1000, Ceiling: 499.0 / 1000, MaxOverMean: 1,
 		TTFTMean: 501, TTFT50: 2, TTFT90: 1000, TTFT99: 1000,
@@ -100,21 +101,22 @@ func TestTheFiguresAreThoseOfTheEngine(t *testing.T) {
 	o.KVTokens = 8000
 	other := promptsAt([]time.Duration{0, 2 * time.Second, 4 * time.Second}, ids(1, 500), ids(1000, 500), ids(1, 500))
 	if got = mustRun(t, other, "RoundRobinRouter", o); got.HitRate != 0 || got.Ceiling == 0 {
-		t.Errorf("a cache that holds one prompt has hits: %+v", *got)
+		t.Errorf("a cache for one prompt has hits: %+v", *got)
 	}
 }
 
-func TestARequestIsTakenUpWithTheNextStep(t *testing.T) {
+func TestReplayRequestJoinsTheNextStep(t *testing.T) {
 	trace := promptsAt([]time.Duration{0, time.Second}, ids(1, 1), ids(1000, 1))
 	trace.Requests[0].Output, trace.Requests[1].Output = 1000, 1
 	got := mustRun(t, trace, "RoundRobinRouter", fleetOf(1))
-	// Steps of 6.35 ms end at 8.35 ms and so on, the next after a second at 1.0053 s; it computes 16 tokens and two answers grow.
+	// Steps of 6.35 ms end at 8.35 ms and so on, the next after a second at 1.0053 s; it computes 16
+	// prompt tokens and two output tokens.
 	if first, want := time.Duration(got.TTFT99*1e6), 5300*time.Microsecond+8700*time.Microsecond; first != want {
-		t.Errorf("its first token comes after %v; want %v", first, want)
+		t.Errorf("the first token comes after %v; want %v", first, want)
 	}
 }
 
-func TestWhoFindsEveryReplicaFullWaitsInLine(t *testing.T) {
+func TestReplayRequestsQueueWhenReplicasAreFull(t *testing.T) {
 	o := fleetOf(1)
 	o.MaxOngoing = 1
 	trace := promptsAt([]time.Duration{0, 0, 0}, ids(1, 500), ids(1000, 500), ids(2000, 500))
@@ -126,12 +128,12 @@ func TestWhoFindsEveryReplicaFullWaitsInLine(t *testing.T) {
 	}
 }
 
-func TestATurnWaitsForTheAnswerBeforeIt(t *testing.T) {
+func TestReplayTurnWaitsForTheResponseBefore(t *testing.T) {
 	trace := promptsAt([]time.Duration{0, time.Second / 2}, ids(1, 500), ids(1, 500))
 	trace.Requests[1].Follows, trace.Requests[1].Gap = 0, time.Second
 	got := mustRun(t, trace, "RoundRobinRouter", fleetOf(1))
 	if got.HitRate != 499.0/1000 {
-		t.Errorf("the second turn came while the first was computed: %v", got.HitRate)
+		t.Errorf("the second turn arrived during the first: hit rate %v", got.HitRate)
 	}
 	trace.Requests[1].Follows = -1
 	if got := mustRun(t, trace, "RoundRobinRouter", fleetOf(1)); got.HitRate == 499.0/1000 {
@@ -139,7 +141,7 @@ func TestATurnWaitsForTheAnswerBeforeIt(t *testing.T) {
 	}
 }
 
-func TestTheSameSeedGivesTheSameBytes(t *testing.T) {
+func TestReplaySameSeedSameResult(t *testing.T) {
 	for _, p := range Policies {
 		var outs [3]bytes.Buffer
 		for i := range outs {
@@ -150,7 +152,7 @@ func TestTheSameSeedGivesTheSameBytes(t *testing.T) {
 			o.Seed = seed
 			r := mustRun(t, conversations(seed, 12, 10), p.Name, o)
 			if r.Refused != 0 || r.Requests != 12*10 {
-				t.Errorf("%s answered %d and refused %d", p.Name, r.Requests, r.Refused)
+				t.Errorf("%s served %d and refused %d", p.Name, r.Requests, r.Refused)
 			}
 			json.NewEncoder(&outs[i]).Encode(r)
 		}
@@ -158,12 +160,12 @@ func TestTheSameSeedGivesTheSameBytes(t *testing.T) {
 			t.Errorf("%s:\n%s\n%s", p.Name, outs[0].String(), outs[1].String())
 		}
 		if bytes.Equal(outs[0].Bytes(), outs[2].Bytes()) {
-			t.Errorf("%s: another seed gives the same", p.Name)
+			t.Errorf("%s: another seed gives the same result", p.Name)
 		}
 	}
 }
 
-// spy is a policy that tells where requests go.
+// A spy is a policy that reports where requests are placed.
 type spy struct {
 	routers.Policy
 	placed func(p *routers.Payload, r *llmserver.Replica)
@@ -177,10 +179,10 @@ func (s spy) Reserved(p *routers.Payload, r *llmserver.Replica) (int, func(route
 	return 0, nil
 }
 
-// spied is a policy by name that tells.
+// spied wraps the policy of a name in a spy.
 func spied(t *testing.T, name string, placed func(p *routers.Payload, r *llmserver.Replica)) Policy {
 	t.Helper()
-	found, err := Find(name)
+	found, err := FindPolicies(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,9 +197,9 @@ func spied(t *testing.T, name string, placed func(p *routers.Payload, r *llmserv
 	}}
 }
 
-func TestPoliciesMayKnowPromptsByLongerBlocks(t *testing.T) {
+func TestReplayPolicyBlock(t *testing.T) {
 	o := fleetOf(2)
-	o.Coarse = 4
+	o.PolicyBlock = 4
 	var seen []int
 	policy := spied(t, "PrefixCacheAffinityRouter", func(p *routers.Payload, _ *llmserver.Replica) { seen = append(seen, len(p.Blocks)) })
 	over := -1
@@ -207,26 +209,27 @@ func TestPoliciesMayKnowPromptsByLongerBlocks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The engine knows each block, the last but where it ends a prompt: 11 of 12 in the second, 8 of 11 in the third.
+	// The engine knows each block, the last but where it ends a prompt: 11 of 12 in the second, 8 of
+	// 11 in the third.
 	if want := (11.0 + 8.0) / 34; !slices.Equal(seen, []int{2, 3, 2}) || got.HitRate != want {
-		t.Errorf("they see %d blocks; the hit rate is %.3f, want %.3f", seen, got.HitRate, want)
+		t.Errorf("the policy sees %d blocks; the hit rate is %.3f, want %.3f", seen, got.HitRate, want)
 	}
 	if over < 0 {
-		t.Error("nobody heard of progress")
+		t.Error("Progress was not called")
 	}
 }
 
-func TestAnEventForAReplicaThatIsNotThereIsAnError(t *testing.T) {
+func TestReplayRejectsEventsForUnknownReplicas(t *testing.T) {
 	o := fleetOf(2)
 	o.Events = []Event{{Kind: Restart, Replica: "z"}}
-	found, _ := Find("RoundRobinRouter")
+	found, _ := FindPolicies("RoundRobinRouter")
 	if _, err := Run(t.Context(), conversations(1, 2, 2), found[0], o); err == nil {
-		t.Error("it went unnoticed")
+		t.Error("no error")
 	}
 }
 
-// A ranking names a replica once and is the same when it is ranged over twice.
-func TestEveryBaselineRanksAsAPolicyMust(t *testing.T) {
+// A ranking has each replica once and is the same when it is ranged over twice.
+func TestReplayBaselinesRankEachReplicaOnce(t *testing.T) {
 	for _, p := range Policies {
 		check := func(q routers.Policy, payload *routers.Payload) {
 			seq := q.Rank(payload)
@@ -263,17 +266,17 @@ func flat(seq iter.Seq[routers.Tier]) (all []*llmserver.Replica) {
 	return all
 }
 
-func TestThousandsOfReplicasArePossible(t *testing.T) {
+func TestReplayOfThousandsOfReplicas(t *testing.T) {
 	o := fleetOf(4000)
 	if got := mustRun(t, conversations(1, 20, 5), "PrefixCacheAffinityRouter", o); got.Requests != 100 {
-		t.Errorf("%d of 100 were answered", got.Requests)
+		t.Errorf("%d of 100 requests were served", got.Requests)
 	}
 }
 
-func TestReplicasAreCalledByLetters(t *testing.T) {
+func TestReplayReplicaNames(t *testing.T) {
 	for i, want := range map[int]string{0: "a", 25: "z", 26: "aa", 27: "ab", 52: "ba", 26 * 27: "aaa"} {
-		if got := name(i); got != want {
-			t.Errorf("replica %d is called %s; want %s", i, got, want)
+		if got := replicaName(i); got != want {
+			t.Errorf("replica %d has the name %s; want %s", i, got, want)
 		}
 	}
 }

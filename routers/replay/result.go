@@ -13,27 +13,27 @@ import (
 	"berth/llmserver/simulated"
 )
 
-// Result is what a policy made of a trace.
+// A Result holds the figures of a policy on a trace.
 type Result struct {
 	Policy        string  `json:"policy"`
-	Requests      int     `json:"requests"`      // answered
-	HitRate       float64 `json:"hit_rate"`      // prompt tokens found in caches, of all
-	Ceiling       float64 `json:"ceiling"`       // the same, had all gone to one unlimited cache
-	MaxOverMean   float64 `json:"max_over_mean"` // prompt tokens computed by the busiest replica, over the mean
-	CV            float64 `json:"cv"`            // of prompt tokens computed, over the replicas
+	Requests      int     `json:"requests"`      // served
+	HitRate       float64 `json:"hit_rate"`      // share of prompt tokens found in caches
+	Ceiling       float64 `json:"ceiling"`       // the hit rate of one unlimited cache
+	MaxOverMean   float64 `json:"max_over_mean"` // prompt tokens computed: busiest replica over mean
+	CV            float64 `json:"cv"`            // the same: coefficient of variation
 	TTFTMean      float64 `json:"ttft_mean_ms"`  // from arrival to the first token
 	TTFT50        float64 `json:"ttft_p50_ms"`
 	TTFT90        float64 `json:"ttft_p90_ms"`
 	TTFT99        float64 `json:"ttft_p99_ms"`
-	WaitMax       float64 `json:"wait_max_ms"`    // longest in line
-	SessionsMoved int     `json:"sessions_moved"` // that were served by more than one replica
+	WaitMax       float64 `json:"wait_max_ms"`    // longest wait in the queue
+	SessionsMoved int     `json:"sessions_moved"` // sessions served by more than one replica
 	Refused       int     `json:"refused"`
 
 	ttft []time.Duration // sorted
 }
 
-// Median is the median of each figure over results of one policy. There must
-// be an odd number of them; the curve is that of the one with the median mean.
+// Median returns the median of each figure over an odd number of results of one policy. The
+// distribution in a plot is that of the result with the median mean. It sorts results.
 func Median(results []*Result) *Result {
 	slices.SortFunc(results, func(a, b *Result) int { return cmp.Compare(a.TTFTMean, b.TTFTMean) })
 	median := *results[len(results)/2]
@@ -69,7 +69,7 @@ func Median(results []*Result) *Result {
 	return &median
 }
 
-// Table writes results for people.
+// Table writes results as a table.
 func Table(w io.Writer, results []*Result) error {
 	columns := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(columns, "policy\trequests\thit rate\tof ceiling\tbusiest/mean\tTTFT mean\tp50\tp90\tp99\tlongest wait\tsessions moved\trefused\t")
@@ -80,7 +80,7 @@ func Table(w io.Writer, results []*Result) error {
 	return columns.Flush()
 }
 
-// tally counts while a replay is under way.
+// A tally counts during a replay.
 type tally struct {
 	ttft    []time.Duration
 	wait    time.Duration
@@ -95,8 +95,8 @@ func newTally() tally {
 	return tally{homes: make(map[string]*llmserver.Replica), moved: make(map[string]bool)}
 }
 
-// placed counts a request that got a slot after a wait.
-func (t *tally) placed(session string, r *llmserver.Replica, wait time.Duration) {
+// addPlacement counts a request that got a slot after a wait.
+func (t *tally) addPlacement(session string, r *llmserver.Replica, wait time.Duration) {
 	t.wait = max(t.wait, wait)
 	if session == "" {
 		return
@@ -107,15 +107,15 @@ func (t *tally) placed(session string, r *llmserver.Replica, wait time.Duration)
 	t.homes[session] = r
 }
 
-// answered counts a first token.
-func (t *tally) answered(after time.Duration, s *simulated.Sequence) {
+// addFirstToken counts a first token.
+func (t *tally) addFirstToken(after time.Duration, s *simulated.Sequence) {
 	t.ttft = append(t.ttft, after)
 	t.prompt += s.Prompt
 	t.cached += s.Cached()
 }
 
-// result sums up.
-func (t *tally) result(policy string, p *player) *Result {
+// result computes the figures.
+func (t *tally) result(policy string, p *simulation) *Result {
 	r := &Result{
 		Policy: policy, Requests: len(t.ttft), Refused: t.refused, SessionsMoved: len(t.moved),
 		HitRate: ratio(float64(t.cached), float64(t.prompt)), Ceiling: p.trace.Ceiling(), WaitMax: milliseconds(t.wait), ttft: t.ttft,
@@ -139,12 +139,12 @@ func (t *tally) result(policy string, p *player) *Result {
 	return r
 }
 
-// quantile is the time within which that part of the requests had their first token.
+// quantile returns the time within which a share q of the requests had their first token.
 func (r *Result) quantile(q float64) float64 {
 	return milliseconds(r.ttft[int(math.Ceil(q*float64(len(r.ttft))))-1])
 }
 
-// spread is how unevenly work lies.
+// spread returns two measures of imbalance.
 func spread(loads []float64) (maxOverMean, cv float64) {
 	sum, squares := 0.0, 0.0
 	for _, l := range loads {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestTheMedianIsOfEachFigure(t *testing.T) {
+func TestReplayMedianOfEachFigure(t *testing.T) {
 	got := Median([]*Result{
 		{Policy: "p", HitRate: 0.1, TTFTMean: 30, Refused: 1},
 		{Policy: "p", HitRate: 0.3, TTFTMean: 10, Refused: 7},
@@ -18,22 +18,22 @@ func TestTheMedianIsOfEachFigure(t *testing.T) {
 	}
 }
 
-func TestATableAndAPictureCanBeMadeOfAnyResult(t *testing.T) {
+func TestReplayTableAndPlotOfAnyResult(t *testing.T) {
 	results := []*Result{
 		{Policy: "<empty>"},
 		mustRun(t, conversations(1, 5, 5), "RoundRobinRouter", fleetOf(3)),
 	}
-	var table, picture bytes.Buffer
+	var table, plot bytes.Buffer
 	if err := Table(&table, results); err != nil || bytes.Count(table.Bytes(), []byte("\n")) != 3 {
 		t.Errorf("%v\n%s", err, table.String())
 	}
-	if err := Plot(&picture, "a <title>", results); err != nil {
+	if err := Plot(&plot, "a <title>", results); err != nil {
 		t.Fatal(err)
 	}
-	if bytes.Contains(picture.Bytes(), []byte("NaN")) {
-		t.Error("the picture has places that are no numbers")
+	if bytes.Contains(plot.Bytes(), []byte("NaN")) {
+		t.Error("the plot has coordinates that are not numbers")
 	}
-	for decoder := xml.NewDecoder(&picture); ; {
+	for decoder := xml.NewDecoder(&plot); ; {
 		_, err := decoder.Token()
 		if err == io.EOF {
 			return

@@ -11,7 +11,7 @@ import (
 	"berth/routers"
 )
 
-func TestABurstOfOnePromptIsComputedOnFewReplicas(t *testing.T) {
+func TestReplayBurstOfOnePromptUsesFewReplicas(t *testing.T) {
 	times, chains := make([]time.Duration, 64), make([][]uint64, 64)
 	for i := range chains {
 		chains[i] = ids(1, 4096/16)
@@ -22,11 +22,11 @@ func TestABurstOfOnePromptIsComputedOnFewReplicas(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(used) > 2 {
-		t.Errorf("%d replicas compute it", len(used))
+		t.Errorf("%d replicas compute the prompt", len(used))
 	}
 }
 
-func TestSessionsThatMoveGoToTheReplicaThatWasAdded(t *testing.T) {
+func TestReplaySessionsMoveOnlyToTheAddedReplica(t *testing.T) {
 	trace := conversations(1, 200, 10)
 	added := 10 * time.Second
 	o := fleetOf(4)
@@ -49,7 +49,7 @@ func TestSessionsThatMoveGoToTheReplicaThatWasAdded(t *testing.T) {
 	}
 }
 
-func TestBarsOfARestart(t *testing.T) {
+func TestReplayBarsOfRestart(t *testing.T) {
 	trace := recorded(t, conversation).Limit(2300)
 	const n, at, window = 8, 600 * time.Second, 30 * time.Second
 	for _, restarted := range []string{"a", "h"} {
@@ -75,8 +75,8 @@ func TestBarsOfARestart(t *testing.T) {
 	}
 }
 
-// 30 % of all requests are of one session, and its replica would have half of all load.
-func TestBarsOfAHotSession(t *testing.T) {
+// 30 % of all requests belong to one session, whose replica would get half of the load.
+func TestReplayBarsOfHotSession(t *testing.T) {
 	for _, sessions := range []int{100, 300} { // of about 42 and 14 requests
 		var losses []float64
 		seeds := uint64(1)
@@ -87,22 +87,23 @@ func TestBarsOfAHotSession(t *testing.T) {
 			trace := oneHotSession(1+seed, sessions)
 			over, pure := playBounded(t, trace, 0)
 			if over == 0 {
-				t.Fatal("without a bound no replica is over it, so this shows nothing")
+				t.Fatal("no replica exceeds the bound even without it, so the test proves nothing")
 			}
 			over, bounded := playBounded(t, trace, 1.25)
 			if over > 0 {
-				t.Errorf("%d times a replica was over the bound", over)
+				t.Errorf("a replica exceeded the bound %d times", over)
 			}
 			losses = append(losses, pure.HitRate-bounded.HitRate)
 		}
 		slices.Sort(losses)
 		t.Logf("with %d sessions the bound costs %.1f points of the hit rate", sessions, 100*losses[len(losses)/2])
 		if losses[len(losses)/2] > 0.03 {
-			t.Errorf("with %d sessions the bound costs too much, by seed %.3f", sessions, losses)
+			t.Errorf("with %d sessions the bound costs too much hit rate: by seed %.3f", sessions, losses)
 		}
 	}
 }
 
+// oneHotSession returns a trace with one session of 30 % of the requests.
 func oneHotSession(seed uint64, sessions int) *Trace {
 	random := rand.New(rand.NewPCG(seed, 3))
 	trace, at := &Trace{BlockTokens: 16}, time.Duration(0)
@@ -119,7 +120,8 @@ func oneHotSession(seed uint64, sessions int) *Trace {
 	return trace
 }
 
-// playBounded replays a trace by consistent hash and counts how often a replica had more than 1.25 times the mean, and one.
+// playBounded replays a trace by consistent hash and counts how often a replica had more than 1.25
+// times the mean load plus one.
 func playBounded(t *testing.T, trace *Trace, factor float64) (over int, result *Result) {
 	o := fleetOf(8)
 	o.MaxOngoing = 1000

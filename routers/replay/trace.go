@@ -9,32 +9,32 @@ import (
 	"time"
 )
 
-// Trace is recorded traffic. It is not changed by a replay.
+// A Trace is recorded traffic. A replay does not change it, so replays may share one.
 type Trace struct {
-	BlockTokens int // tokens of the blocks by which prefixes are known
+	BlockTokens int // tokens per block
 	Requests    []Request
-	// Sessions > 0: the times of requests count from the start of their
-	// session, one of that many, and sessions start when Arrange says.
+	// Sessions, if above 0, is the number of sessions; times of requests then count from the start of
+	// their session, and ScheduleSessions sets the starts.
 	Sessions int
 
 	measure sync.Once
 	ceiling float64
 }
 
-// Request is one recorded request. It comes at the time At, but no sooner than Gap after the answer
-// to the request that it follows, for a client cannot say more before it was answered.
+// A Request is one recorded request. It arrives at the time At, but not before Gap after the end of
+// the request that it follows, since a client needs the response for its next turn.
 type Request struct {
 	At      time.Duration
 	Session string // empty: none
 	Prompt  int    // tokens, at least 1
 	Output  int    // tokens
 
-	Follows int // index of a request before it; -1: none
+	Follows int // index of an earlier request; -1: none
 	Gap     time.Duration
 
-	model   string // where the trace has more than one
-	session int    // from 0, where the trace has sessions
-	seed    uint64 // of the chain: equal ids mean equal content only under the same seed
+	model   string // if the trace has several
+	session int    // from 0, if the trace has sessions
+	seed    uint64 // of the chain: equal ids are equal content only under the same seed
 	runs    []run
 }
 
@@ -44,7 +44,7 @@ type run struct {
 	count int
 }
 
-// appendID adds a block id to runs.
+// appendID appends a block id to runs.
 func appendID(runs []run, id uint64) []run {
 	if n := len(runs); n > 0 && runs[n-1].first+uint64(runs[n-1].count) == id {
 		runs[n-1].count++
@@ -53,7 +53,8 @@ func appendID(runs []run, id uint64) []run {
 	return append(runs, run{id, 1})
 }
 
-// chain is the chained hashes of the prompt's whole blocks, in the memory of another chain if that is enough.
+// chain returns the chained hashes of the prompt's full blocks. It reuses the given memory if that
+// is large enough.
 func (r *Request) chain(blockTokens int, memory []uint64) []uint64 {
 	whole := r.Prompt / blockTokens
 	chain := slices.Grow(memory[:0], whole)
@@ -70,7 +71,7 @@ func (r *Request) chain(blockTokens int, memory []uint64) []uint64 {
 	return chain
 }
 
-// mix is the finaliser of splitmix64.
+// mix is the finalizer of splitmix64.
 func mix(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -78,9 +79,9 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// Arrange is the trace with its sessions started as a Poisson process with this
-// mean gap, in random order. A trace without sessions is returned as it is.
-func (t *Trace) Arrange(seed uint64, gap time.Duration) *Trace {
+// ScheduleSessions returns the trace with its sessions started in random order as a Poisson process
+// with this mean gap. A trace without sessions is returned unchanged.
+func (t *Trace) ScheduleSessions(seed uint64, gap time.Duration) *Trace {
 	if t.Sessions == 0 {
 		return t
 	}
@@ -98,7 +99,7 @@ func (t *Trace) Arrange(seed uint64, gap time.Duration) *Trace {
 	return &Trace{BlockTokens: t.BlockTokens, Requests: sorted(requests)}
 }
 
-// Limit is the trace's first n requests.
+// Limit returns the first n requests of the trace, or all if n is not positive.
 func (t *Trace) Limit(n int) *Trace {
 	if n <= 0 || n >= len(t.Requests) {
 		return t
@@ -106,9 +107,9 @@ func (t *Trace) Limit(n int) *Trace {
 	return &Trace{BlockTokens: t.BlockTokens, Requests: t.Requests[:n], Sessions: t.Sessions}
 }
 
-// Of is the part of the trace that is of one model, which need not be named where there is
-// but one: replicas serve one model.
-func (t *Trace) Of(model string) (*Trace, error) {
+// ForModel returns the requests of one model, since replicas serve one. The name may be empty if
+// the trace has only one model.
+func (t *Trace) ForModel(model string) (*Trace, error) {
 	var models []string
 	for i := range t.Requests {
 		if m := t.Requests[i].model; !slices.Contains(models, m) {
@@ -120,14 +121,14 @@ func (t *Trace) Of(model string) (*Trace, error) {
 	case model == "" && len(models) == 1:
 		return t, nil
 	case !slices.Contains(models, model):
-		return nil, fmt.Errorf("there is no model %q in the trace; it has %q", model, models)
+		return nil, fmt.Errorf("no model %q in the trace; it has %q", model, models)
 	}
 	of := &Trace{BlockTokens: t.BlockTokens}
 	place := make(map[int]int)
 	for i, r := range t.Requests {
 		if r.model == model {
 			if r.Follows >= 0 {
-				r.Follows = place[r.Follows] // of the same model, and not after it
+				r.Follows = place[r.Follows] // same model, and earlier
 			}
 			place[i] = len(of.Requests)
 			of.Requests = append(of.Requests, r)
@@ -136,8 +137,8 @@ func (t *Trace) Of(model string) (*Trace, error) {
 	return of, nil
 }
 
-// sorted orders requests by time, and keeps who follows whom. Nobody comes
-// before the request that it follows.
+// sorted returns requests in order of time, with their Follows adjusted. No request is recorded
+// before the one it follows.
 func sorted(requests []Request) []Request {
 	if slices.IsSortedFunc(requests, func(a, b Request) int { return cmp.Compare(a.At, b.At) }) {
 		return requests
@@ -163,7 +164,7 @@ func sorted(requests []Request) []Request {
 	return result
 }
 
-// ratio is a/b, 0 where there is nothing to compare.
+// ratio returns a/b, or 0 if b is 0.
 func ratio(a, b float64) float64 {
 	if b == 0 {
 		return 0

@@ -1,0 +1,133 @@
+package body
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"time"
+)
+
+// The errors of Read. Their texts are sentences for the client.
+var (
+	ErrTooLarge    = errors.New("The request body is too large")
+	ErrOverBudget  = errors.New("The server holds too many request bytes at the moment.")
+	ErrIdleTimeout = errors.New("The rest of the request body did not arrive in time.")
+	ErrAborted     = errors.New("The request body could not be read to its end.")
+)
+
+// Options are the bounds of a request body.
+type Options struct {
+	MaxBytes    int64         // of one body
+	IdleTimeout time.Duration // the longest silence of an uploading client; 0 for none
+	Budget      *Budget       // shared with other bodies
+
+	// CheckHeader, if not nil, is called with the header before the body is read. Its error is that
+	// of Read.
+	CheckHeader func(http.Header) error
+}
+
+// Read reads the whole body of a request into memory. It blocks while the client uploads. The
+// caller must release the body. Errors are those above, ErrTooLarge wrapped by TooLarge, the error
+// of CheckHeader, or http.ErrNotSupported wrapped if w cannot set a read deadline.
+//
+// A declared length alone reserves no memory: see grow.
+//
+// The read deadline is cleared on success and stays set after an error. net/http reads an unread
+// body before it sends the response, and without a deadline a silent client would delay that
+// response forever. An upload that ran into the deadline has also canceled r's context.
+func Read(w http.ResponseWriter, r *http.Request, o *Options) (*Body, error) {
+	if r.ContentLength == 0 {
+		return o.readEmpty(r)
+	}
+	if err := o.extendDeadline(w); err != nil {
+		return nil, err
+	}
+	if err := o.checkHeader(r.Header); err != nil {
+		return nil, err
+	}
+	if r.ContentLength > o.MaxBytes {
+		return nil, TooLarge(o.MaxBytes)
+	}
+	b := newBody(o.Budget)
+	err := o.readAll(b, w, r)
+	if err == nil {
+		err = o.setDeadline(w, time.Time{})
+	}
+	if err != nil {
+		b.Release()
+		return nil, err
+	}
+	r.Body.Close() // else net/http tries to read more before it sends the response header
+	b.parts[0] = b.data
+	return b, nil
+}
+
+// readEmpty returns the body of a request that has none.
+func (o *Options) readEmpty(r *http.Request) (*Body, error) {
+	if err := o.checkHeader(r.Header); err != nil {
+		return nil, err
+	}
+	return newBody(o.Budget), nil
+}
+
+func (o *Options) checkHeader(h http.Header) error {
+	if o.CheckHeader == nil {
+		return nil
+	}
+	return o.CheckHeader(h)
+}
+
+func (o *Options) readAll(b *Body, w http.ResponseWriter, r *http.Request) error {
+	limit := r.ContentLength
+	if limit < 0 {
+		limit = o.MaxBytes + 1 // so that one byte too many is seen
+	}
+	for int64(len(b.data)) < limit {
+		if len(b.data) == cap(b.data) {
+			if err := b.grow(limit); err != nil {
+				return err
+			}
+		}
+		n, err := r.Body.Read(b.data[len(b.data):cap(b.data)])
+		b.data = b.data[:len(b.data)+n]
+		switch {
+		case int64(len(b.data)) > o.MaxBytes:
+			return TooLarge(o.MaxBytes)
+		case err == io.EOF:
+			return nil
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return ErrIdleTimeout
+		case err != nil:
+			return ErrAborted
+		}
+		if err := o.extendDeadline(w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TooLarge returns ErrTooLarge with the limit in bytes.
+func TooLarge(limit int64) error {
+	return fmt.Errorf("%w: the limit is %d bytes.", ErrTooLarge, limit)
+}
+
+// extendDeadline gives the client another IdleTimeout to send more.
+func (o *Options) extendDeadline(w http.ResponseWriter) error {
+	return o.setDeadline(w, time.Now().Add(o.IdleTimeout))
+}
+
+func (o *Options) setDeadline(w http.ResponseWriter, deadline time.Time) error {
+	if o.IdleTimeout == 0 {
+		return nil
+	}
+	switch err := http.NewResponseController(w).SetReadDeadline(deadline); {
+	case errors.Is(err, http.ErrNotSupported):
+		return fmt.Errorf("set the read deadline of an upload: %w", err)
+	case err != nil: // the connection is closed
+		return ErrAborted
+	}
+	return nil
+}

@@ -1,0 +1,58 @@
+package http1
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"berth/llmserver"
+)
+
+// busy is the address of a listener that takes no more connections and refuses none.
+func fullBacklog(t *testing.T) (base string) {
+	t.Helper()
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { syscall.Close(fd) })
+	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Listen(fd, 0); err != nil {
+		t.Fatal(err)
+	}
+	name, err := syscall.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := fmt.Sprintf("127.0.0.1:%d", name.(*syscall.SockaddrInet4).Port)
+	filler, err := net.Dial("tcp", address) // which fills the queue
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { filler.Close() })
+	return "http://" + address
+}
+
+func TestTheEndOfTheContextEndsTheConnecting(t *testing.T) {
+	ctx, hangUp := context.WithCancelCause(t.Context())
+	time.AfterFunc(20*time.Millisecond, func() { hangUp(errHungUp) })
+	if _, _, err := newTestClient(t, fullBacklog(t)).Do(newPost(ctx, "/"), llmserver.Token{}); err != errHungUp {
+		t.Errorf("it ended with %v", err)
+	}
+}
+
+func TestAReplicaThatDoesNotAcceptIsNoConnection(t *testing.T) {
+	c := newTestClient(t, fullBacklog(t))
+	c.Describe(llmserver.Endpoint{ConnectTimeout: 20 * time.Millisecond})
+	_, _, err := c.Do(newPost(t.Context(), "/"), llmserver.Token{})
+	wantFailure(t, err, llmserver.ErrNoConnection)
+	if !strings.Contains(err.Error(), "timed out") {
+		t.Errorf("the error is %v", err)
+	}
+}

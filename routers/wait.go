@@ -1,0 +1,115 @@
+package routers
+
+import (
+	"context"
+	"time"
+)
+
+// waitForSlot queues until a slot was handed over and confirmed, or the wait has ended. It blocks
+// without the mutex. A slot that its replica rejects sends the request back to the queue, at its old
+// position and with the rest of its time: Payload.Waited adds up all waits of a request, those of
+// earlier attempts included.
+func (s *selector) waitForSlot(ctx context.Context) (*Selection, error) {
+	began := time.Now()
+	// A context and not a timer: its end stays visible however often the request queues again.
+	timeout, stop := context.WithTimeout(context.Background(), s.generation.limits.QueueTimeout-s.payload.Waited)
+	defer stop()
+	for {
+		w, err := s.enqueue()
+		if err != nil {
+			return nil, err
+		}
+		h := s.router.awaitHandover(ctx, w, timeout.Done())
+		now := time.Now()
+		s.payload.Waited, began = s.payload.Waited+now.Sub(began), now
+		if h.err != nil {
+			return nil, h.err
+		}
+		if sel, err := s.confirmOrReject(ctx, &Selection{slot: h.slot, rank: h.rank}); sel != nil || err != nil {
+			return sel, err
+		}
+	}
+}
+
+// enqueue adds the request to the queue and tries once more for slots that became free before it was
+// in the queue. All of that is one step under the mutex:
+//
+//   - The length is incremented before the last try, see handover.go.
+//   - A generation published after the request was ranked is noticed by its pointer, and the request is
+//     ranked again; one that is published later ranks it when its turn is near.
+//   - MaxQueued is checked after the last try, so a request that finds a slot is not refused because
+//     the queue is full. A request that queues again is not refused either: it had its position.
+//
+// The first ranking is done before the lock, since it may take long with thousands of replicas.
+func (s *selector) enqueue() (*waiter, error) {
+	r := s.router
+	w := &waiter{payload: s.payload, exclude: s.exclude, done: make(chan handover, 1)}
+	ranked := w.setRanking(s.generation, s.ranking)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if g := r.current.Load(); g != s.generation {
+		s.useGeneration(g)
+		ranked = w.setRanking(g, s.ranking)
+	}
+	g := s.generation
+	switch {
+	case g.closed:
+		return nil, ErrClosed
+	case !ranked:
+		return nil, g.unavailable(s.payload, s.exclude)
+	}
+	if _, learns := g.policy.(Learner); learns {
+		w.rankedBy = nil // the conversation that it continues may be placed while it waits
+	}
+	s.waiter = w
+	newcomer := s.payload.arrival == 0
+	r.queue.push(w)
+	r.observeDrainRate()
+	for !w.finished {
+		i := w.bestWithRoom(g)
+		if i < 0 {
+			break
+		}
+		r.offerFreeSlot(g, i) // perhaps to an older waiter; if another request was faster, there may be room elsewhere
+	}
+	if newcomer && !w.finished && g.limits.MaxQueued >= 0 && r.QueueLength() > g.limits.MaxQueued {
+		r.queue.withdraw(w)
+		s.payload.arrival = 0 // a later Choose starts at the end of the queue
+		return nil, ErrQueueFull
+	}
+	if !w.finished {
+		r.startAgentWaits(g, w)
+	}
+	return w, nil
+}
+
+// awaitHandover blocks until w is finished, the timeout ends or the client disconnects. A slot that
+// arrives at the same moment as the timeout is used; after a disconnect it is passed on. In both cases
+// withdraw decides under the mutex which came first. If it fails, the handover is in w.done already,
+// since finish sends before it releases the mutex, so receiving it does not block, and no slot stays
+// there.
+func (r *Router) awaitHandover(ctx context.Context, w *waiter, timeout <-chan struct{}) handover {
+	select {
+	case h := <-w.done:
+		return h
+	case <-timeout:
+		if r.withdraw(w) {
+			return handover{err: ErrQueueTimeout}
+		}
+		return <-w.done
+	case <-ctx.Done():
+		if !r.withdraw(w) {
+			if h := <-w.done; h.slot != nil {
+				r.releaseSlot(h.slot)
+			}
+		}
+		return handover{err: context.Cause(ctx)}
+	}
+}
+
+// withdraw is waitQueue.withdraw with the mutex taken.
+func (r *Router) withdraw(w *waiter) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.queue.withdraw(w)
+}
