@@ -20,7 +20,7 @@ var mayImport = map[string][]string{
 	"internal/body":       {},
 	"internal/openai":     {},
 	"internal/tcp":        {},
-	"internal/http1":      {"internal/tcp", "llmserver"},
+	"internal/http1":      {"internal/tcp"},
 	"config":              {"internal/openai"},
 	"streaming":           {"internal/openai"},
 	"llmserver":           internalPackages,

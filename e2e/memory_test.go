@@ -15,7 +15,7 @@ func TestBodyBudgetFollowsTheMemoryLimit(t *testing.T) {
 		t.Errorf("the limit is %v", limit)
 	}
 	got := chat(t.Context(), newClient(t, false), b.url, ask("demo", strings.Repeat("x", 17<<20), 1, false))
-	if got.status != 503 || !strings.Contains(string(got.body), "too_many_bytes_held") {
+	if got.status != 503 || !strings.Contains(string(got.body), "request_memory_exhausted") {
 		t.Errorf("a body beyond it got %v", got)
 	}
 	if !b.log.has("memory leaves less for request bodies") {

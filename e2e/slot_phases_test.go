@@ -114,7 +114,7 @@ const (
 const (
 	unavailable = "503 no_replica_available"
 	brokenOff   = "a broken connection after upstream_broken"
-	fellSilent  = "a broken connection after upstream_gap_timeout"
+	fellSilent  = "a broken connection after upstream_idle_timeout"
 	ours        = "only berth's own code runs here, none that a test could make panic; package ingress proves its recovery"
 	stands      = "the connection stands already"
 )

@@ -136,7 +136,7 @@ func TestTheAccessLogTellsHowRequestsEnd(t *testing.T) {
 		{func() { f.chat("erring") }, map[string]any{"status": 200.0, "outcome": "finished", "error_event": true}},
 		{func() { f.chat("dying") }, map[string]any{"status": 200.0, "outcome": "upstream_broken", "code": "upstream_broken", "events": 1.0}},
 		{func() { f.post("/v1/completions", `{"model":"slow","stream":true}`) },
-			map[string]any{"status": 200.0, "outcome": "upstream_broken", "code": "upstream_gap_timeout"}},
+			map[string]any{"status": 200.0, "outcome": "upstream_broken", "code": "upstream_idle_timeout"}},
 		{func() { f.chat("down") }, map[string]any{"status": 503.0, "outcome": "refused", "code": "no_replica_available"}},
 		{func() { f.chat("broken") }, map[string]any{"status": 502.0, "outcome": "failed", "code": "upstream_broken", "first_byte_ms": nil}},
 		{func() { f.chat("other") }, map[string]any{"status": 404.0, "outcome": "refused", "code": "model_not_found", "model": nil, "replica": nil}},

@@ -10,7 +10,7 @@ import (
 	"berth/config"
 )
 
-func TestAnAdapterGoesToItsBaseModelUnderItsOwnName(t *testing.T) {
+func TestAdapterReachesBaseModel(t *testing.T) {
 	url, requests := recording(t)
 	base, longer := modelOn("qwen3", url), modelOn("qwen3:4b", upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		io.WriteString(w, "longer "+r.Header.Get("X-Model"))
@@ -30,12 +30,12 @@ func TestAnAdapterGoesToItsBaseModelUnderItsOwnName(t *testing.T) {
 		r := f.post("/v1/completions", `{"model": "`+model+`", "prompt": [1e3]}`)
 		if got == "longer" {
 			if !strings.HasPrefix(r.body, "longer") {
-				t.Errorf("%s was answered with %d %s", model, r.StatusCode, r.body)
+				t.Errorf("%s got %d %s", model, r.StatusCode, r.body)
 			}
 			continue
 		}
 		if r.body != "ok" {
-			t.Fatalf("%s was answered with %d %s", model, r.StatusCode, r.body)
+			t.Fatalf("%s got %d %s", model, r.StatusCode, r.body)
 		}
 		if s, want := receive(t, requests), `{"model": "`+got+`", "prompt": [1e3]}`; s.body != want || s.length != int64(len(want)) {
 			t.Errorf("of %s came %s, want %s", model, s.body, want)
@@ -46,7 +46,7 @@ func TestAnAdapterGoesToItsBaseModelUnderItsOwnName(t *testing.T) {
 	}
 }
 
-func TestAnUnknownAdapterGetsTheAnswerOfTheEngine(t *testing.T) {
+func TestAdapterUnknownPassesEngineResponse(t *testing.T) {
 	const answer = `{"object":"error","message":"The model ` + "`x`" + ` does not exist.","type":"NotFoundError","code":404}`
 	f := serve(t, modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -64,7 +64,7 @@ func TestAnUnknownAdapterGetsTheAnswerOfTheEngine(t *testing.T) {
 	}
 }
 
-func TestAnAdapterIsAModelToAskFor(t *testing.T) {
+func TestAdapterIsListedAsModel(t *testing.T) {
 	f := serve(t, modelOn("org/m", refusing(1)))
 	for path, id := range map[string]string{"/v1/models/org/m:sql": "org/m:sql", "/models/org%2Fm:a%2Fb": "org/m:a/b"} {
 		r := f.get(path)
@@ -78,8 +78,8 @@ func TestAnAdapterIsAModelToAskFor(t *testing.T) {
 	}
 }
 
-// A conversation with an adapter stays on its replica, and is another one than that with the base model.
-func TestAdaptersHaveConversationsOfTheirOwn(t *testing.T) {
+// A session with an adapter stays on its replica and differs from that with the base model.
+func TestAdapterSeparatesSessions(t *testing.T) {
 	for _, class := range []string{"ConsistentHashRouter", "PrefixCacheAffinityRouter"} {
 		t.Run(class, func(t *testing.T) {
 			var urls []string
@@ -107,7 +107,7 @@ func TestAdaptersHaveConversationsOfTheirOwn(t *testing.T) {
 				}
 			}
 			if len(places) == 1 {
-				t.Error("all went to one replica, as if they shared what it has computed")
+				t.Error("all went to one replica, as if they shared a cache")
 			}
 		})
 	}

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// adminRoutes are the paths of the listener for operators. It is not meant to
-// be reached by clients, nor by web pages: see guard.
+// adminRoutes returns the handler of the admin listener. Clients and web pages must not reach it: see
+// guardAdmin.
 func (s *Server) adminRoutes() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", s.metricsHandler)
@@ -21,11 +21,11 @@ func (s *Server) adminRoutes() http.Handler {
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	mux.HandleFunc("/", s.control)
-	return s.guard(mux)
+	mux.HandleFunc("/", s.serveControl)
+	return s.guardAdmin(mux)
 }
 
-// liveSlot is a slot as operators see it.
+// liveSlot is the JSON form of a slot.
 type liveSlot struct {
 	Model     string  `json:"model"`
 	Replica   string  `json:"replica"`
@@ -34,10 +34,10 @@ type liveSlot struct {
 	RequestID string  `json:"request_id"`
 }
 
-// listSlots lists every live slot, the oldest first.
+// listSlots lists all live slots, the oldest first.
 func (s *Server) listSlots(w http.ResponseWriter, _ *http.Request) {
 	now, slots := time.Now(), []liveSlot{}
-	for _, replica := range s.registry.replicas() {
+	for _, replica := range s.registry.allReplicas() {
 		for _, slot := range replica.Slots() {
 			state := "reserved"
 			if slot.Running {

@@ -16,25 +16,19 @@ import (
 	"berth/internal/openai"
 )
 
-var (
-	errAdminKey  = errors.New("The admin listener needs its own key; send it as 'Authorization: Bearer KEY' or as 'x-api-key: KEY'.")
-	errCrossSite = errors.New("The admin listener takes no requests that a browser sends for a page of another site.")
-	errAdminHost = errors.New("The admin listener is not called by this name; use its IP address, or set admin.api_key_env and send that key.")
-)
-
-// privateSuffixes end names that nobody can register, so that no foreign page can be served under
-// them.
+// privateSuffixes are suffixes of names that cannot be registered in public DNS, so that no foreign
+// page can have such a name.
 var privateSuffixes = []string{".localhost", ".internal", ".svc", ".cluster.local"}
 
-// guard keeps web pages that an operator happens to look at from using the admin listener, and,
-// where there is an admin key, everybody else who does not have it. GET /metrics passes always: it
-// is public on the other listener as well, and scrapers ask for it by any name.
+// guardAdmin protects the admin listener against web pages that an operator visits and, if an admin
+// key is configured, against all requests without it. GET /metrics always passes: the public listener
+// serves it too, and scrapers use any host name.
 //
-// A page can have its browser send requests across sites, which Origin and Sec-Fetch-Site give away,
-// or make its own name resolve to the listener's address (DNS rebinding), which Host gives away. So
-// Host must be an IP address, the name that the listener is configured with, or a name that no
-// foreign page can have. A right key makes up for any Host.
-func (s *Server) guard(next http.Handler) http.Handler {
+// A page can make a browser send cross-site requests, which Origin and Sec-Fetch-Site reveal, or let
+// its own name resolve to the listener's address (DNS rebinding), which Host reveals. Without a key,
+// Host must therefore be an IP address, the configured name of the listener, or a name that no
+// foreign page can have. With the right key any Host is accepted.
+func (s *Server) guardAdmin(next http.Handler) http.Handler {
 	var origins http.CrossOriginProtection
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/metrics" && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
@@ -49,25 +43,21 @@ func (s *Server) guard(next http.Handler) http.Handler {
 			if errors.Is(err, errAdminKey) {
 				w.Header().Set("WWW-Authenticate", "Bearer")
 			}
-			answerFor(err).write(w, r)
+			toAPIError(err).write(w, r)
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// checkAdminKey checks the key if one is configured, else the Host. It takes the key out of the
-// request: it is not the engines' business.
+// checkAdminKey checks the key if one is configured, else the Host. It removes the key from the
+// request, so that engines never see it.
 func (s *Server) checkAdminKey(r *http.Request) error {
 	key := s.adminKey.Load()
 	if key == nil {
 		return s.checkAdminHost(r.Host)
 	}
-	given := bearer(r.Header.Get("Authorization"))
-	if given == "" {
-		given = r.Header.Get("X-Api-Key")
-	}
-	hash := sha256.Sum256([]byte(given))
+	hash := sha256.Sum256([]byte(presentedKey(r.Header)))
 	if subtle.ConstantTimeCompare(hash[:], key[:]) != 1 {
 		return errAdminKey
 	}
@@ -76,6 +66,7 @@ func (s *Server) checkAdminKey(r *http.Request) error {
 	return nil
 }
 
+// checkAdminHost returns errAdminHost if a foreign page could have this host name.
 func (s *Server) checkAdminHost(hostport string) error {
 	host, _, err := net.SplitHostPort(hostport)
 	if err != nil {
@@ -85,7 +76,7 @@ func (s *Server) checkAdminHost(hostport string) error {
 	configured, _, _ := net.SplitHostPort(s.registry.table.Load().config.Admin.Address)
 	_, notIP := netip.ParseAddr(host)
 	switch {
-	case host == "": // HTTP/1.0, which no browser speaks
+	case host == "": // HTTP/1.0; browsers always send Host
 	case notIP == nil, !strings.Contains(host, "."), host == strings.ToLower(configured):
 	case slices.ContainsFunc(privateSuffixes, func(suffix string) bool { return strings.HasSuffix(host, suffix) }):
 	default:
@@ -94,23 +85,24 @@ func (s *Server) checkAdminHost(hostport string) error {
 	return nil
 }
 
-// checkOrigin refuses what a browser sends for a page of another site: with any method where the
-// call manages engines, some of which are managed by GET, else with those that change something.
+// checkOrigin returns errCrossSite for a request that a browser sends for a page of another site. On
+// management paths it rejects every method, since some engines are managed by GET; elsewhere safe
+// methods pass.
 func checkOrigin(origins *http.CrossOriginProtection, r *http.Request) error {
-	as, manages := *r, openai.IsManagementPath(r.URL.Path)
+	checked, manages := *r, openai.IsManagementPath(r.URL.Path)
 	if manages {
-		as.Method = http.MethodPost
+		checked.Method = http.MethodPost
 	}
-	// An image of another site's page is asked for without either header where the listener is plain HTTP.
+	// Over plain HTTP a browser requests images of another site's page without either header.
 	unmarked := r.Header.Get("Sec-Fetch-Site") == "" && r.Header.Get("Origin") == ""
-	if origins.Check(&as) != nil || manages && unmarked && strings.HasPrefix(r.UserAgent(), "Mozilla/") {
+	if origins.Check(&checked) != nil || manages && unmarked && strings.HasPrefix(r.UserAgent(), "Mozilla/") {
 		return errCrossSite
 	}
 	return nil
 }
 
-// adminKeyOf returns the hash of the admin key; nil if none is configured.
-func adminKeyOf(a config.Admin) (*[sha256.Size]byte, error) {
+// loadAdminKey returns the hash of the admin key; nil if none is configured.
+func loadAdminKey(a config.Admin) (*[sha256.Size]byte, error) {
 	if a.KeyEnv == "" {
 		return nil, nil
 	}

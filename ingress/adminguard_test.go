@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// adminRaw sends a request to the admin listener as bytes, with these header lines.
+// adminRaw sends raw bytes to the admin listener: a request with these header lines.
 func (f *front) adminRaw(line string, header ...string) reply {
 	f.t.Helper()
 	conn, err := net.Dial("tcp", f.AdminAddress())
@@ -27,7 +27,7 @@ func (f *front) adminRaw(line string, header ...string) reply {
 	return r
 }
 
-func TestTheAdminListenerTakesNothingFromWebPages(t *testing.T) {
+func TestAdminRejectsCrossSiteRequests(t *testing.T) {
 	url, requests := recording(t)
 	f := serve(t, modelOn("m", url))
 	for _, row := range []struct {
@@ -52,7 +52,7 @@ func TestTheAdminListenerTakesNothingFromWebPages(t *testing.T) {
 		t.Errorf("the replica was sent %s", (<-requests).uri)
 	}
 	for _, row := range []struct{ line, header string }{
-		{"GET /metrics", "Host: evil.example\nSec-Fetch-Site: cross-site"}, // scrapers ask by any name
+		{"GET /metrics", "Host: evil.example\nSec-Fetch-Site: cross-site"}, // scrapers use any host name
 		{"HEAD /metrics", "Host: prometheus.example.com"},
 		{"GET /internal/slots", "Host: 10.0.0.7:8001"},
 		{"GET /internal/slots", "Host: [::1]:8001"},
@@ -71,11 +71,11 @@ func TestTheAdminListenerTakesNothingFromWebPages(t *testing.T) {
 	}
 }
 
-func TestTheNameOfTheAdminListenerIsKnown(t *testing.T) {
+func TestAdminRejectsUnknownHost(t *testing.T) {
 	c := configured(modelOn("m", refusing(1)))
 	f := serveConfig(t, c)
 	named := *c
-	named.Admin.Address = "Admin.Example.com:8001" // takes effect at a restart, but for this
+	named.Admin.Address = "Admin.Example.com:8001" // only the guard uses it before a restart
 	if err := f.Apply(&named); err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func TestTheNameOfTheAdminListenerIsKnown(t *testing.T) {
 	wantError(t, f.adminRaw("GET /internal/slots", "Host: other.example.com"), 403, "unknown_host", "")
 }
 
-func TestTheAdminKeyIsAskedFor(t *testing.T) {
+func TestAdminRequiresKey(t *testing.T) {
 	url, requests := recording(t)
 	c := configured(modelOn("m", url))
 	c.Admin.KeyEnv = "BERTH_TEST_ADMIN_KEY"
@@ -118,7 +118,7 @@ func TestTheAdminKeyIsAskedFor(t *testing.T) {
 			t.Errorf("%s got %d %s", header, r.StatusCode, r.body)
 		}
 		if s := receive(t, requests); s.header.Get("Authorization")+s.header.Get("X-Api-Key") != "" {
-			t.Errorf("the replica is told the key: %v", s.header)
+			t.Errorf("the replica received the key: %v", s.header)
 		}
 	}
 }

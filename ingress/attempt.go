@@ -25,7 +25,7 @@ func (x *proxyRequest) attempt(ctx context.Context) error {
 	sel, err := x.model.router.Choose(ctx, &x.payload, x.tried...)
 	if err != nil {
 		x.chose(choosing, nil, err)
-		return late(err)
+		return asQueueTimeout(err)
 	}
 	defer sel.Release() // before anything else, which might panic
 	x.chose(choosing, sel, nil)
@@ -33,13 +33,13 @@ func (x *proxyRequest) attempt(ctx context.Context) error {
 	x.model.metrics.accepted().Inc()
 	ctx, x.span = x.tracing.begin(ctx, "attempt", trace.SpanKindClient)
 	defer x.attempted(x.span)
-	ctx, quiet := watchSilence(ctx, &x.model.config, x.stream)
+	ctx, quiet := newIdleWatchdog(ctx, &x.model.config, x.stream)
 	defer quiet.stop()
 	resp, err := x.send(ctx, sel)
 	if err != nil {
 		return err
 	}
-	quiet.over(resp)
+	quiet.wrapBody(resp)
 	x.phase = phaseStreaming
 	x.sent()
 	x.amend(resp, sel)
@@ -50,11 +50,11 @@ func (x *proxyRequest) attempt(ctx context.Context) error {
 
 // amend makes the head of an answer the client's.
 func (x *proxyRequest) amend(resp *http.Response, sel *routers.Selection) {
-	if gatewayError(resp.StatusCode) {
+	if isGatewayError(resp.StatusCode) {
 		sel.Fail(fmt.Errorf("%w: %s", llmserver.ErrGateway, http.StatusText(resp.StatusCode)))
 	}
 	if openai.CreatesStored(x.c.Request.URL.Path) {
-		x.holders.listen(resp, sel.Replica())
+		x.owners.sniffID(resp, sel.Replica())
 	}
 	resp.Header.Del(requestIDHeader) // the client gets the one that is in the log
 	if x.registry.table.Load().config.DecisionHeaders {
@@ -74,7 +74,7 @@ func (x *proxyRequest) send(ctx context.Context, sel *routers.Selection) (resp *
 	x.dispatched = time.Now()
 	x.model.metrics.overhead.Observe((x.dispatched.Sub(x.ready) - x.payload.Waited).Seconds())
 	if resp, err = sel.Dispatch(req); err == nil {
-		if err = x.refused(resp); err != nil {
+		if err = x.detectBusy(resp); err != nil {
 			sel.Fail(err)
 		}
 	}
@@ -104,7 +104,7 @@ func (x *proxyRequest) relayed(sel *routers.Selection, result streaming.Result, 
 			"send_timeout_s", x.registry.table.Load().config.HTTP.SendTimeout.Seconds(), "request_id", requestID(x.c))
 	}
 	x.upstreamFailed(err)
-	sel.Fail(verdict(result, err))
+	sel.Fail(attributeError(result, err))
 	if result.Started {
 		x.abort(err)
 	}

@@ -77,7 +77,7 @@ func TestAttemptEndsBeforeTheNextOne(t *testing.T) {
 	var mu sync.Mutex
 	var contexts []context.Context
 	f.registry.pool.Dial = func(e llmserver.Endpoint) (llmserver.Backend, error) {
-		b, err := dial(e)
+		b, err := dialBackend(e)
 		return attempts{b, &mu, &contexts}, err
 	}
 	m := modelOn("m", upstream(t, ok), upstream(t, ok))
@@ -129,14 +129,14 @@ func (s staleOnce) Do(req *http.Request, t llmserver.Token) (*http.Response, llm
 func TestCallForAStoredResponseIsSentAgainOverAFreshConnection(t *testing.T) {
 	f := serve(t, modelOn("n", refusing(1)))
 	f.registry.pool.Dial = func(e llmserver.Endpoint) (llmserver.Backend, error) {
-		b, err := dial(e)
+		b, err := dialBackend(e)
 		return staleOnce{b, new(atomic.Bool)}, err
 	}
 	f.mustApply(modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Request-Id", "the engine's own")
 		ok(w, r)
 	})))
-	f.holders.put("resp_1", f.model("m").replicas[0])
+	f.owners.setOwner("resp_1", f.model("m").replicas[0])
 	r := f.get("/v1/responses/resp_1")
 	if r.StatusCode != 200 || r.body != "ok" {
 		t.Errorf("got %d %s", r.StatusCode, r.body)
@@ -150,7 +150,7 @@ func TestCallForAStoredResponseThatFailsIsCountedAgainstTheReplica(t *testing.T)
 	broken, _ := breaking(t)
 	f := serve(t, modelOn("m", broken, refusing(1)))
 	for i, phase := range []string{phaseFirstByte, phaseConnect} {
-		f.holders.put("resp_1", f.model("m").replicas[i])
+		f.owners.setOwner("resp_1", f.model("m").replicas[i])
 		if r := f.get("/v1/responses/resp_1"); r.StatusCode < 500 {
 			t.Errorf("got %d %s", r.StatusCode, r.body)
 		}
@@ -167,7 +167,7 @@ func TestStoredResponseThatBreaksLooksBroken(t *testing.T) {
 		w.(http.Flusher).Flush()
 		panic(http.ErrAbortHandler)
 	})))
-	f.holders.put("resp_1", f.model("m").replicas[0])
+	f.owners.setOwner("resp_1", f.model("m").replicas[0])
 	for _, client := range []*http.Client{f.h1, f.h2} {
 		if r := f.do(t.Context(), client, "GET", "/v1/responses/resp_1", nil); r.err == nil || r.body != "half" {
 			t.Errorf("the client read %q and then %v", r.body, r.err)

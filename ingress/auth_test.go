@@ -13,7 +13,7 @@ import (
 	"berth/config"
 )
 
-// withKeys has a configuration ask for keys. Each is called as it reads, and may use what models names.
+// withKeys adds API keys to a configuration. Each key is named like its value and may use the given models.
 func withKeys(c *config.Config, limit int, keys map[string][]string) *config.Config {
 	for key, models := range keys {
 		c.Auth.Keys = append(c.Auth.Keys, config.Key{
@@ -23,13 +23,13 @@ func withKeys(c *config.Config, limit int, keys map[string][]string) *config.Con
 	return c
 }
 
-// chatBy is a chat request of who has the key.
+// chatBy sends a chat request with a key.
 func (f *front) chatBy(key, model string) reply {
 	f.t.Helper()
 	return f.post("/v1/chat/completions", chat(model), "Authorization", "Bearer "+key)
 }
 
-func TestOnlyWhoHasAKeyIsServed(t *testing.T) {
+func TestAuthRequiresKey(t *testing.T) {
 	f := serveConfig(t, withKeys(configured(modelOn("m", upstream(t, ok))), 0, map[string][]string{"sk-1": nil, "sk-2": nil}))
 	for _, header := range [][]string{
 		{"Authorization", "Bearer sk-1"}, {"Authorization", "bearer  sk-2 "}, {"X-Api-Key", "sk-1"},
@@ -51,7 +51,7 @@ func TestOnlyWhoHasAKeyIsServed(t *testing.T) {
 				t.Errorf("the header is %v", r.Header)
 			}
 			if strings.Contains(r.body, "sk-") {
-				t.Errorf("it tells %s", r.body)
+				t.Errorf("the body reveals %s", r.body)
 			}
 		}
 		for _, path := range []string{"/v1/models", "/v1/models/m", "/nothing"} {
@@ -68,7 +68,7 @@ func TestOnlyWhoHasAKeyIsServed(t *testing.T) {
 	}
 }
 
-func TestWhoHasNoKeyIsToldBeforeTheBodyIsRead(t *testing.T) {
+func TestAuthRejectsBeforeReadingBody(t *testing.T) {
 	g := gated(t)
 	f := serveConfig(t, withKeys(configured(modelOn("m", g.url)), 1, map[string][]string{"sk-1": nil}))
 	busy := f.background(func() reply { return f.chatBy("sk-1", "m") })
@@ -88,7 +88,7 @@ func TestWhoHasNoKeyIsToldBeforeTheBodyIsRead(t *testing.T) {
 	receive(t, busy)
 }
 
-func TestAKeyIsForItsModels(t *testing.T) {
+func TestAuthRestrictsKeyToModels(t *testing.T) {
 	a, b, adapted := modelOn("a", upstream(t, ok)), modelOn("b", upstream(t, ok)), modelOn("c", upstream(t, ok))
 	a.Aliases = []string{"first"}
 	f := serveConfig(t, withKeys(configured(a, b, adapted), 0, map[string][]string{"all": nil, "some": {"first", "c"}}))
@@ -124,7 +124,7 @@ func TestAKeyIsForItsModels(t *testing.T) {
 	}
 }
 
-func TestAKeyHasAsManyRequestsAtOnceAsItMay(t *testing.T) {
+func TestAuthLimitsConcurrentRequestsOfKey(t *testing.T) {
 	g := gated(t)
 	c := withKeys(configured(modelOn("m", g.url, g.url+"/b")), 2, map[string][]string{"sk-1": nil})
 	f := serveConfig(t, c)
@@ -137,25 +137,25 @@ func TestAKeyHasAsManyRequestsAtOnceAsItMay(t *testing.T) {
 	receive(t, g.arrived)
 	full := func() {
 		r := f.chatBy("sk-1", "m")
-		if wantError(t, r, 429, "key_limit_reached", ""); !strings.Contains(r.body, " 2 requests") {
-			t.Errorf("it says %s", r.body)
+		if wantError(t, r, 429, "key_limit_reached", ""); !strings.Contains(r.body, " 2 concurrent requests") {
+			t.Errorf("the body is %s", r.body)
 		}
 		if r := f.do(t.Context(), f.h1, "GET", "/v1/models", nil, "X-Api-Key", "sk-1"); r.StatusCode != 200 {
-			t.Errorf("a GET counts: %d %s", r.StatusCode, r.body)
+			t.Errorf("a GET counts against the limit: %d %s", r.StatusCode, r.body)
 		}
 	}
 	full()
 	if n := f.metric(`berth_key_ongoing_requests{key="sk-1"}`); n != 2 {
-		t.Errorf("%v are shown", n)
+		t.Errorf("the metric is %v", n)
 	}
 	if err := f.Apply(withKeys(configured(c.Models...), 2, map[string][]string{"sk-1": nil, "sk-2": nil})); err != nil {
 		t.Fatal(err)
 	}
-	full() // a reload forgets nothing
+	full() // the count survives a reload
 	leave()
 	receive(t, second)
-	f.eventually("the one that left is counted out", func() bool {
-		return f.registry.table.Load().auth[sha256.Sum256([]byte("sk-1"))].ongoing.Load() == 1
+	f.eventually("the disconnected request is no longer counted", func() bool {
+		return f.registry.table.Load().keys[sha256.Sum256([]byte("sk-1"))].ongoing.Load() == 1
 	})
 	g.open <- struct{}{}
 	g.open <- struct{}{}
@@ -163,12 +163,12 @@ func TestAKeyHasAsManyRequestsAtOnceAsItMay(t *testing.T) {
 		t.Errorf("got %d %s", r.StatusCode, r.body)
 	}
 	receive(t, first)
-	f.eventually("none is left", func() bool {
-		return f.registry.table.Load().auth[sha256.Sum256([]byte("sk-1"))].ongoing.Load() == 0
+	f.eventually("no request is ongoing", func() bool {
+		return f.registry.table.Load().keys[sha256.Sum256([]byte("sk-1"))].ongoing.Load() == 0
 	})
 }
 
-func TestKeysComeFromTheEnvironmentToo(t *testing.T) {
+func TestAuthReadsKeysFromEnvironment(t *testing.T) {
 	t.Setenv("BERTH_TEST_KEYS", "sk-1, team:sk-2")
 	c := withKeys(configured(modelOn("m", upstream(t, ok))), 0, map[string][]string{"sk-3": nil})
 	c.Auth.KeysEnv = "BERTH_TEST_KEYS"
@@ -200,7 +200,7 @@ func TestKeysComeFromTheEnvironmentToo(t *testing.T) {
 	}
 }
 
-func TestAClientsKeyGoesToReplicasOnlyIfNobodyElseHasOne(t *testing.T) {
+func TestAuthForwardsClientKeyOnlyWithoutOtherKeys(t *testing.T) {
 	plain, requests := recording(t)
 	t.Setenv("BERTH_TEST_KEY", "theirs")
 	keyed := modelOn("keyed", plain)
@@ -224,14 +224,14 @@ func TestAClientsKeyGoesToReplicasOnlyIfNobodyElseHasOne(t *testing.T) {
 	want("with auth", "keyed", "Bearer theirs", "")
 }
 
-func TestAKeyReachesStoredResponsesOfItsModelsOnly(t *testing.T) {
+func TestAuthRestrictsStoredResponsesToModelsOfKey(t *testing.T) {
 	a, b := &store{name: "a", held: map[string]bool{"resp_a": true}}, &store{name: "b", held: map[string]bool{"resp_b": true}}
 	f := serveConfig(t, withKeys(configured(modelOn("a", upstream(t, a.ServeHTTP)), modelOn("b", upstream(t, b.ServeHTTP))), 0,
 		map[string][]string{"all": nil, "some": {"a"}}))
 	get := func(key, id string) reply {
 		return f.do(t.Context(), f.h1, "GET", "/v1/responses/"+id, nil, "X-Api-Key", key)
 	}
-	for _, id := range []string{"resp_a", "resp_b"} { // which also has the holder remembered
+	for _, id := range []string{"resp_a", "resp_b"} { // also makes berth remember the owner
 		if r := get("all", id); r.StatusCode != 200 {
 			t.Errorf("%s: %d %s", id, r.StatusCode, r.body)
 		}

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// badInput is a request that is wrong, and what is said of it. Without more it is a POST to /v1/chat/completions.
+// badInput is an invalid request and the wanted error. By default it is a POST to /v1/chat/completions.
 type badInput struct {
 	name, call, body string
 	headers          []string // names and values in turn
@@ -20,10 +20,10 @@ type badInput struct {
 const (
 	completions = "POST /v1/completions"
 	noSuchPath  = "This server has no such path; see GET /v1/models and POST /v1/chat/completions."
-	closedPath  = "This server passes no requests on to this path; if the engines serve it, its operator can name it in extra_paths."
-	notThisWay  = "This path does not answer to this method."
-	forOthers   = "This call manages the engines; send it to the admin listener, with ?model= where there are several models."
-	namesNone   = "The request names no 'model', and this server has several; GET /v1/models lists them."
+	closedPath  = "This server does not forward requests to this path; if the engines serve it, ask the operator to add it to extra_paths."
+	notThisWay  = "This path does not support this method; use one of those in the Allow header."
+	forOthers   = "This path manages the engines; send the request to the admin listener, with ?model= if there are several models."
+	namesNone   = "The request must name a 'model' because this server has several; GET /v1/models lists them."
 	isNoObject  = "The request body must be a JSON object."
 	isNoString  = "The 'model' in the request body must be a string."
 	hasTwo      = "The request body has more than one 'model'."
@@ -33,7 +33,7 @@ const (
 	compressed  = "The request body must be sent without a Content-Encoding."
 	noBoundary  = "The Content-Type of the form has no valid boundary."
 	noWholeForm = "The request body is not a whole multipart form."
-	badTimeout  = "The x-request-timeout-seconds of the request must be one positive number of seconds."
+	badTimeout  = "The x-request-timeout-seconds header must be one positive number of seconds."
 )
 
 func notJSON(what string) string { return "The request body is not valid JSON: " + what + "." }
@@ -42,7 +42,7 @@ func noModel(quoted string) string {
 	return "The model " + quoted + " does not exist; GET /v1/models lists those that do."
 }
 
-// badBodies are wrong as JSON, or in what they say of the model.
+// badBodies are invalid as JSON or in their model.
 var badBodies = []badInput{
 	{"an empty body", "", "", nil, 400, "empty_body", "", "The request body is empty."},
 	{"white space only", "", " \r\n\t", nil, 400, "empty_body", "", "The request body is empty."},
@@ -99,7 +99,7 @@ var badBodies = []badInput{
 	{"an endless name", "", `{"model":"` + strings.Repeat("x", 1<<19) + `"}`, nil, 404, "model_not_found", "model", noModel(`"` + strings.Repeat("x", 200) + `…"`)},
 }
 
-// badHeads are wrong in their path, method or header fields.
+// badHeads are invalid in path, method or header fields.
 var badHeads = []badInput{
 	{"the root", "GET /", "", nil, 404, "unknown_url", "", noSuchPath},
 	{"an unknown path", "GET /v2/models", "", nil, 404, "unknown_url", "", noSuchPath},
@@ -121,7 +121,7 @@ var badHeads = []badInput{
 	{"the same below the version", "POST /v1/load_lora_adapter", `{"model":"m"}`, nil, 403, "admin_only", "", forOthers},
 	{"the same escaped", "POST /v1/%73leep", `{"model":"m"}`, nil, 403, "admin_only", "", forOthers},
 	{"an unknown model to describe", "GET /v1/models/x%2Fy", "", nil, 404, "model_not_found", "model", noModel(`"x/y"`)},
-	{"an unknown response", "GET /v1/responses/resp_1", "", nil, 503, "response_unreachable", "response_id", errResponseAstray.Error()},
+	{"an unknown response", "GET /v1/responses/resp_1", "", nil, 503, "response_unreachable", "response_id", errOwnerUnknown.Error()},
 	{"a response with a bad id", "GET /v1/responses/a%2Fb", "", nil, 404, "unknown_url", "", noSuchPath},
 	{"GET for POST", "GET /v1/chat/completions", "", nil, 405, "method_not_allowed", "", notThisWay},
 	{"PUT without version", "PUT /chat/completions", "{}", nil, 405, "method_not_allowed", "", notThisWay},
@@ -145,7 +145,7 @@ var badHeads = []badInput{
 	{"a form without a model", "POST /v1/audio/translations", "--B\r\n\r\nx\r\n--B--", []string{"Content-Type", formHeader}, 400, "model_required", "model", namesNone},
 }
 
-func TestBadInputIsAnsweredWithStatusCodeAndMessage(t *testing.T) {
+func TestErrorTextsOfBadInput(t *testing.T) {
 	f := serve(t, modelOn("m", refusing(1)), modelOn("n", refusing(2)))
 	for _, row := range append(badBodies, badHeads...) {
 		method, path, ok := strings.Cut(row.call, " ")
@@ -158,18 +158,18 @@ func TestBadInputIsAnsweredWithStatusCodeAndMessage(t *testing.T) {
 				wantError(t, r, row.status, row.code, row.param)
 				var e errorBody
 				if err := json.Unmarshal([]byte(r.body), &e); err != nil || e.Error.Message != row.message {
-					t.Errorf("it is told %q, want %q", e.Error.Message, row.message)
+					t.Errorf("the message is %q, want %q", e.Error.Message, row.message)
 				}
 				if len(r.body) > 1000 || strings.Contains(r.body, "goroutine") {
-					t.Errorf("it is answered with %.2000s", r.body)
+					t.Errorf("the response is %.2000s", r.body)
 				}
 			})
 		}
 	}
 }
 
-// What is no HTTP is refused by net/http, in its words, before there is a request.
-func TestWhatIsNoHTTPIsRefused(t *testing.T) {
+// net/http itself rejects what is not HTTP, before there is a request.
+func TestErrorNotHTTP(t *testing.T) {
 	f := serve(t, modelOn("m", refusing(1)))
 	const post, host = "POST /v1/completions HTTP/1.1\r\n", "Host: berth\r\n"
 	for name, row := range map[string]struct {
@@ -203,7 +203,7 @@ func TestWhatIsNoHTTPIsRefused(t *testing.T) {
 	}
 }
 
-func TestTheTableOfBadInputIsLong(t *testing.T) {
+func TestErrorBadInputTableIsLong(t *testing.T) {
 	if n := len(badBodies) + len(badHeads); n < 60 {
 		t.Errorf("it has %d rows", n)
 	}

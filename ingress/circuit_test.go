@@ -15,7 +15,7 @@ import (
 	"berth/streaming"
 )
 
-// state is what the metrics say of the replica called id.
+// state returns the state of a replica according to the metrics.
 func (f *front) state(id string) (states string) {
 	f.t.Helper()
 	for _, state := range llmserver.States {
@@ -26,7 +26,7 @@ func (f *front) state(id string) (states string) {
 	return states
 }
 
-func TestAReplicaIsEjectedForItsOwnFailuresOnly(t *testing.T) {
+func TestCircuitEjectsReplicaForOwnFailuresOnly(t *testing.T) {
 	answer := func(status int, body string) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
 			io.Copy(io.Discard, r.Body)
@@ -62,7 +62,7 @@ func TestAReplicaIsEjectedForItsOwnFailuresOnly(t *testing.T) {
 			}
 			f.idle()
 			if got := f.state("a") + " " + f.state("b"); got != row.state+" serving" {
-				t.Errorf("they are %s", got)
+				t.Errorf("the states are %s", got)
 			}
 			want := 0.
 			if row.state == "ejected" {
@@ -83,7 +83,7 @@ func TestAReplicaIsEjectedForItsOwnFailuresOnly(t *testing.T) {
 	}
 }
 
-func TestClientsThatLeaveEjectNobody(t *testing.T) {
+func TestCircuitIgnoresClientDisconnects(t *testing.T) {
 	g := gated(t)
 	f := serve(t, modelOn("m", g.url, g.url+"/other"))
 	for n := range 10 {
@@ -97,17 +97,17 @@ func TestClientsThatLeaveEjectNobody(t *testing.T) {
 		leave()
 		receive(t, done)
 		receive(t, g.left)
-		f.eventually("it is counted", func() bool {
+		f.eventually("the abort is counted", func() bool {
 			return f.metric(`berth_releases_total{cause="client_gone",model="m"}`) == float64(n+1)
 		})
 	}
 	if got := f.state("a") + " " + f.state("b"); got != "serving serving" {
-		t.Errorf("they are %s", got)
+		t.Errorf("the states are %s", got)
 	}
 }
 
-// Where each of them fails, all are still asked: half are ejected, the others spared.
-func TestRequestsAreStillTriedWhereEveryReplicaFails(t *testing.T) {
+// If all replicas fail, requests are still tried: half of them are ejected, the others kept by the panic threshold.
+func TestCircuitTriesRequestsWhenAllFail(t *testing.T) {
 	var calls [2]atomic.Int32
 	fails := func(n int) string {
 		return upstream(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -123,11 +123,11 @@ func TestRequestsAreStillTriedWhereEveryReplicaFails(t *testing.T) {
 	}
 	a, b := calls[0].Load(), calls[1].Load()
 	if a+b != 30 || min(a, b) != 5 {
-		t.Errorf("they were asked %d and %d times; want one kept out after five failures, and the other never", a, b)
+		t.Errorf("they got %d and %d requests; want one ejected after five failures, and the other never", a, b)
 	}
 }
 
-func TestEveryEndOfASelectionHasOneCause(t *testing.T) {
+func TestCircuitReleaseCauseOfEachOutcome(t *testing.T) {
 	sent := func(err error) routers.Outcome { return routers.Outcome{Dispatched: true, Err: err} }
 	for want, outcomes := range map[string][]routers.Outcome{
 		"walked_away": {{}, {Err: llmserver.ErrGone}},
@@ -144,7 +144,7 @@ func TestEveryEndOfASelectionHasOneCause(t *testing.T) {
 	}
 }
 
-func TestWhatTheLineSeeksAtAgentsIsCounted(t *testing.T) {
+func TestCircuitCountsAgentWaits(t *testing.T) {
 	f := serve(t, modelOn("m", upstream(t, ok)))
 	hooks := f.registry.hooks("m", f.model("m").metrics)
 	hooks.AgentWaitEnded("a", true, nil) // counted when its request takes it

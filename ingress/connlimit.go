@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"errors"
 	"log/slog"
 	"math"
 	"net"
@@ -19,65 +18,71 @@ import (
 )
 
 const (
-	// maxSurplus is how many connections beyond the limit are open at once, each until it has been
-	// told so. Accepting waits while there are as many.
-	maxSurplus = 16
-	// surplusTime is how long a connection beyond the limit may take to send a request and to read
-	// the response to it.
-	surplusTime = 2 * time.Second
-	// minConnections is the lowest limit that is derived.
+	// maxExcessConns bounds the connections beyond the limit that are open at once, until they have
+	// been rejected. Accept blocks while there are as many.
+	maxExcessConns = 16
+	// excessTimeout bounds how long a connection beyond the limit may take to send a request and to
+	// read the response.
+	excessTimeout = 2 * time.Second
+	// minConnections is the lowest derived limit.
 	minConnections = 8
 )
 
-// derivedConnections returns the limit of client connections for a process that may have so many
-// descriptors open: two per connection, as each proxied request needs one for its client and one for
-// its replica. An eighth, and no less than what connections beyond the limit need besides, is left
-// for log files, probes, the admin listener and idle connections to replicas.
-func derivedConnections(descriptors uint64) int64 {
+// deriveConnLimit returns the limit of client connections for a process with this descriptor limit:
+// two descriptors per connection, since each proxied request needs one for its client and one for its
+// replica. An eighth, and no less than excess connections need, is reserved for log files, probes,
+// the admin listener and idle connections to replicas.
+func deriveConnLimit(descriptors uint64) int64 {
 	descriptors = min(descriptors, 1<<40)
-	reserve := max(descriptors/8, 2*maxSurplus)
+	reserve := max(descriptors/8, 2*maxExcessConns)
 	return max((int64(descriptors)-int64(reserve))/2, minConnections)
 }
 
-// connLimit is a listener that bounds the number of open connections. One that is accepted beyond
-// the limit is answered with 503 and closed, which a client understands better than a connection
-// that hangs or is reset; at most maxSurplus of those are open at once, each for surplusTime at
-// most, so that a crowd costs a fixed number of descriptors and waits in the kernel's backlog.
+// A connLimit is a listener that bounds the number of open connections. It accepts connections beyond
+// the limit, too, and has them answered with 503 and closed, since clients handle a response better
+// than a connection that hangs or is reset. At most maxExcessConns of them are open at once, for
+// excessTimeout each; the rest waits in the kernel's backlog, so that any number of clients costs a
+// fixed number of descriptors.
+//
+// Accept is for one goroutine; configure may be called by any.
 type connLimit struct {
 	net.Listener
-	open      func() int // connections that the server has, surplus ones included
-	limit     atomic.Int64
-	surplus   chan struct{} // an element for each open surplus connection
-	refused   prometheus.Counter
-	full      *exhaustionLog
-	exhausted func(error) // hears of descriptors that ran out all the same
+	connCount   func() int // open connections of the server, excess ones included
+	limit       atomic.Int64
+	excess      chan struct{} // a semaphore: an element for each open excess connection
+	refused     prometheus.Counter
+	fullLog     *throttledLog
+	onExhausted func(error) // called when Accept fails for want of descriptors
 }
 
-func newConnLimit(l net.Listener, open func() int, r prometheus.Registerer, e *exhaustion) *connLimit {
+// newConnLimit returns a connLimit around l. configure must be called before Accept: until then the
+// limit is 0.
+func newConnLimit(l net.Listener, connCount func() int, r prometheus.Registerer, e *exhaustion) *connLimit {
 	c := &connLimit{
-		Listener: l,
-		open:     open,
-		surplus:  make(chan struct{}, maxSurplus),
+		Listener:  l,
+		connCount: connCount,
+		excess:    make(chan struct{}, maxExcessConns),
 		refused: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "berth_connections_refused_total", Help: "Client connections beyond the limit, which were told so and closed.",
+			Name: "berth_connections_refused_total", Help: "Client connections rejected because the limit was reached.",
 		}),
-		full:      newExhaustionLog(e.log, "client connections beyond the limit are refused; raise the descriptor limit (ulimit -n) or http.max_connections"),
-		exhausted: e.report,
+		fullLog:     newThrottledLog(e.log, "client connections beyond the limit are refused; raise the descriptor limit (ulimit -n) or http.max_connections"),
+		onExhausted: e.report,
 	}
 	gauge := func(name, help string, f func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f)
 	}
 	r.MustRegister(c.refused,
-		gauge("berth_connections", "Open connections of clients.", func() float64 { return float64(open()) }),
-		gauge("berth_connections_limit", "How many there may be at once.", func() float64 { return float64(c.limit.Load()) }))
+		gauge("berth_connections", "Open connections of clients.", func() float64 { return float64(connCount()) }),
+		gauge("berth_connections_limit", "Maximum number of open connections of clients.", func() float64 { return float64(c.limit.Load()) }))
 	return c
 }
 
-// configure sets the limit to the configured one, or to the derived one if that is zero.
+// configure sets the limit: the configured one, or the derived one if that is 0. Open connections stay
+// open under a lower limit.
 func (l *connLimit) configure(configured int, log *slog.Logger) {
 	derived := int64(math.MaxInt64)
 	if n := maxDescriptors(); n > 0 {
-		derived = derivedConnections(n)
+		derived = deriveConnLimit(n)
 	}
 	if int64(configured) > derived {
 		log.Warn("http.max_connections is more than the descriptor limit allows for; raise that (ulimit -n), or expect 503s",
@@ -86,74 +91,81 @@ func (l *connLimit) configure(configured int, log *slog.Logger) {
 	l.limit.Store(cmp.Or(int64(configured), derived))
 }
 
-// Accept returns the next connection; beyond the limit, a *surplusConn.
+// Accept returns the next connection, as an *excessConn if it is beyond the limit. While
+// maxExcessConns of those are open it blocks.
 func (l *connLimit) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
 		if tcp.Exhausted(err) {
-			l.exhausted(err)
+			l.onExhausted(err)
 		}
 		return nil, err
 	}
+	// The server counts a connection before it accepts the next one, so the limit is exact. Excess
+	// connections do not use up the room of others.
 	limit := l.limit.Load()
-	if int64(l.open()-len(l.surplus)) < limit {
+	if int64(l.connCount()-len(l.excess)) < limit {
 		return c, nil
 	}
 	l.refused.Inc()
-	l.full.warn("limit", limit)
-	l.surplus <- struct{}{}
+	l.fullLog.warn("limit", limit)
+	// Blocking here stops all accepting. That is intended: no descriptor is free for the next
+	// connection, and it lasts for excessTimeout at most.
+	l.excess <- struct{}{}
 	end := sync.OnceValue(func() error {
-		defer func() { <-l.surplus }()
+		defer func() { <-l.excess }()
 		return c.Close()
 	})
-	return &surplusConn{c, time.AfterFunc(surplusTime, func() { end() }), end}, nil
+	return &excessConn{c, time.AfterFunc(excessTimeout, func() { end() }), end}, nil
 }
 
-// A surplusConn is a connection beyond the limit. It is closed after surplusTime.
-type surplusConn struct {
+// An excessConn is a connection beyond the limit. It closes itself after excessTimeout. Any goroutine
+// may call Close, of which only the first call has an effect.
+type excessConn struct {
 	net.Conn
-	timer *time.Timer
-	end   func() error
+	timer     *time.Timer
+	closeOnce func() error
 }
 
-// CloseWrite lets net/http end its half first, so that the client can read the response.
-func (c *surplusConn) CloseWrite() error {
+// CloseWrite closes the sending half. net/http calls it before Close, so that the client can read the
+// response.
+func (c *excessConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}
 	return nil
 }
 
-func (c *surplusConn) Close() error {
+func (c *excessConn) Close() error {
 	c.timer.Stop()
-	return c.end()
+	return c.closeOnce()
 }
 
-type surplusKey struct{}
+// excessKey is the context key of requests on excess connections.
+type excessKey struct{}
 
-// markSurplus is the ConnContext of a server behind a connLimit.
-func markSurplus(ctx context.Context, c net.Conn) context.Context {
+// markExcess is the http.Server.ConnContext behind a connLimit. It marks the requests of excess
+// connections for rejectExcess.
+func markExcess(ctx context.Context, c net.Conn) context.Context {
 	if encrypted, ok := c.(*tls.Conn); ok {
 		c = encrypted.NetConn()
 	}
-	if _, ok := c.(*surplusConn); ok {
-		return context.WithValue(ctx, surplusKey{}, true)
+	if _, ok := c.(*excessConn); ok {
+		return context.WithValue(ctx, excessKey{}, true)
 	}
 	return ctx
 }
 
-var errConnections = errors.New("The server has as many connections as it can take; try again later.")
-
-// refuseSurplus answers a request on a connection beyond the limit. It reports whether it was one.
-// Health checks are served: a process that has enough to do must not be restarted for it.
-func refuseSurplus(w http.ResponseWriter, r *http.Request) bool {
-	if r.Context().Value(surplusKey{}) == nil {
+// rejectExcess responds to a request on an excess connection and reports whether it did. Health checks
+// are served instead: a process that is merely busy must not be restarted.
+func rejectExcess(w http.ResponseWriter, r *http.Request) bool {
+	if r.Context().Value(excessKey{}) == nil {
 		return false
 	}
 	w.Header().Set("Connection", "close")
 	if probes[r.URL.Path] {
 		return false
 	}
-	answerFor(errConnections).write(w, r)
+	toAPIError(errTooManyConnections).write(w, r)
 	return true
 }

@@ -2,7 +2,7 @@ package ingress
 
 import (
 	"bufio"
-	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -16,29 +16,29 @@ import (
 	"berth/llmserver"
 )
 
-func TestTheLimitOfConnectionsIsHalfOfTheDescriptorsLessAReserve(t *testing.T) {
+func TestConnLimitDerivedFromDescriptors(t *testing.T) {
 	for descriptors, want := range map[uint64]int64{0: 8, 20: 8, 64: 16, 256: 112, 1024: 448, 1 << 20: 458752, 1<<64 - 1: 1 << 39 * 7 / 8} {
-		if got := derivedConnections(descriptors); got != want {
+		if got := deriveConnLimit(descriptors); got != want {
 			t.Errorf("of %d descriptors: %d connections, want %d", descriptors, got, want)
 		}
 	}
 }
 
-// unsent is a connection on which nothing is sent.
+// unsent opens a connection and sends nothing.
 func (f *front) unsent() net.Conn {
 	conn, _ := f.raw("")
 	return conn
 }
 
-func TestAConnectionBeyondTheLimitIsToldSoAndClosed(t *testing.T) {
+func TestConnLimitRejectsExcessConnection(t *testing.T) {
 	c := configured(modelOn("m", upstream(t, ok)))
 	c.HTTP.MaxConnections = 2
 	f := serveConfig(t, c)
 	first, second := f.unsent(), f.unsent()
-	f.eventually("both are open", func() bool { return f.public.open() == 2 })
+	f.eventually("both connections are open", func() bool { return f.public.connCount() == 2 })
 
 	const request = "POST /v1/chat/completions HTTP/1.1\r\nHost: berth\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
-	for range 3 * maxSurplus {
+	for range 3 * maxExcessConns {
 		conn, r := f.raw(request)
 		got := readReply(t, r, "POST")
 		got.Header.Set("X-Request-Id", "none here")
@@ -67,11 +67,11 @@ func TestAConnectionBeyondTheLimitIsToldSoAndClosed(t *testing.T) {
 	conn.Close()
 	f.h2.CloseIdleConnections()
 	second.Close()
-	f.eventually("there is room again", func() bool { return f.public.open() == 1 && len(f.connLimit.surplus) == 0 })
+	f.eventually("the connections are closed", func() bool { return f.public.connCount() == 1 && len(f.connLimit.excess) == 0 })
 	if r := f.chat("m"); r.body != "ok" {
-		t.Errorf("with room: %d %s %v", r.StatusCode, r.body, r.err)
+		t.Errorf("below the limit: %d %s %v", r.StatusCode, r.body, r.err)
 	}
-	if n := f.metric("berth_connections_refused_total"); n != 3*maxSurplus+2 {
+	if n := f.metric("berth_connections_refused_total"); n != 3*maxExcessConns+2 {
 		t.Errorf("%v connections were refused", n)
 	}
 	if open, limit := f.metric("berth_connections"), f.metric("berth_connections_limit"); open != 2 || limit != 2 {
@@ -81,18 +81,18 @@ func TestAConnectionBeyondTheLimitIsToldSoAndClosed(t *testing.T) {
 		t.Error(err)
 	}
 	if r := readReply(t, bufio.NewReader(first), "POST"); r.body != "ok" {
-		t.Errorf("a connection from before got %d %s", r.StatusCode, r.body)
+		t.Errorf("an older connection got %d %s", r.StatusCode, r.body)
 	}
 }
 
-// Clients that say nothing hold the places of connections beyond the limit for a bounded time only.
-func TestSilentConnectionsBeyondTheLimitMakeRoom(t *testing.T) {
+// Clients that send nothing occupy excess connections for a bounded time only.
+func TestConnLimitClosesSilentExcessConnections(t *testing.T) {
 	c := configured(modelOn("m", upstream(t, ok)))
 	c.HTTP.MaxConnections = 1
 	f := serveConfig(t, c)
 	f.unsent()
-	f.eventually("it is open", func() bool { return f.public.open() == 1 })
-	for range maxSurplus {
+	f.eventually("the connection is open", func() bool { return f.public.connCount() == 1 })
+	for range maxExcessConns {
 		f.unsent()
 	}
 	_, r := f.raw("GET /v1/models HTTP/1.1\r\nHost: berth\r\n\r\n")
@@ -101,12 +101,12 @@ func TestSilentConnectionsBeyondTheLimitMakeRoom(t *testing.T) {
 	}
 }
 
-func TestAConnectionBeyondTheLimitIsToldSoOverTLS(t *testing.T) {
+func TestConnLimitRejectsExcessConnectionOverTLS(t *testing.T) {
 	c, cert := encrypted(t, modelOn("m", upstream(t, ok)))
 	c.HTTP.MaxConnections = 1
 	f := serveConfig(t, c)
 	f.unsent()
-	f.eventually("it is open", func() bool { return f.public.open() == 1 })
+	f.eventually("the connection is open", func() bool { return f.public.connCount() == 1 })
 	for _, h2 := range []bool{false, true} {
 		client, _ := overTLS(t, cert, h2)
 		if r := f.do(t.Context(), client, "GET", "/v1/models", nil); r.StatusCode != 503 || !strings.Contains(r.body, "too_many_connections") {
@@ -115,17 +115,17 @@ func TestAConnectionBeyondTheLimitIsToldSoOverTLS(t *testing.T) {
 	}
 }
 
-// exhausted is a backend that never has a descriptor left for a request.
+// exhausted is a backend without a free descriptor.
 type exhausted struct{ llmserver.Backend }
 
 func (exhausted) Do(*http.Request, llmserver.Token) (*http.Response, llmserver.Report, error) {
-	return nil, llmserver.Report{}, llmserver.Progress{}.Failure(context.Background(), os.NewSyscallError("socket", syscall.EMFILE))
+	return nil, llmserver.Report{}, fmt.Errorf("%w: %w", llmserver.ErrExhausted, os.NewSyscallError("socket", syscall.EMFILE))
 }
 
-func TestOwnExhaustionIsToldWithoutInternalsAndBlamesNoReplica(t *testing.T) {
+func TestExhaustionBlamesNoReplica(t *testing.T) {
 	f := serve(t, modelOn("n", refusing(1)))
 	f.registry.pool.Dial = func(e llmserver.Endpoint) (llmserver.Backend, error) {
-		b, err := dial(e)
+		b, err := dialBackend(e)
 		return exhausted{b}, err
 	}
 	f.mustApply(modelOn("m", refusing(2), refusing(3)))
@@ -133,10 +133,10 @@ func TestOwnExhaustionIsToldWithoutInternalsAndBlamesNoReplica(t *testing.T) {
 		r := f.chat("m")
 		wantError(t, r, 503, "server_exhausted", "")
 		if strings.Contains(r.body, "files") || r.Header.Get("Retry-After") == "" || !r.Close {
-			t.Errorf("a client is told %s and %v", r.body, r.Header)
+			t.Errorf("a client reads %s and %v", r.body, r.Header)
 		}
 	}
-	for _, replica := range f.registry.replicas() {
+	for _, replica := range f.registry.allReplicas() {
 		if replica.State() != "serving" {
 			t.Errorf("replica %s is %s", replica.ID(), replica.State())
 		}
@@ -157,13 +157,13 @@ func TestOwnExhaustionIsToldWithoutInternalsAndBlamesNoReplica(t *testing.T) {
 	}
 }
 
-func TestTheExhaustionLogIsLimited(t *testing.T) {
+func TestExhaustionLogIsThrottled(t *testing.T) {
 	f := new(record)
-	e := newExhaustionLog(slog.New(slog.NewTextHandler(f, nil)), "out of it")
+	e := newThrottledLog(slog.New(slog.NewTextHandler(f, nil)), "out of it")
 	for range 100 {
 		e.warn("n", 1)
 	}
-	e.next.Store(int64(time.Since(e.began)))
+	e.next.Store(int64(time.Since(e.start)))
 	e.warn("n", 2)
 	if log := f.take(); strings.Count(log, "out of it") != 2 || !strings.Contains(log, "n=2 omitted_lines=99") {
 		t.Errorf("logged:\n%s", log)

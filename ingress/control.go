@@ -16,22 +16,23 @@ import (
 	"berth/routers"
 )
 
-// maxControlAnswer is how much of a replica's answer to a control call is shown.
-const maxControlAnswer = 1 << 20
+// maxControlBody bounds how much of a replica's response to a control call is shown.
+const maxControlBody = 1 << 20
 
-// controlAnswer is what one replica said to a control call.
-type controlAnswer struct {
+// controlResult is the JSON form of one replica's response to a control call.
+type controlResult struct {
 	Replica string `json:"replica"`
 	Status  int    `json:"status,omitempty"`
 	Body    any    `json:"body,omitempty"`
-	Error   string `json:"error,omitempty"` // where there is no answer
+	Error   string `json:"error,omitempty"` // without a response
 }
 
-// control sends a call that manages engines to every replica of a model at the same time, without slots, and answers with what
-// each of them said: 200 if that was a success everywhere, else 502. The model is the one that the query or the body names.
-func (s *Server) control(w http.ResponseWriter, r *http.Request) {
+// serveControl forwards a call that manages engines to every replica of a model at once, without
+// slots, and responds with the responses of all: 200 if every one was a success, else 502. The query
+// or the body names the model.
+func (s *Server) serveControl(w http.ResponseWriter, r *http.Request) {
 	if !openai.IsCleanPath(r.URL.Path) || !openai.IsManagementPath(r.URL.Path) {
-		answerFor(errUnknownPath).write(w, r)
+		toAPIError(errUnknownPath).write(w, r)
 		return
 	}
 	t := s.registry.table.Load()
@@ -43,34 +44,35 @@ func (s *Server) control(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		err = body.ErrAborted
 	default:
-		m, err = t.controlled(r.URL.Query().Get("model"), content)
+		m, err = t.controlTarget(r.URL.Query().Get("model"), content)
 	}
 	if err != nil {
-		answerFor(err).write(w, r)
+		toAPIError(err).write(w, r)
 		return
 	}
-	replies := m.router.Broadcast(r.Context(), func(ctx context.Context) *http.Request { return controlCall(ctx, r, content) })
-	status, answers := http.StatusOK, make([]controlAnswer, len(replies))
+	replies := m.router.Broadcast(r.Context(), func(ctx context.Context) *http.Request { return controlRequest(ctx, r, content) })
+	status, results := http.StatusOK, make([]controlResult, len(replies))
 	for i, reply := range replies {
-		answers[i] = controlReply(reply)
-		if answers[i].Status/100 != 2 {
+		results[i] = newControlResult(reply)
+		if results[i].Status/100 != 2 {
 			status = http.StatusBadGateway
 		}
 	}
 	s.log.Info("control call", "method", r.Method, "path", r.URL.Path, "model", m.config.ID, "status", status)
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	json.NewEncoder(w).Encode(map[string]any{"model": m.config.ID, "replicas": answers})
+	json.NewEncoder(w).Encode(map[string]any{"model": m.config.ID, "replicas": results})
 }
 
-// controlled finds the model of a control call.
-func (t *table) controlled(name string, body []byte) (*model, error) {
+// controlTarget returns the model of a control call: name, else the one in the body, else the only
+// model.
+func (t *table) controlTarget(name string, body []byte) (*model, error) {
 	if name == "" && gjson.ValidBytes(body) {
 		name = gjson.GetBytes(body, "model").String()
 	}
 	switch {
 	case name != "":
-		if m := t.find(name); m != nil {
+		if m := t.findModel(name); m != nil {
 			return m, nil
 		}
 		return nil, unknownModel(name)
@@ -81,8 +83,9 @@ func (t *table) controlled(name string, body []byte) (*model, error) {
 	}
 }
 
-// controlCall is the operator's call as a replica is to see it: without the query's model, which is meant for berth.
-func controlCall(ctx context.Context, in *http.Request, body []byte) *http.Request {
+// controlRequest returns the operator's call as replicas get it: without the model in the query,
+// which is meant for berth.
+func controlRequest(ctx context.Context, in *http.Request, body []byte) *http.Request {
 	var query []string
 	for pair := range strings.SplitSeq(in.URL.RawQuery, "&") {
 		if name, _, _ := strings.Cut(pair, "="); name != "model" && pair != "" {
@@ -97,22 +100,23 @@ func controlCall(ctx context.Context, in *http.Request, body []byte) *http.Reque
 	return out
 }
 
-func controlReply(reply routers.Reply) controlAnswer {
-	a := controlAnswer{Replica: reply.Replica.ID()}
+// newControlResult reads and closes the response of a reply.
+func newControlResult(reply routers.Reply) controlResult {
+	result := controlResult{Replica: reply.Replica.ID()}
 	if reply.Err != nil {
-		a.Error = reply.Err.Error()
-		return a
+		result.Error = reply.Err.Error()
+		return result
 	}
 	defer reply.Response.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(reply.Response.Body, maxControlAnswer))
-	a.Status = reply.Response.StatusCode
+	text, err := io.ReadAll(io.LimitReader(reply.Response.Body, maxControlBody))
+	result.Status = reply.Response.StatusCode
 	switch {
 	case err != nil:
-		a.Status, a.Error = 0, err.Error()
+		result.Status, result.Error = 0, err.Error()
 	case json.Valid(text):
-		a.Body = json.RawMessage(text)
+		result.Body = json.RawMessage(text)
 	case len(text) > 0:
-		a.Body = string(text)
+		result.Body = string(text)
 	}
-	return a
+	return result
 }

@@ -16,7 +16,7 @@ import (
 	"berth/llmserver/agent"
 )
 
-// operate sends a call to the admin listener.
+// operate sends a request to the admin listener.
 func (f *front) operate(method, path, body string) reply {
 	f.t.Helper()
 	req, err := http.NewRequestWithContext(f.t.Context(), method, "http://"+f.AdminAddress()+path, strings.NewReader(body))
@@ -32,7 +32,7 @@ func (f *front) operate(method, path, body string) reply {
 	return reply{resp, string(text), err}
 }
 
-// controlled is the answer to a control call.
+// controlled is the response to a control call.
 type controlled struct {
 	Model    string
 	Replicas []struct {
@@ -52,7 +52,7 @@ func (f *front) control(status int, method, path, body string) (c controlled) {
 	return c
 }
 
-func TestACallThatManagesEnginesIsNotForClients(t *testing.T) {
+func TestControlIsNotForClients(t *testing.T) {
 	url, requests := recording(t)
 	f := serve(t, modelOn("m", url))
 	for _, call := range []string{
@@ -66,7 +66,7 @@ func TestACallThatManagesEnginesIsNotForClients(t *testing.T) {
 			r := f.do(t.Context(), client, method, path, strings.NewReader(chat("m")))
 			wantError(t, r, 403, "admin_only", "")
 			if !strings.Contains(r.body, "admin listener") {
-				t.Errorf("%s is not told where: %s", call, r.body)
+				t.Errorf("%s: the error does not name the admin listener: %s", call, r.body)
 			}
 		}
 	}
@@ -75,7 +75,7 @@ func TestACallThatManagesEnginesIsNotForClients(t *testing.T) {
 	}
 }
 
-func TestTheAdminListenerSendsAControlCallToEveryReplica(t *testing.T) {
+func TestControlReachesEveryReplica(t *testing.T) {
 	var urls []string
 	var requests []<-chan seen
 	for range 3 {
@@ -109,7 +109,7 @@ func TestTheAdminListenerSendsAControlCallToEveryReplica(t *testing.T) {
 	}
 }
 
-func TestWhatEachReplicaSaysToAControlCallIsTold(t *testing.T) {
+func TestControlReportsResponseOfEachReplica(t *testing.T) {
 	says := func(status int, body string) string {
 		return upstream(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(status)
@@ -123,17 +123,17 @@ func TestWhatEachReplicaSaysToAControlCallIsTold(t *testing.T) {
 	}
 	a, b, down, empty := c.Replicas[0], c.Replicas[1], c.Replicas[2], c.Replicas[3]
 	if a.Status != 200 || !reflect.DeepEqual(a.Body, map[string]any{"is_sleeping": false}) {
-		t.Errorf("the first said %+v", a)
+		t.Errorf("the first responded %+v", a)
 	}
 	if b.Status != 404 || b.Body != "no such path" || empty.Status != 200 || empty.Body != nil {
-		t.Errorf("two said %+v and %+v", b, empty)
+		t.Errorf("the others responded %+v and %+v", b, empty)
 	}
 	if down.Status != 0 || !strings.Contains(down.Error, "refused") {
-		t.Errorf("of one that is down: %+v", down)
+		t.Errorf("a replica that is down: %+v", down)
 	}
 }
 
-func TestABadControlCallIsRefused(t *testing.T) {
+func TestControlRejectsBadCalls(t *testing.T) {
 	url, requests := recording(t)
 	f := serve(t, modelOn("m", url), modelOn("n", url+"/n"))
 	for _, row := range []struct {
@@ -157,8 +157,8 @@ func TestABadControlCallIsRefused(t *testing.T) {
 	}
 }
 
-// An agent whose slots are all taken lets a control call through all the same.
-func TestAControlCallPassesAFullAgent(t *testing.T) {
+// An agent without a free slot forwards control calls.
+func TestControlPassesFullAgent(t *testing.T) {
 	url, requests := recording(t)
 	engine, err := llmserver.DialHTTP(llmserver.Endpoint{URL: url})
 	if err != nil {

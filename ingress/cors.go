@@ -8,18 +8,19 @@ import (
 	"github.com/gin-gonic/gin"
 )
 
-// share lets browsers hand answers to pages of the allowed origins, and answers what they ask before they send a
-// request. It speaks for the replicas too: they are not told that a page asks, and so do not answer to it in other ways.
-func (s *Server) share(c *gin.Context) {
-	cors := s.registry.table.Load().config.HTTP.CORS
-	if cors == nil {
+// cors lets pages of the allowed origins read responses, and answers preflight requests. It removes
+// the Origin header: berth alone decides, and engines that check origins must not reject what berth
+// allowed.
+func (s *Server) cors(c *gin.Context) {
+	policy := s.registry.table.Load().config.HTTP.CORS
+	if policy == nil {
 		return
 	}
-	all := cors.AllowedOrigins[0] == "*"
+	all := policy.AllowedOrigins[0] == "*"
 	origin, h := strings.ToLower(c.GetHeader("Origin")), c.Writer.Header()
 	c.Request.Header.Del("Origin")
 	h.Add("Vary", "Origin")
-	if origin == "" || !all && !slices.Contains(cors.AllowedOrigins, origin) {
+	if origin == "" || !all && !slices.Contains(policy.AllowedOrigins, origin) {
 		return
 	}
 	if all {

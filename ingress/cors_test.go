@@ -13,14 +13,14 @@ func withOrigins(c *config.Config, origins ...string) *config.Config {
 	return c
 }
 
-// ask is what a browser asks before a page's request.
+// ask sends a preflight request.
 func (f *front) ask(path, origin string) reply {
 	f.t.Helper()
 	return f.do(f.t.Context(), f.h1, "OPTIONS", path, nil,
 		"Origin", origin, "Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "authorization,x-stainless-os")
 }
 
-func TestPagesOfAllowedOriginsMayAsk(t *testing.T) {
+func TestCORSAllowsConfiguredOrigins(t *testing.T) {
 	url, requests := recording(t)
 	f := serveConfig(t, withKeys(withOrigins(configured(modelOn("m", url)), "https://a.example", "http://localhost:3000"), 0, map[string][]string{"sk-1": nil}))
 	for _, path := range []string{"/v1/chat/completions", "/v1/models", "/chat/completions", "/v1/responses/r1"} {
@@ -39,16 +39,16 @@ func TestPagesOfAllowedOriginsMayAsk(t *testing.T) {
 			t.Errorf("got %d %s, %v", r.StatusCode, r.body, r.Header)
 		}
 		if s := receive(t, requests); s.header.Get("Origin") != "" {
-			t.Errorf("the replica hears of %s", s.header.Get("Origin"))
+			t.Errorf("the replica received Origin %s", s.header.Get("Origin"))
 		}
 	}
 	r := f.do(t.Context(), f.h1, "POST", "/v1/chat/completions", strings.NewReader(chat("m")), "Origin", "https://a.example")
 	if wantError(t, r, 401, "invalid_api_key", ""); r.Header.Get("Access-Control-Allow-Origin") != "https://a.example" {
-		t.Errorf("a page cannot read why it is refused: %v", r.Header)
+		t.Errorf("a page cannot read the error: %v", r.Header)
 	}
 }
 
-func TestOtherPagesAreNotLetIn(t *testing.T) {
+func TestCORSRejectsOtherOrigins(t *testing.T) {
 	f := serveConfig(t, withOrigins(configured(modelOn("m", upstream(t, ok))), "https://a.example"))
 	for _, origin := range []string{"https://b.example", "http://a.example", "https://a.example:8443", "https://a.example.org", "null"} {
 		if r := f.ask("/v1/chat/completions", origin); r.StatusCode != 405 || r.Header.Get("Access-Control-Allow-Origin") != "" {
@@ -56,21 +56,21 @@ func TestOtherPagesAreNotLetIn(t *testing.T) {
 		}
 	}
 	if r := f.chat("m"); r.body != "ok" || r.Header.Get("Access-Control-Allow-Origin") != "" {
-		t.Errorf("who is no page got %d %s, %v", r.StatusCode, r.body, r.Header)
+		t.Errorf("without an origin: %d %s, %v", r.StatusCode, r.body, r.Header)
 	}
 	if r := f.do(t.Context(), f.h1, "OPTIONS", "/v1/chat/completions", nil, "Origin", "https://a.example"); r.StatusCode != 405 {
-		t.Errorf("an OPTIONS that asks for nothing: %d", r.StatusCode)
+		t.Errorf("an OPTIONS that is no preflight: %d", r.StatusCode)
 	}
 }
 
-func TestEveryPageMayAskIfAllMay(t *testing.T) {
+func TestCORSWildcardAllowsEveryOrigin(t *testing.T) {
 	f := serveConfig(t, withOrigins(configured(modelOn("m", upstream(t, ok))), "*"))
 	if r := f.ask("/v1/chat/completions", "null"); r.StatusCode != 204 || r.Header.Get("Access-Control-Allow-Origin") != "*" {
 		t.Errorf("got %d %v", r.StatusCode, r.Header)
 	}
 }
 
-func TestWithoutCORSNothingIsSaidOfIt(t *testing.T) {
+func TestCORSOffSetsNoHeaders(t *testing.T) {
 	url, requests := recording(t)
 	f := serve(t, modelOn("m", url))
 	if r := f.ask("/v1/chat/completions", "https://a.example"); r.StatusCode != 405 {
@@ -78,6 +78,6 @@ func TestWithoutCORSNothingIsSaidOfIt(t *testing.T) {
 	}
 	r := f.post("/v1/chat/completions", chat("m"), "Origin", "https://a.example")
 	if s := receive(t, requests); s.header.Get("Origin") != "https://a.example" || r.Header.Get("Vary") != "" {
-		t.Errorf("the replica hears of %q, the client gets %v", s.header.Get("Origin"), r.Header)
+		t.Errorf("the replica received Origin %q, the client %v", s.header.Get("Origin"), r.Header)
 	}
 }

@@ -4,8 +4,8 @@ package ingress
 
 import "syscall"
 
-// maxDescriptors returns how many descriptors this process may have open: the soft limit, which Go
-// raises to the hard one when the process starts. Zero is unknown.
+// maxDescriptors returns the descriptor limit of this process, or 0 if it is unknown. It is the soft
+// limit, which Go raises to the hard one when the process starts.
 func maxDescriptors() uint64 {
 	var limit syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) != nil {

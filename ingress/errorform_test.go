@@ -48,13 +48,13 @@ func isOpenAIError(t *testing.T, text string) {
 }
 
 func TestAPIErrorMatchesTheOfficialDescription(t *testing.T) {
-	shape := func(a answer) {
+	shape := func(a apiError) {
 		isOpenAIError(t, string(a.object().JSON()))
 	}
-	for _, row := range answers {
-		shape(answerFor(row.err))
+	for _, row := range errorTable {
+		shape(toAPIError(row.err))
 	}
-	shape(answerFor(io.ErrUnexpectedEOF))
+	shape(toAPIError(io.ErrUnexpectedEOF))
 	f := serve(t, modelOn("m", refusing(1)))
 	for _, r := range []reply{f.get("/v1/models/x"), f.get("/"), f.chat("m"), f.chat("x"), f.post("/v1/completions", "{"), f.operate("POST", "/x", "")} {
 		isOpenAIError(t, r.body)

@@ -19,115 +19,135 @@ import (
 	"berth/streaming"
 )
 
-// Errors that arise in this package, next to those of reading and scanning bodies.
+// Errors of this package that clients read; those of reading and scanning bodies are declared there.
+// Texts are whole sentences, since most are sent as they are.
 var (
-	errUnknownModel  = errors.New("model not found")
-	errModelRequired = errors.New("The request names no 'model', and this server has several; GET /v1/models lists them.")
-	errUnknownPath   = errors.New("This server has no such path; see GET /v1/models and POST /v1/chat/completions.")
-	errClosedPath    = errors.New("This server passes no requests on to this path; if the engines serve it, its operator can name it in extra_paths.")
-	errWrongMethod   = errors.New("This path does not answer to this method.")
-	errAdminOnly     = errors.New("This call manages the engines; send it to the admin listener, with ?model= where there are several models.")
-	errLargeHeader   = fmt.Errorf("The header of the request, with its URL, is larger than %d bytes.", http1.MaxHeaderBytes)
-	errInternal      = errors.New("The server failed to handle the request.")
+	errUnknownModel       = errors.New("model not found")    // see unknownModel
+	errNoResponse         = errors.New("response not found") // the table has the text
+	errModelNotAllowed    = errors.New("model not allowed")  // see keyError
+	errKeyLimit           = errors.New("key limit reached")  // see keyError
+	errModelRequired      = errors.New("The request must name a 'model' because this server has several; GET /v1/models lists them.")
+	errUnknownPath        = errors.New("This server has no such path; see GET /v1/models and POST /v1/chat/completions.")
+	errPathNotAllowed     = errors.New("This server does not forward requests to this path; if the engines serve it, ask the operator to add it to extra_paths.")
+	errWrongMethod        = errors.New("This path does not support this method; use one of those in the Allow header.")
+	errAdminOnly          = errors.New("This path manages the engines; send the request to the admin listener, with ?model= if there are several models.")
+	errHeaderTooLarge     = fmt.Errorf("The request header, including the URL, is larger than %d bytes; send less.", http1.MaxHeaderBytes)
+	errMissingKey         = errors.New("This server requires an API key; send one as 'Authorization: Bearer KEY' or as 'x-api-key: KEY'.")
+	errWrongKey           = errors.New("This server does not know this API key; check the key, or ask the operator for one.")
+	errAdminKey           = errors.New("The admin listener requires its own key; send it as 'Authorization: Bearer KEY' or as 'x-api-key: KEY'.")
+	errCrossSite          = errors.New("The admin listener rejects requests that a browser sends for a page of another site; send the request without a browser.")
+	errAdminHost          = errors.New("The admin listener does not accept this host name; use its IP address, or set admin.api_key_env and send that key.")
+	errTimeout            = errors.New("The x-request-timeout-seconds header must be one positive number of seconds.")
+	errQueueDeadline      = errors.New("Every replica stayed busy until the request's time limit; try again later, or allow more time.")
+	errOwnerUnknown       = errors.New("The replica that holds this response was not found, but some replicas did not respond; try again later.")
+	errTooManyConnections = errors.New("This server has reached its limit of client connections; try again later.")
+	errInternal           = errors.New("The server failed to handle the request; try again, and report the X-Request-Id to the operator if it fails again.")
 )
 
-// statusClientGone is what metrics and logs show for a request whose client left before an answer began; no
-// client ever sees it. nginx introduced the number.
+// Codes of errors that other code refers to.
+const (
+	internalError = "internal_error"
+	// codeGone stands for a client that disconnected. It is only logged and counted.
+	codeGone = "client_gone"
+)
+
+// statusClientGone is logged and counted for a request whose client disconnected before a response
+// began; it is never sent. nginx introduced the number.
 const statusClientGone = 499
 
-// busyDelay is the time after which a client may try again where nothing better is known.
-const busyDelay = time.Second
+// defaultRetryAfter is the Retry-After where no better estimate is known.
+const defaultRetryAfter = time.Second
 
-// answer is an error in the form that OpenAI's clients read.
-type answer struct {
+// An apiError is an error as clients read it.
+type apiError struct {
 	status     int
 	kind       string // "type"
 	code       string
 	param      string        // "" for null
 	message    string        // "" for the error's own text
-	retryAfter time.Duration // 0 for no advice; never
+	retryAfter time.Duration // 0 for no advice; or noRetry
 }
 
-// never tells clients, whose SDKs would try twice more, not to: it would be in vain.
-const never time.Duration = -1
+// noRetry tells clients not to retry where a retry cannot succeed. SDKs would retry twice otherwise.
+const noRetry time.Duration = -1
 
-// The two kinds of error that OpenAI tells apart: the client's and the server's.
+// Values of "type", after OpenAI's API.
 const (
 	invalidRequest = openai.TypeInvalidRequest
 	serverError    = openai.TypeServer
 	rateLimit      = openai.TypeRateLimit
 )
 
-// answers is the one table from errors to what the client gets. The first row whose error is in the chain counts.
-var answers = []struct {
+// errorTable maps errors to what clients read. The first row whose error is in the chain applies.
+var errorTable = []struct {
 	err error
-	answer
+	apiError
 }{
-	{openai.ErrEmptyBody, answer{400, invalidRequest, "empty_body", "", "", 0}},
-	{openai.ErrNotObject, answer{400, invalidRequest, "invalid_json", "", "", 0}},
-	{openai.ErrFormBoundary, answer{400, invalidRequest, "invalid_form", "", "", 0}},
-	{openai.ErrFormMalformed, answer{400, invalidRequest, "invalid_form", "", "", 0}},
-	{openai.ErrFormParts, answer{400, invalidRequest, "invalid_form", "", "", 0}},
-	{openai.ErrTooDeep, answer{400, invalidRequest, "invalid_json", "", "", 0}},
-	{openai.ErrDuplicateModel, answer{400, invalidRequest, "invalid_model", "model", "", 0}},
-	{openai.ErrModelNotString, answer{400, invalidRequest, "invalid_model", "model", "", 0}},
-	{errModelRequired, answer{400, invalidRequest, "model_required", "model", "", 0}},
-	{errTimeout, answer{400, invalidRequest, "invalid_timeout", "x-request-timeout-seconds", "", 0}},
-	{errNoKey, answer{401, invalidRequest, "invalid_api_key", "", "", 0}},
-	{errWrongKey, answer{401, invalidRequest, "invalid_api_key", "", "", 0}},
-	{errAdminKey, answer{401, invalidRequest, "invalid_api_key", "", "", 0}},
-	{errCrossSite, answer{403, invalidRequest, "cross_site_request", "", "", 0}},
-	{errAdminHost, answer{403, invalidRequest, "unknown_host", "", "", 0}},
-	{errKeyModel, answer{403, invalidRequest, "model_not_allowed", "model", "", 0}},
-	{errKeyFull, answer{429, rateLimit, "key_limit_reached", "", "", busyDelay}},
-	{body.ErrAborted, answer{400, invalidRequest, "incomplete_body", "", "", 0}},
-	{errAdminOnly, answer{403, invalidRequest, "admin_only", "", "", 0}},
-	{errUnknownModel, answer{404, invalidRequest, "model_not_found", "model", "", 0}},
-	{errNoResponse, answer{404, invalidRequest, "response_not_found", "response_id", "This server holds no response with that id.", 0}},
-	{errResponseAstray, answer{503, serverError, "response_unreachable", "response_id", "", busyDelay}},
-	{errUnknownPath, answer{404, invalidRequest, "unknown_url", "", "", 0}},
-	{errClosedPath, answer{404, invalidRequest, "unknown_url", "", "", 0}},
-	{errWrongMethod, answer{405, invalidRequest, "method_not_allowed", "", "", 0}},
-	{body.ErrIdleTimeout, answer{408, invalidRequest, "body_timeout", "", "", 0}},
-	{body.ErrTooLarge, answer{413, invalidRequest, "request_too_large", "", "", 0}},
-	{errLargeHeader, answer{431, invalidRequest, "header_too_large", "", "", 0}},
-	{openai.ErrContentType, answer{415, invalidRequest, "unsupported_content_type", "", "", 0}},
-	{openai.ErrContentEncoding, answer{415, invalidRequest, "unsupported_content_encoding", "", "", 0}},
-	{errConnections, answer{503, serverError, "too_many_connections", "", "", busyDelay}},
-	{body.ErrOverBudget, answer{503, serverError, "too_many_bytes_held", "", "", busyDelay}},
+	{openai.ErrEmptyBody, apiError{400, invalidRequest, "empty_body", "", "", 0}},
+	{openai.ErrNotObject, apiError{400, invalidRequest, "invalid_json", "", "", 0}},
+	{openai.ErrFormBoundary, apiError{400, invalidRequest, "invalid_form", "", "", 0}},
+	{openai.ErrFormMalformed, apiError{400, invalidRequest, "invalid_form", "", "", 0}},
+	{openai.ErrFormParts, apiError{400, invalidRequest, "invalid_form", "", "", 0}},
+	{openai.ErrTooDeep, apiError{400, invalidRequest, "invalid_json", "", "", 0}},
+	{openai.ErrDuplicateModel, apiError{400, invalidRequest, "invalid_model", "model", "", 0}},
+	{openai.ErrModelNotString, apiError{400, invalidRequest, "invalid_model", "model", "", 0}},
+	{errModelRequired, apiError{400, invalidRequest, "model_required", "model", "", 0}},
+	{errTimeout, apiError{400, invalidRequest, "invalid_timeout", "x-request-timeout-seconds", "", 0}},
+	{errMissingKey, apiError{401, invalidRequest, "invalid_api_key", "", "", 0}},
+	{errWrongKey, apiError{401, invalidRequest, "invalid_api_key", "", "", 0}},
+	{errAdminKey, apiError{401, invalidRequest, "invalid_api_key", "", "", 0}},
+	{errCrossSite, apiError{403, invalidRequest, "cross_site_request", "", "", 0}},
+	{errAdminHost, apiError{403, invalidRequest, "unknown_host", "", "", 0}},
+	{errModelNotAllowed, apiError{403, invalidRequest, "model_not_allowed", "model", "", 0}},
+	{errKeyLimit, apiError{429, rateLimit, "key_limit_reached", "", "", defaultRetryAfter}},
+	{body.ErrAborted, apiError{400, invalidRequest, "incomplete_body", "", "", 0}},
+	{errAdminOnly, apiError{403, invalidRequest, "admin_only", "", "", 0}},
+	{errUnknownModel, apiError{404, invalidRequest, "model_not_found", "model", "", 0}},
+	{errNoResponse, apiError{404, invalidRequest, "response_not_found", "response_id", "No replica holds a response with this ID; check the ID, or create the response again.", 0}},
+	{errOwnerUnknown, apiError{503, serverError, "response_unreachable", "response_id", "", defaultRetryAfter}},
+	{errUnknownPath, apiError{404, invalidRequest, "unknown_url", "", "", 0}},
+	{errPathNotAllowed, apiError{404, invalidRequest, "unknown_url", "", "", 0}},
+	{errWrongMethod, apiError{405, invalidRequest, "method_not_allowed", "", "", 0}},
+	{body.ErrIdleTimeout, apiError{408, invalidRequest, "body_timeout", "", "", 0}},
+	{body.ErrTooLarge, apiError{413, invalidRequest, "request_too_large", "", "", 0}},
+	{errHeaderTooLarge, apiError{431, invalidRequest, "header_too_large", "", "", 0}},
+	{openai.ErrContentType, apiError{415, invalidRequest, "unsupported_content_type", "", "", 0}},
+	{openai.ErrContentEncoding, apiError{415, invalidRequest, "unsupported_content_encoding", "", "", 0}},
+	{errTooManyConnections, apiError{503, serverError, "too_many_connections", "", "", defaultRetryAfter}},
+	{body.ErrOverBudget, apiError{503, serverError, "request_memory_exhausted", "", "", defaultRetryAfter}},
 
-	{routers.ErrQueueFull, answer{429, rateLimit, "queue_full", "",
-		"Every replica is busy and the waiting line is full; try again later.", busyDelay}},
-	{routers.ErrQueueTimeout, answer{503, serverError, "queue_timeout", "",
-		"Every replica stayed busy until the wait was over; try again later.", busyDelay}},
-	{errOverInLine, answer{503, serverError, "queue_timeout", "", errOverInLine.Error(), busyDelay}},
-	{routers.ErrClosed, answer{503, serverError, "model_removed", "model",
-		"The model is no longer served here.", never}},
-	{streaming.ErrUpstreamBroken, answer{502, serverError, "upstream_broken", "",
-		"The replica broke off before its answer began.", 0}},
-	{llmserver.ErrBroken, answer{502, serverError, "upstream_broken", "",
-		"The replica closed the connection before it answered.", 0}},
-	{llmserver.ErrSendTimeout, answer{504, serverError, "upstream_send_timeout", "",
-		"The replica stopped reading the request before it had all of it.", 0}},
-	{llmserver.ErrTimeout, answer{504, serverError, "upstream_timeout", "",
-		"Nothing was heard of the replica for too long.", 0}},
-	{llmserver.ErrNotHTTP, answer{502, serverError, "upstream_invalid", "",
-		"The replica answered with something that is not HTTP.", 0}},
-	{llmserver.ErrConnectTimeout, answer{504, serverError, "upstream_connect_timeout", "",
-		"No connection to a replica could be made in time.", busyDelay}},
-	{llmserver.ErrExhausted, answer{503, serverError, "server_exhausted", "",
-		"The server is out of connections; try again later.", busyDelay}},
+	{routers.ErrQueueFull, apiError{429, rateLimit, "queue_full", "",
+		"Every replica is busy and the queue is full; try again later.", defaultRetryAfter}},
+	{routers.ErrQueueTimeout, apiError{503, serverError, "queue_timeout", "",
+		"Every replica stayed busy until the queue timeout; try again later.", defaultRetryAfter}},
+	{errQueueDeadline, apiError{503, serverError, "queue_timeout", "", errQueueDeadline.Error(), defaultRetryAfter}},
+	{routers.ErrClosed, apiError{503, serverError, "model_removed", "model",
+		"This server no longer serves the model; GET /v1/models lists those that it serves.", noRetry}},
+	{streaming.ErrUpstreamBroken, apiError{502, serverError, "upstream_broken", "",
+		"The replica broke off before the response began; try again.", 0}},
+	{llmserver.ErrBroken, apiError{502, serverError, "upstream_broken", "",
+		"The replica closed the connection before it responded; try again.", 0}},
+	{llmserver.ErrSendTimeout, apiError{504, serverError, "upstream_send_timeout", "",
+		"The replica stopped reading the request; try again.", 0}},
+	{llmserver.ErrTimeout, apiError{504, serverError, "upstream_timeout", "",
+		"The connection to the replica timed out; try again.", 0}},
+	{llmserver.ErrNotHTTP, apiError{502, serverError, "upstream_invalid", "",
+		"The replica sent a response that is not HTTP; report this to the operator.", 0}},
+	{llmserver.ErrConnectTimeout, apiError{504, serverError, "upstream_connect_timeout", "",
+		"No replica accepted a connection in time; try again later.", defaultRetryAfter}},
+	{llmserver.ErrExhausted, apiError{503, serverError, "server_exhausted", "",
+		"The server has run out of connections; try again later.", defaultRetryAfter}},
 }
 
-// answerFor finds what a client is told of err. An error that is in no table is the server's own fault; its text
-// stays inside.
-func answerFor(err error) answer {
-	if cut, ok := errors.AsType[*streaming.AbortError](err); ok {
-		return answer{504, serverError, cut.Code, "", cut.Message, 0}
+// toAPIError returns what a client reads of err. An error in no table is the server's own fault, and
+// its text is not revealed.
+func toAPIError(err error) apiError {
+	if aborted, ok := errors.AsType[*streaming.AbortError](err); ok {
+		return apiError{504, serverError, aborted.Code, "", aborted.Message, 0}
 	}
-	for _, row := range answers {
+	for _, row := range errorTable {
 		if errors.Is(err, row.err) {
-			a := row.answer
+			a := row.apiError
 			if a.message == "" {
 				a.message = err.Error()
 			}
@@ -135,60 +155,78 @@ func answerFor(err error) answer {
 		}
 	}
 	if _, ok := errors.AsType[*openai.SyntaxError](err); ok {
-		return answer{400, invalidRequest, "invalid_json", "", err.Error(), 0}
+		return apiError{400, invalidRequest, "invalid_json", "", err.Error(), 0}
 	}
 	if u, ok := errors.AsType[*routers.UnavailableError](err); ok {
-		return answer{503, serverError, "no_replica_available", "", sentence(u.Error()), busyDelay}
+		return apiError{503, serverError, "no_replica_available", "", unavailableMessage(u.Error()), defaultRetryAfter}
 	}
 	if llmserver.Refused(err) {
-		return answer{503, serverError, "no_replica_available", "", sentence(err.Error()), busyDelay}
+		return apiError{503, serverError, "no_replica_available", "", unavailableMessage(err.Error()), defaultRetryAfter}
 	}
-	return answer{500, serverError, internalError, "", errInternal.Error(), 0}
+	return apiError{500, serverError, internalError, "", errInternal.Error(), 0}
 }
 
-// sentence makes an error's text one for people.
-func sentence(text string) string { return "The model cannot be reached: " + text + "." }
+// unavailableMessage makes a sentence for clients of the reasons why no replica is available.
+func unavailableMessage(reasons string) string {
+	return "The model is unavailable, try again later: " + reasons + "."
+}
 
-// clientGone tells whether err came about because the client went away.
+// clientGone reports whether err is a consequence of the client's disconnect. ctx is the request's.
 func clientGone(ctx context.Context, err error) bool {
 	return ctx.Err() != nil || errors.Is(err, streaming.ErrClientGone)
 }
 
-// linger is how long a refused body is read on. A connection closed with bytes still coming in would be reset, and
-// the client might lose the answer.
-const linger = 500 * time.Millisecond
-
-// refuse answers a request whose body, if it has one, is left unread or was not read to its end.
-func refuse(c *gin.Context, err error) {
-	leaveUnread(c)
-	fail(c, err)
+// unknownModel returns an errUnknownModel with the requested name, cut to a length fit for a message.
+func unknownModel(name string) error {
+	if len(name) > 200 {
+		name = name[:200] + "…"
+	}
+	return &modelError{name}
 }
 
-// leaveUnread ends an HTTP/1.1 connection with this request if it has a body that nobody reads: the server would else
-// read on before it answers, and after it, however slowly the body comes.
+type modelError struct{ name string }
+
+func (e *modelError) Error() string {
+	return "The model " + strconv.Quote(e.name) + " does not exist; GET /v1/models lists those that do."
+}
+
+func (e *modelError) Is(target error) bool { return target == errUnknownModel }
+
+// lingerTimeout is how long the body of a rejected request is read. A connection that is closed
+// while bytes still arrive is reset, and the client may lose the response.
+const lingerTimeout = 500 * time.Millisecond
+
+// rejectUnread responds to a request whose body, if any, was not read to its end.
+func rejectUnread(c *gin.Context, err error) {
+	leaveUnread(c)
+	writeError(c, err)
+}
+
+// leaveUnread closes an HTTP/1.1 connection after this request if the request has a body. net/http
+// would read the body, however slow, before and after it writes the response.
 func leaveUnread(c *gin.Context) {
 	if c.Request.ContentLength != 0 && c.Request.ProtoMajor == 1 {
 		c.Header("Connection", "close")
-		_ = http.NewResponseController(c.Writer).SetReadDeadline(time.Now().Add(linger)) // fails on a closed connection only
+		_ = http.NewResponseController(c.Writer).SetReadDeadline(time.Now().Add(lingerTimeout)) // fails on a closed connection only
 	}
 }
 
-// fail answers a request with what err stands for.
-func fail(c *gin.Context, err error) { answerFor(err).give(c) }
+// writeError responds with the API error of err.
+func writeError(c *gin.Context, err error) { toAPIError(err).respond(c) }
 
-// give answers a client's request, and leaves behind why.
-func (a answer) give(c *gin.Context) {
+// respond writes the error to a client, and records its code for logs and metrics.
+func (a apiError) respond(c *gin.Context) {
 	stateOf(c).code = a.code
 	a.write(c.Writer, c.Request)
 }
 
 // object returns the error object that a is rendered into.
-func (a answer) object() openai.Error {
+func (a apiError) object() openai.Error {
 	return openai.Error{Status: a.status, Type: a.kind, Code: a.code, Param: a.param, Message: a.message}
 }
 
-// write sends the answer.
-func (a answer) write(w http.ResponseWriter, r *http.Request) {
+// write writes the error in the form of the API that the request is for.
+func (a apiError) write(w http.ResponseWriter, r *http.Request) {
 	text := a.object().JSON()
 	if openai.IsAnthropicPath(r.URL.Path) {
 		text = a.object().AnthropicJSON(r.Header.Get(requestIDHeader))
@@ -196,12 +234,12 @@ func (a answer) write(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Content-Length", strconv.Itoa(len(text)))
-	if a.retryAfter == never {
+	if a.retryAfter == noRetry {
 		h.Set("X-Should-Retry", "false")
 	} else if a.retryAfter > 0 {
 		h.Set("Retry-After", strconv.Itoa(int(math.Ceil(a.retryAfter.Seconds()))))
 		h.Set("Retry-After-Ms", strconv.FormatInt(a.retryAfter.Milliseconds(), 10))
 	}
 	w.WriteHeader(a.status)
-	w.Write(text) // for HEAD net/http leaves it out
+	w.Write(text) // net/http leaves it out for HEAD
 }

@@ -21,7 +21,7 @@ import (
 	"berth/llmserver"
 )
 
-// wantError checks that r is an error in OpenAI's form. An empty param stands for null.
+// wantError checks that r is an OpenAI error object. An empty param stands for null.
 func wantError(t *testing.T, r reply, status int, code, param string) {
 	t.Helper()
 	if r.err != nil || r.StatusCode != status {
@@ -53,21 +53,21 @@ func wantError(t *testing.T, r reply, status int, code, param string) {
 		after, err := strconv.Atoi(h.Get("Retry-After"))
 		exact, err2 := strconv.Atoi(h.Get("Retry-After-Ms"))
 		if err != nil || err2 != nil || exact < 1000 || exact > 60_000 || after != (exact+999)/1000 {
-			t.Errorf("the advice of %s when to try again is %q s, %q ms", code, h.Get("Retry-After"), h.Get("Retry-After-Ms"))
+			t.Errorf("the Retry-After of %s is %q s, %q ms", code, h.Get("Retry-After"), h.Get("Retry-After-Ms"))
 		}
 	}
 }
 
-func TestEachErrorOfTheTableHasAnAnswer(t *testing.T) {
+func TestErrorTableIsComplete(t *testing.T) {
 	gin.SetMode(gin.ReleaseMode)
 	codes := make(map[string]bool)
-	for _, row := range answers {
+	for _, row := range errorTable {
 		recorder := httptest.NewRecorder()
 		recorder.Header().Set("X-Request-Id", "id")
 		c, _ := gin.CreateTestContext(recorder)
 		enter(c)
 		c.Request = httptest.NewRequest("POST", "/", nil)
-		fail(c, fmt.Errorf("replica 10.0.0.1:8000: %w", row.err))
+		writeError(c, fmt.Errorf("replica 10.0.0.1:8000: %w", row.err))
 		r := reply{recorder.Result(), recorder.Body.String(), nil}
 		r.ContentLength = int64(recorder.Body.Len())
 		wantError(t, r, row.status, row.code, row.param)
@@ -81,14 +81,14 @@ func TestEachErrorOfTheTableHasAnAnswer(t *testing.T) {
 	}
 }
 
-func TestAnUnknownErrorTellsNothing(t *testing.T) {
-	a := answerFor(fmt.Errorf("secret at 10.0.0.1"))
+func TestErrorUnknownRevealsNothing(t *testing.T) {
+	a := toAPIError(fmt.Errorf("secret at 10.0.0.1"))
 	if a.status != 500 || a.code != "internal_error" || strings.Contains(a.message, "secret") {
-		t.Errorf("it is answered with %+v", a)
+		t.Errorf("got %+v", a)
 	}
 }
 
-func TestAWrongMethodIsToldTheRightOnes(t *testing.T) {
+func TestErrorWrongMethodListsAllowed(t *testing.T) {
 	f := serve(t, modelOn("m", refusing(1)))
 	if allow := f.get("/v1/completions").Header.Get("Allow"); allow != "POST" {
 		t.Errorf("Allow is %q", allow)
@@ -98,8 +98,8 @@ func TestAWrongMethodIsToldTheRightOnes(t *testing.T) {
 	}
 }
 
-// What head and path decide is told to a client that sends no byte of the body.
-func TestAHeadIsEnoughForARefusal(t *testing.T) {
+// Errors that header and path decide are sent before any byte of the body.
+func TestErrorRespondsBeforeBodyArrives(t *testing.T) {
 	c := configured(modelOn("m", refusing(1)))
 	c.HTTP.MaxBodyBytes = 100
 	f := serveConfig(t, c)
@@ -122,13 +122,13 @@ func TestAHeadIsEnoughForARefusal(t *testing.T) {
 			_, answer := f.raw("POST " + row.path + " HTTP/1.1\r\nHost: berth\r\n" + row.headers + "\r\n")
 			wantError(t, readReply(t, answer, "POST"), row.status, row.code, "")
 			if _, err := answer.ReadByte(); err != io.EOF {
-				t.Errorf("the connection stays open, though its body is on the way: %v", err)
+				t.Errorf("the connection stays open although its body is still being sent: %v", err)
 			}
 		})
 	}
 }
 
-func TestABodyOfUnknownLengthMayBeTooLarge(t *testing.T) {
+func TestErrorBodyOfUnknownLengthTooLarge(t *testing.T) {
 	f := serve(t, modelOn("m", refusing(1)))
 	for _, client := range []*http.Client{f.h1, f.h2} {
 		body := io.MultiReader(strings.NewReader(`{"model":"`), strings.NewReader(strings.Repeat("m", 1<<20)))
@@ -136,7 +136,7 @@ func TestABodyOfUnknownLengthMayBeTooLarge(t *testing.T) {
 	}
 }
 
-func TestASilentUploaderIsTurnedAway(t *testing.T) {
+func TestErrorBodyTimeout(t *testing.T) {
 	c := configured(modelOn("m", refusing(1)))
 	c.HTTP.BodyTimeout = 20 * time.Millisecond
 	f := serveConfig(t, c)
@@ -147,13 +147,13 @@ func TestASilentUploaderIsTurnedAway(t *testing.T) {
 	}
 }
 
-func TestABodyThatBreaksOffIsToldSo(t *testing.T) {
+func TestErrorIncompleteBody(t *testing.T) {
 	f := serve(t, modelOn("m", refusing(1)))
 	_, answer := f.raw("POST /v1/completions HTTP/1.1\r\nHost: berth\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{\"mod\r\nno chunk\r\n")
 	wantError(t, readReply(t, answer, "POST"), 400, "incomplete_body", "")
 }
 
-func TestMoreBodiesThanMayBeHeldAreTurnedAway(t *testing.T) {
+func TestErrorRequestMemoryExhausted(t *testing.T) {
 	g := gated(t)
 	c := configured(modelOn("m", g.url))
 	c.HTTP.MaxBufferedBytes = 24 << 10
@@ -161,15 +161,15 @@ func TestMoreBodiesThanMayBeHeldAreTurnedAway(t *testing.T) {
 	long := `{"prompt":"` + strings.Repeat("x", 10<<10) + `"}`
 	first := f.background(func() reply { return f.post("/v1/completions", long) })
 	receive(t, g.arrived)
-	wantError(t, f.post("/v1/completions", long), 503, "too_many_bytes_held", "")
+	wantError(t, f.post("/v1/completions", long), 503, "request_memory_exhausted", "")
 	g.open <- struct{}{}
 	if r := receive(t, first); r.body != "ok" {
 		t.Errorf("the first got %d %s", r.StatusCode, r.body)
 	}
-	f.eventually("the memory is free again", func() bool { return f.metric("berth_buffered_bytes") == 0 })
+	f.eventually("the memory is released", func() bool { return f.metric("berth_buffered_bytes") == 0 })
 }
 
-func TestABusyModelTurnsRequestsAway(t *testing.T) {
+func TestErrorQueueFull(t *testing.T) {
 	g := gated(t)
 	impatient, short := narrow(modelOn("impatient", g.url)), narrow(modelOn("short", strings.Replace(g.url, "127.0.0.1", "localhost", 1)))
 	impatient.QueueTimeout = 20 * time.Millisecond
@@ -189,7 +189,7 @@ func TestABusyModelTurnsRequestsAway(t *testing.T) {
 	}
 }
 
-func TestAnUnreachableModelIsToldWithWhatEachReplicaSaid(t *testing.T) {
+func TestErrorUnavailableModelGivesReasons(t *testing.T) {
 	few, many, strict := modelOn("few", refusing(1), refusing(2)), modelOn("many"), modelOn("strict", refusing(9))
 	for i := range 3 {
 		many.Replicas = append(many.Replicas, config.Replica{ID: fmt.Sprint("r", i), URL: refusing(3 + i), MaxOngoingRequests: 2})
@@ -197,20 +197,20 @@ func TestAnUnreachableModelIsToldWithWhatEachReplicaSaid(t *testing.T) {
 	strict.MaxAttempts = 1
 	f := serve(t, few, many, strict)
 	for model, names := range map[string][]string{"few": {"of 2 replicas", "a: ", "b: "}, "many": {"r0: ", "r1: ", "r2: "}, "strict": {"a: "}} {
-		for range 2 { // the second finds them down
+		for range 2 { // at the second the replicas are down
 			r := f.chat(model)
 			wantError(t, r, 503, "no_replica_available", "")
 			if !strings.Contains(r.body, "refused") || slices.ContainsFunc(names, func(n string) bool { return !strings.Contains(r.body, n) }) {
-				t.Errorf("the answer leaves out one of %q: %s", names, r.body)
+				t.Errorf("the response lacks one of %q: %s", names, r.body)
 			}
 			if strings.Contains(r.body, "127.0.0") {
-				t.Errorf("the answer names an address: %s", r.body)
+				t.Errorf("the response names an address: %s", r.body)
 			}
 		}
 	}
 }
 
-func TestARefusalDoesNotWaitForTheBody(t *testing.T) {
+func TestErrorDoesNotWaitForBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &Server{log: slog.New(slog.DiscardHandler), metrics: newMetrics()}
 		s.registry = newRegistry(s.metrics, s.log)
@@ -224,18 +224,18 @@ func TestARefusalDoesNotWaitForTheBody(t *testing.T) {
 		sent, answer := time.Now(), bufio.NewReader(conn)
 		wantError(t, readReply(t, answer, "POST"), 404, "unknown_url", "")
 		if took := time.Since(sent); took != 0 {
-			t.Errorf("the answer came after %v", took)
+			t.Errorf("the response came after %v", took)
 		}
-		if _, err := answer.ReadByte(); err != io.EOF || time.Since(sent) != linger {
-			t.Errorf("%v after the answer the connection had %v, not its end", time.Since(sent), err)
+		if _, err := answer.ReadByte(); err != io.EOF || time.Since(sent) != lingerTimeout {
+			t.Errorf("%v after the response the connection returned %v, want EOF", time.Since(sent), err)
 		}
 	})
 }
 
-func TestWhatEarlierAttemptsCameToIsNotInTheAnswerThatTheTimeIsOver(t *testing.T) {
+func TestErrorQueueDeadlineHidesEarlierAttempts(t *testing.T) {
 	failed := fmt.Errorf("replica a: %w: dial tcp 10.0.0.1:8000: connection refused", llmserver.ErrNoConnection)
-	a := answerFor(fmt.Errorf("%w; %w", failed, errOverInLine))
-	if a.code != "queue_timeout" || a.message != errOverInLine.Error() {
+	a := toAPIError(fmt.Errorf("%w; %w", failed, errQueueDeadline))
+	if a.code != "queue_timeout" || a.message != errQueueDeadline.Error() {
 		t.Errorf("the client reads %s: %s", a.code, a.message)
 	}
 }

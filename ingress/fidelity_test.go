@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// odd are members of a body that are valid JSON and that somebody who decodes and encodes again would change.
+// odd are JSON members that decoding and encoding would change.
 var odd = map[string]string{
 	"unknown fields":       `"ignore_eos":true,"nvext":{"a":[{}]},"chat_template_kwargs":null,"lora_path":""`,
 	"numbers":              `"a":1e400,"b":-0.0,"c":1E+2,"d":123456789012345678901234567890,"e":0.10000000000000000555,"f":1.0`,
@@ -26,7 +26,7 @@ var odd = map[string]string{
 	"base64":               `"encoding_format":"base64","input":[[1,2],[3]]`,
 }
 
-func TestWhateverIsValidPassesUnharmed(t *testing.T) {
+func TestFidelityRequest(t *testing.T) {
 	url, requests := recording(t)
 	m := modelOn("m", url)
 	m.ServedName, m.Aliases = "served/é", []string{"alias"}
@@ -39,7 +39,7 @@ func TestWhateverIsValidPassesUnharmed(t *testing.T) {
 					body = "{" + members + ` , "mod\u0065l":"m"}`
 				}
 				want := strings.Replace(strings.Replace(body, `: "alias" ,`, `: "served/é" ,`, 1), `l":"m"}`, `l":"served/é"}`, 1)
-				// A reader that hides its length makes the client send chunks.
+				// A reader without a length makes the client send chunks.
 				for _, upload := range []io.Reader{strings.NewReader(body), io.MultiReader(strings.NewReader(body))} {
 					if r := f.do(t.Context(), client, "POST", "/v1/completions", upload); r.body != "ok" {
 						t.Fatalf("%s: got %d %s", name, r.StatusCode, r.body)
@@ -53,8 +53,8 @@ func TestWhateverIsValidPassesUnharmed(t *testing.T) {
 	}
 }
 
-// What engines answer passes as it came, however odd: nothing is decoded on the way.
-func TestWhateverIsAnsweredPassesUnharmed(t *testing.T) {
+// Responses of engines pass unchanged, however odd: nothing is decoded.
+func TestFidelityResponse(t *testing.T) {
 	answers := make(chan string, 1)
 	f := serve(t, modelOn("m", upstream(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json; charset=utf-8; x=y")
@@ -71,8 +71,8 @@ func TestWhateverIsAnsweredPassesUnharmed(t *testing.T) {
 	}
 }
 
-// A stream that is asked for with Accept-Encoding is not compressed, and proxies on its way are asked not to hold it back.
-func TestAnEventStreamIsAsItCame(t *testing.T) {
+// A stream requested with Accept-Encoding is not compressed, and proxies are told not to buffer it.
+func TestFidelityEventStream(t *testing.T) {
 	for own, want := range map[string]string{"": "no", "yes": "yes"} {
 		f := serve(t, modelOn("m", upstream(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
@@ -93,7 +93,7 @@ func TestAnEventStreamIsAsItCame(t *testing.T) {
 	}
 }
 
-func TestTraceAndRequestHeadersPass(t *testing.T) {
+func TestFidelityTraceAndRequestHeaders(t *testing.T) {
 	url, requests := recording(t)
 	f := serve(t, modelOn("m", url))
 	const trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

@@ -81,7 +81,7 @@ func serveBy(t *testing.T, create func(*slog.Logger) (*Server, error)) *front {
 
 // end closes the server and checks that nothing was left behind.
 func (f *front) end() {
-	replicas := f.registry.replicas()
+	replicas := f.registry.allReplicas()
 	f.drain()
 	receive(f.t, f.served)
 	f.Close()
@@ -218,7 +218,7 @@ func (f *front) eventually(what string, cond func() bool) {
 func (f *front) idle() {
 	f.t.Helper()
 	f.eventually("every slot is back", func() bool {
-		for _, r := range f.registry.replicas() {
+		for _, r := range f.registry.allReplicas() {
 			if r.Load() > 0 {
 				return false
 			}
@@ -230,7 +230,7 @@ func (f *front) idle() {
 // turn has the round robin of a model begin with its first replica.
 func (f *front) turn(model string) {
 	f.t.Helper()
-	m := f.registry.table.Load().find(model)
+	m := f.registry.table.Load().findModel(model)
 	for {
 		sel, err := m.router.Choose(f.t.Context(), &routers.Payload{})
 		if err != nil {
@@ -246,7 +246,7 @@ func (f *front) turn(model string) {
 func (f *front) waiting(model string, n int) {
 	f.t.Helper()
 	f.eventually(fmt.Sprintf("%d requests wait for %s", n, model), func() bool {
-		return f.registry.table.Load().find(model).router.QueueLength() == n
+		return f.registry.table.Load().findModel(model).router.QueueLength() == n
 	})
 }
 

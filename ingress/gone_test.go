@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// leaver is a way to be a client that gives a request up: it sends a chat request and returns how to leave.
+// leaver sends a chat request and returns a function that disconnects the client.
 type leaver func(f *front) (leave func())
 
 var leavers = map[string]leaver{
@@ -35,7 +35,7 @@ func (f *front) leaving(client *http.Client) (leave func()) {
 	}
 }
 
-// wantAbort waits for everything to be given back and for one abort in the phase.
+// wantAbort waits until all resources are released and one abort is counted in the phase.
 func (f *front) wantAbort(model, phase string) {
 	f.t.Helper()
 	f.idle()
@@ -44,9 +44,9 @@ func (f *front) wantAbort(model, phase string) {
 		n, _ := f.series(series)
 		return n == 1
 	})
-	f.eventually("the memory is free again", func() bool { return f.budget.Held() == 0 })
+	f.eventually("the memory is released", func() bool { return f.budget.Held() == 0 })
 	if n, ok := f.series(fmt.Sprintf(`berth_upstream_errors_total{model=%q,phase=%q}`, model, phase)); ok && n > 0 {
-		f.t.Error("the client's leaving counts as an error of the replica")
+		f.t.Error("the disconnect counts as an error of the replica")
 	}
 }
 
@@ -59,7 +59,7 @@ func (f *front) wantStatus(model, status string) {
 	})
 }
 
-func TestAClientMayLeaveDuringItsUpload(t *testing.T) {
+func TestDisconnectDuringUpload(t *testing.T) {
 	for name, h2c := range map[string]bool{"HTTP/1.1": false, "h2c": true} {
 		t.Run(name, func(t *testing.T) {
 			f := serve(t, modelOn("m", refusing(1)))
@@ -81,7 +81,7 @@ func TestAClientMayLeaveDuringItsUpload(t *testing.T) {
 	}
 }
 
-func TestAClientMayLeaveWhileItWaits(t *testing.T) {
+func TestDisconnectInQueue(t *testing.T) {
 	for name, send := range leavers {
 		t.Run(name, func(t *testing.T) {
 			g := gated(t)
@@ -94,19 +94,19 @@ func TestAClientMayLeaveWhileItWaits(t *testing.T) {
 			f.waiting("m", 0)
 			g.open <- struct{}{}
 			if r := receive(t, first); r.body != "ok" {
-				t.Errorf("the one that was served got %d %s", r.StatusCode, r.body)
+				t.Errorf("the served request got %d %s", r.StatusCode, r.body)
 			}
 			f.wantAbort("m", "waiting")
 			f.wantStatus("m", "499")
 			if len(g.arrived) > 0 {
-				t.Error("the request that was given up reached the replica")
+				t.Error("the aborted request reached the replica")
 			}
 		})
 	}
 }
 
-// A replica behind TLS that never greets holds requests while they connect.
-func TestAClientMayLeaveWhileItsReplicaIsConnectedTo(t *testing.T) {
+// A TLS replica that never sends its hello keeps requests connecting.
+func TestDisconnectDuringConnect(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -124,14 +124,14 @@ func TestAClientMayLeaveWhileItsReplicaIsConnectedTo(t *testing.T) {
 			leave()
 			f.wantAbort("m", "first_byte")
 			f.wantStatus("m", "499")
-			if !f.registry.replicas()[0].Available() {
-				t.Error("the client's leaving took the replica down")
+			if !f.registry.allReplicas()[0].Available() {
+				t.Error("the disconnect took the replica down")
 			}
 		})
 	}
 }
 
-func TestAClientMayLeaveBeforeTheFirstByte(t *testing.T) {
+func TestDisconnectBeforeFirstByte(t *testing.T) {
 	for name, send := range leavers {
 		t.Run(name, func(t *testing.T) {
 			g := gated(t)
@@ -146,7 +146,7 @@ func TestAClientMayLeaveBeforeTheFirstByte(t *testing.T) {
 	}
 }
 
-func TestAClientMayLeaveDuringItsAnswer(t *testing.T) {
+func TestDisconnectDuringResponse(t *testing.T) {
 	const event = "data: {}\n\n"
 	streamOver := func(f *front, client *http.Client) (leave func()) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -184,8 +184,9 @@ func TestAClientMayLeaveDuringItsAnswer(t *testing.T) {
 	}
 }
 
-// A client that has closed its sending half may still read: it must not take what it has for an answer.
-func TestAHalfClosedClientIsNotAnswered(t *testing.T) {
+// A client that has closed its sending half may still read: its connection must not look like a complete
+// response.
+func TestDisconnectHalfClosedClient(t *testing.T) {
 	g := gated(t)
 	f := serve(t, modelOn("m", g.url))
 	body := chat("m")

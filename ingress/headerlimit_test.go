@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestALargeHeaderIsRefused(t *testing.T) {
+func TestErrorHeaderTooLarge(t *testing.T) {
 	f := serve(t, modelOn("m", upstream(t, ok)))
 	body := chat("m")
 	call := func(target, header string) reply {

@@ -12,8 +12,8 @@ import (
 	"berth/config"
 )
 
-// The same long prompt from many clients at once is computed by few replicas, all the way from the bytes to the engine.
-func TestAHerdOfClientsWithOnePromptIsServedByFewReplicas(t *testing.T) {
+// The same long prompt from many clients at once is computed by few replicas.
+func TestHerdOfOnePromptUsesFewReplicas(t *testing.T) {
 	const herd, fleet = 64, 8
 	var arrived atomic.Int32
 	all := make(chan struct{})

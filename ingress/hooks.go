@@ -24,7 +24,7 @@ func (r *registry) hooks(model string, counts *modelMetrics) routers.Hooks {
 				counts.matches.Observe(float64(d.Matched) / float64(asked))
 			}
 			if r.decisions != nil {
-				r.decisions.note(d, r.table.Load().policy(model))
+				r.decisions.note(d, r.table.Load().policyClass(model))
 			}
 		},
 		Rejected: func(_ *routers.Payload, _ string, err error) { asked(rejection(err)) },

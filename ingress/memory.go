@@ -13,21 +13,20 @@ import (
 	"berth/config"
 )
 
-// mostBuffered is the budget for request bodies where memory is ample, or its amount is unknown.
-const mostBuffered = 1 << 30
+// maxDefaultBufferedBytes bounds the default budget for request bodies. It applies where memory is
+// ample, or its size unknown.
+const maxDefaultBufferedBytes = 1 << 30
 
-// AffordableBufferedBytes returns how many bytes of request bodies can be held at once without
-// running out of memory: a quarter of what this process may use. The rest is for what streams hold,
-// for the heap's growth between collections and for buffers that wait to be used again.
+// AffordableBufferedBytes returns how many bytes of request bodies this process can hold without
+// running out of memory: a quarter of its memory limit. The rest is for streams, for the growth of
+// the heap between garbage collections and for pooled buffers.
 func AffordableBufferedBytes() int64 { return memoryLimit(os.DirFS("/")) / 4 }
 
-// DefaultBufferedBytes returns how many bytes of request bodies are held at once unless the
-// configuration says otherwise.
-func DefaultBufferedBytes() int64 { return min(AffordableBufferedBytes(), mostBuffered) }
+// DefaultBufferedBytes returns the default budget for request bodies, in bytes.
+func DefaultBufferedBytes() int64 { return min(AffordableBufferedBytes(), maxDefaultBufferedBytes) }
 
-// memoryLimit returns the memory that this process may use: the least of GOMEMLIMIT, the limits of
-// its cgroups and the machine's memory, as far as they are known. root is the root of the file
-// system.
+// memoryLimit returns the bytes of memory that this process may use: the lowest of GOMEMLIMIT, the
+// limits of its cgroups and the machine's memory, as far as known. root is the root file system.
 func memoryLimit(root fs.FS) int64 {
 	limit := debug.SetMemoryLimit(-1)
 	if n := machineMemory(root); n > 0 {
@@ -50,14 +49,14 @@ func memoryLimit(root fs.FS) int64 {
 	return limit
 }
 
-// cgroupLimit returns the lowest limit of a group and those above it. Where a container sees the
-// name of its group but only its own part of the tree, that part begins at mount, and is reached as
-// what is above.
+// cgroupLimit returns the lowest limit of a cgroup and its ancestors. A container may see the full
+// name of its cgroup but only its own part of the tree, mounted at mount; the walk upwards ends there
+// and so finds that part, too.
 func cgroupLimit(root fs.FS, mount, group, file string) int64 {
 	limit := int64(math.MaxInt64)
 	for group = path.Clean("/" + group); ; group = path.Dir(group) {
 		if text, err := fs.ReadFile(root, path.Join(mount, group, file)); err == nil {
-			if n, err := strconv.ParseInt(string(bytes.TrimSpace(text)), 10, 64); err == nil && n > 0 { // "max" is none
+			if n, err := strconv.ParseInt(string(bytes.TrimSpace(text)), 10, 64); err == nil && n > 0 { // "max" does not parse: no limit
 				limit = min(limit, n)
 			}
 		}
@@ -67,7 +66,7 @@ func cgroupLimit(root fs.FS, mount, group, file string) int64 {
 	}
 }
 
-// machineMemory returns the bytes of memory that the machine has; 0 if that is unknown.
+// machineMemory returns the machine's memory in bytes; 0 if it is unknown.
 func machineMemory(root fs.FS) int64 {
 	text, _ := fs.ReadFile(root, "proc/meminfo")
 	for line := range strings.Lines(string(text)) {
@@ -79,8 +78,8 @@ func machineMemory(root fs.FS) int64 {
 	return 0
 }
 
-// bufferedBytes returns the budget for request bodies by a configuration.
-func bufferedBytes(c *config.Config) int64 {
+// bodyBudgetBytes returns the budget for request bodies of a configuration.
+func bodyBudgetBytes(c *config.Config) int64 {
 	if c.HTTP.MaxBufferedBytes > 0 {
 		return c.HTTP.MaxBufferedBytes
 	}

@@ -10,7 +10,7 @@ import (
 	"berth/config"
 )
 
-func TestTheMemoryLimitIsTheLeastOfAllThatHold(t *testing.T) {
+func TestMemoryLimitIsLowestOfAll(t *testing.T) {
 	const gib = 1 << 30
 	tree := func(files ...string) fstest.MapFS {
 		fsys := fstest.MapFS{"proc/meminfo": {Data: []byte("MemFree: 1 kB\nMemTotal:       8388608 kB\n")}}
@@ -48,7 +48,7 @@ func TestTheMemoryLimitIsTheLeastOfAllThatHold(t *testing.T) {
 	}
 }
 
-func TestTheBudgetForBodiesFollowsTheMemoryLimit(t *testing.T) {
+func TestMemoryBudgetFollowsMemoryLimit(t *testing.T) {
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(64 << 20))
 	c := configured(modelOn("m", upstream(t, ok)))
 	c.HTTP.MaxBufferedBytes, c.HTTP.MaxBodyBytes = 0, 64<<20
@@ -59,7 +59,7 @@ func TestTheBudgetForBodiesFollowsTheMemoryLimit(t *testing.T) {
 	if log := f.log.take(); !strings.Contains(log, "max_body_bytes") {
 		t.Errorf("logged:\n%s", log)
 	}
-	wantError(t, f.post("/v1/completions", `{"model":"m","prompt":"`+strings.Repeat("x", 17<<20)+`"}`), 503, "too_many_bytes_held", "")
+	wantError(t, f.post("/v1/completions", `{"model":"m","prompt":"`+strings.Repeat("x", 17<<20)+`"}`), 503, "request_memory_exhausted", "")
 	if r := f.post("/v1/completions", `{"model":"m","prompt":"`+strings.Repeat("x", 3<<20)+`"}`); r.body != "ok" {
 		t.Errorf("got %d %s", r.StatusCode, r.body)
 	}
@@ -73,7 +73,7 @@ func TestTheBudgetForBodiesFollowsTheMemoryLimit(t *testing.T) {
 	}
 }
 
-func TestTheBudgetIsCheckedAgainstTheMemory(t *testing.T) {
+func TestMemoryBudgetIsCheckedAgainstLimit(t *testing.T) {
 	text := "http: {max_buffered_bytes: 200000000}\nllm_configs:\n- {model_loading_config: {model_id: m}, simulated: {}}\n"
 	for most, want := range map[int64]int{0: 0, 200_000_000: 0, 100_000_000: 1} {
 		_, warnings, err := config.Parse([]byte(text), "berth.yaml", config.Checks{MostBuffered: most})

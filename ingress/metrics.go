@@ -104,7 +104,7 @@ func (r readings) Collect(ch chan<- prometheus.Metric) {
 	}
 	gauge(descBuffered, float64(r.budget.Held()))
 	gauge(descDraining, truth(r.draining.Load()))
-	for _, key := range r.registry.table.Load().auth {
+	for _, key := range r.registry.table.Load().keys {
 		gauge(descKeys, float64(key.ongoing.Load()), key.name)
 	}
 	r.registry.metrics.noModel.collect(ch)
@@ -156,7 +156,7 @@ func (r readings) collectReplicas(gauge func(*prometheus.Desc, float64, ...strin
 		ejections uint64
 	}
 	replicas := make(map[name]reading)
-	for _, replica := range r.registry.replicas() {
+	for _, replica := range r.registry.allReplicas() {
 		n, usage := name{replica.Endpoint().Model, replica.ID()}, replica.Usage()
 		sum := replicas[n] // not zero if one is leaving and another has come under its name
 		sum.Reserved += usage.Reserved

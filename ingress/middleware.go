@@ -14,11 +14,6 @@ import (
 
 const requestIDHeader = "X-Request-Id"
 
-const (
-	codeGone      = "client_gone" // stands for a client that left
-	internalError = "internal_error"
-)
-
 // requestState is what handlers leave behind of a request for the middleware outside them. It is the context's writer, where it is
 // found without a map of keys for each request. It is used again for another request after observe has returned.
 type requestState struct {
@@ -74,9 +69,6 @@ func (v *requestState) FlushError() error {
 	return http.NewResponseController(v.below).Flush()
 }
 
-// probes are the routes that machines ask again and again; they are not worth a line each, and need no API key.
-var probes = map[string]bool{"/livez": true, "/readyz": true, "/health": true, "/metrics": true}
-
 // observe counts the request when it is over, however that comes about.
 func (s *Server) observe(c *gin.Context) {
 	v, whole := enter(c), false
@@ -119,7 +111,7 @@ func (s *Server) recover(c *gin.Context) {
 				stateOf(c).code = internalError
 				panic(http.ErrAbortHandler)
 			}
-			refuse(c, errInternal) // who knows how much of the body was read
+			rejectUnread(c, errInternal) // who knows how much of the body was read
 		}
 	}()
 	c.Next()
@@ -139,7 +131,7 @@ func (s *Server) identify(c *gin.Context) {
 // boundHeader refuses a request whose header is too large.
 func boundHeader(c *gin.Context) {
 	if http1.HeaderTooLarge(c.Request) {
-		refuse(c, errLargeHeader)
+		rejectUnread(c, errHeaderTooLarge)
 		c.Abort()
 	}
 }

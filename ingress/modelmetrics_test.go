@@ -193,7 +193,7 @@ func BenchmarkListReplicas(b *testing.B) {
 				b.Fatal(err)
 			}
 			for b.Loop() {
-				if len(s.registry.replicas()) != n {
+				if len(s.registry.allReplicas()) != n {
 					b.Fatal("some are missing")
 				}
 			}

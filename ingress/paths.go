@@ -26,16 +26,16 @@ func (s *Server) post(c *gin.Context) {
 	case openai.IsInferencePath(p):
 		s.proxy(c)
 	case !openai.IsCleanPath(p):
-		refuse(c, errUnknownPath)
+		rejectUnread(c, errUnknownPath)
 	case openai.IsManagementPath(p):
-		refuse(c, errAdminOnly)
+		rejectUnread(c, errAdminOnly)
 	case !openai.TakesSlot(http.MethodPost, p):
-		s.response(c) // cancels a stored response
+		s.serveStoredResponse(c) // to be cancelled
 	case s.isExtraPath(p):
 		s.proxy(c)
 		c.Writer.WriteHeaderNow() // else gin adds its own text to an empty 404
 	default:
-		refuse(c, errClosedPath)
+		rejectUnread(c, errPathNotAllowed)
 	}
 }
 
@@ -46,18 +46,18 @@ func (s *Server) notFound(c *gin.Context) {
 	switch {
 	case openai.IsManagementPath(p):
 		c.Writer.Header().Del("Allow")
-		refuse(c, errAdminOnly)
+		rejectUnread(c, errAdminOnly)
 	case extra && c.Request.Method == http.MethodPost:
 		c.Writer.Header().Del("Allow")
 		s.post(c)
 	case extra:
 		c.Header("Allow", http.MethodPost)
-		refuse(c, errWrongMethod)
+		rejectUnread(c, errWrongMethod)
 	case allow != "" && (allow != http.MethodPost || openai.IsInferencePath(p)): // any path below /v1 has a route for POST
-		refuse(c, errWrongMethod)
+		rejectUnread(c, errWrongMethod)
 	default:
 		c.Writer.Header().Del("Allow")
-		refuse(c, errUnknownPath)
+		rejectUnread(c, errUnknownPath)
 	}
 }
 

@@ -38,7 +38,8 @@ func (x *proxyRequest) prepare() error {
 	if err := x.resolvePayload(t, f, h); err != nil || f.PreviousResponseID.Absent() {
 		return err
 	}
-	return x.bind(f.PreviousResponseID.Text(b.Bytes()))
+	x.payload.PinnedTo, err = x.lookups.pin(x.c.Request, f.PreviousResponseID.Text(b.Bytes()), x.model)
+	return err
 }
 
 // expectedBlockSize returns the block size in which the prompt is hashed during the scan; 0 for
@@ -57,8 +58,8 @@ func (x *proxyRequest) resolvePayload(t *table, f openai.Fields, h *openai.Promp
 	if err != nil {
 		return err
 	}
-	if !keyOf(x.c).allows(x.model) {
-		return &keyError{errKeyModel, "This API key may not use the model " + strconv.Quote(x.model.config.ID) + "; GET /v1/models lists those that it may."}
+	if !keyOf(x.c).allows(x.model.config.ID) {
+		return &keyError{errModelNotAllowed, "This API key may not use the model " + strconv.Quote(x.model.config.ID) + "; GET /v1/models lists those that it may."}
 	}
 	x.visit.model, x.visit.metrics = x.model.config.ID, x.model.metrics
 	x.stream = f.Stream
@@ -84,8 +85,8 @@ func (x *proxyRequest) resolveModel(t *table, f openai.Fields) (adapter string, 
 	switch {
 	case f.Model != nil:
 		name := string(f.Model)
-		if x.model = t.find(name); x.model == nil {
-			x.model, adapter = t.adapted(name)
+		if x.model = t.findModel(name); x.model == nil {
+			x.model, adapter = t.resolveAdapter(name)
 		}
 		if x.model == nil {
 			return "", unknownModel(name)

@@ -83,7 +83,7 @@ func (x *proxyRequest) serve() error {
 			x.model.metrics.wait.Observe(x.payload.Waited.Seconds())
 		}
 	}()
-	ctx, stop := x.within(x.c.Request.Context())
+	ctx, stop := withTotalTimeout(x.c.Request.Context(), x.began, x.model.config.TotalTimeout, x.allowed)
 	defer stop()
 	var failed error // what all attempts so far came to
 	for n, again := 1, true; again; n++ {
@@ -102,7 +102,7 @@ func (x *proxyRequest) after(n int, err, failed error) (all error, again bool) {
 	reason := x.again(err)
 	last := reason == "" || n >= x.model.config.MaxAttempts
 	if _, none := errors.AsType[*routers.UnavailableError](err); last && x.refusal != nil && (none || errors.Is(err, llmserver.ErrBusy)) {
-		return x.passRefusal(), false
+		return x.writeBusy(), false
 	}
 	if failed != nil {
 		err = fmt.Errorf("%w; %w", failed, err)
@@ -150,7 +150,7 @@ func (x *proxyRequest) upstreamFailed(err error) {
 	}
 	x.model.metrics.upstreamErrors.WithLabelValues(phase).Inc()
 	if x.span.IsRecording() {
-		x.span.SetStatus(codes.Error, phase+": "+answerFor(err).code)
+		x.span.SetStatus(codes.Error, phase+": "+toAPIError(err).code)
 	}
 }
 
@@ -161,16 +161,16 @@ func (x *proxyRequest) fail(err error) {
 	case !errors.Is(err, body.ErrIdleTimeout) && clientGone(x.c.Request.Context(), err):
 		x.abort(err)
 	case x.body == nil:
-		refuse(x.c, err)
+		rejectUnread(x.c, err)
 	default:
-		a := answerFor(err)
+		a := toAPIError(err)
 		if errors.Is(err, llmserver.ErrExhausted) {
 			x.c.Header("Connection", "close") // gives a descriptor back
 		}
-		if errors.Is(err, routers.ErrQueueFull) || errors.Is(err, routers.ErrQueueTimeout) || errors.Is(err, errOverInLine) {
+		if errors.Is(err, routers.ErrQueueFull) || errors.Is(err, routers.ErrQueueTimeout) || errors.Is(err, errQueueDeadline) {
 			a.retryAfter = cmp.Or(spread(x.model.router.RetryAfter()), a.retryAfter)
 		}
-		a.give(x.c)
+		a.respond(x.c)
 	}
 }
 
@@ -187,7 +187,7 @@ func spread(d time.Duration) time.Duration {
 // abort ends the client's connection, or its stream, so that the answer does
 // not look complete.
 func (x *proxyRequest) abort(err error) {
-	x.visit.cut, x.visit.code = true, answerFor(err).code
+	x.visit.cut, x.visit.code = true, toAPIError(err).code
 	if clientGone(x.c.Request.Context(), err) {
 		x.visit.code = codeGone
 		x.visit.metrics.aborts.WithLabelValues(x.phase).Inc()

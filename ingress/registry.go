@@ -2,104 +2,105 @@ package ingress
 
 import (
 	"cmp"
-	"fmt"
 	"log/slog"
-	"net"
-	"net/url"
-	"os"
 	"reflect"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"berth/config"
-	"berth/internal/http1"
 	"berth/llmserver"
 	"berth/llmserver/agent"
 	"berth/routers"
 )
 
-// registry turns configuration into routers, and finds the router of a model.
-// A request reads one pointer; only apply writes it.
+// A registry turns configurations into routers and finds the router of a model.
+//
+// Requests load table once and work on that immutable value, so they never wait for a reload, and one
+// request never sees two configurations. All writes to table happen under applyMu, which is held for a
+// whole reload: reloads are rare and must not interleave. Events of the pool never take applyMu
+// on the goroutine that reports them, which may belong to a request.
 type registry struct {
-	pool    llmserver.Pool
-	fleet   fleet
-	metrics *metrics
-	log     *slog.Logger
+	pool      llmserver.Pool
+	simulated simulatedEngines // under applyMu
+	metrics   *metrics
+	log       *slog.Logger
 
-	decisions *decisions // nil: nobody can ask for them
+	decisions *decisions // recent decisions; nil without an admin listener, which shows them
 
 	table    atomic.Pointer[table]
-	applying sync.Mutex
-	closed   bool          // under applying
+	applyMu  sync.Mutex
+	closed   bool          // under applyMu
 	closing  chan struct{} // closed by close
-	renewals renewals
+	restarts restartBackoff
+	reloads  sync.WaitGroup // of onRestart
 }
 
-// table is everything that one configuration says; it is immutable.
+// A table is the effect of one configuration. It is immutable.
 type table struct {
 	config *config.Config
 	models []*model          // in the order of the configuration
-	names  map[string]*model // by id and by alias
-	auth   auth
+	names  map[string]*model // by ID and by alias
+	keys   apiKeys           // nil: no key is required
 
-	blockBytes int // in a block of the first model whose policy goes by blocks of the prompt; 0 if none does
+	blockBytes int // block size of the first model whose policy uses prompt blocks; 0: none does
 }
 
-// model is what serves one configured model. One that a new configuration
-// leaves as it was stays the same.
+// A model serves one configured model. Only its router and its metrics change. A reload keeps the *model
+// if its configuration is unchanged, and the router, with its queue, if the model's ID remains.
 type model struct {
 	config   config.Model
 	created  int64 // Unix time, for clients that list models
 	router   *routers.Router
 	metrics  *modelMetrics
 	replicas []*llmserver.Replica
-	warnText sync.Once // a request came without routing text
+	warnText sync.Once // guards the warning of a request without routing text
 }
 
+// newRegistry returns a registry without models. close must be called when it is no longer needed.
 func newRegistry(m *metrics, log *slog.Logger) *registry {
 	r := &registry{metrics: m, log: log, closing: make(chan struct{})}
-	r.pool.Dial = dial
+	r.pool.Dial = dialBackend
 	r.pool.Events = llmserver.Events{
 		CancelFailed: func(replica string, err error) {
 			log.Warn("a reserved slot could not be given back; its lease will end it", "replica", replica, "error", err)
 		},
 		CapacityDiffers: func(replica string, configured, reported int) {
 			if configured == config.DefaultMaxOngoing {
-				return // nobody asked for it
+				return // the default, most likely not chosen by the operator
 			}
 			log.Warn("the replica's own capacity holds, not the configured one", "replica", replica, "configured", configured, "reported", reported)
 		},
-		Restarted: r.restarted,
+		Restarted: r.onRestart,
 	}
 	r.table.Store(&table{config: &config.Config{}})
 	return r
 }
 
-// dial makes the backend of a replica: over its agent if that counts its slots.
-func dial(e llmserver.Endpoint) (llmserver.Backend, error) {
+// dialBackend returns the backend of a replica: through its agent if the agent counts the slots.
+func dialBackend(e llmserver.Endpoint) (llmserver.Backend, error) {
 	if e.CountsSlots {
 		return agent.Dial(e)
 	}
-	return http1.Dial(e)
+	return llmserver.DialHTTP(e)
 }
 
-// find is the model that clients call by name; nil if there is none.
-func (t *table) find(name string) *model { return t.names[name] }
+// findModel returns the model with this ID or alias, or nil. Names of adapters are not found: see
+// resolveAdapter.
+func (t *table) findModel(name string) *model { return t.names[name] }
 
-// policy is the class of a model's policy.
-func (t *table) policy(model string) string {
+// policyClass returns the policy class of a model; "" if the model was removed meanwhile.
+func (t *table) policyClass(model string) string {
 	if m := t.names[model]; m != nil {
 		return m.config.Router.Class
 	}
-	return "" // removed by now
+	return ""
 }
 
-// adapted is the model that a name is for which is nobody's, and the adapter of it that the name asks for:
-// "base:adapter". As both parts may have colons, the longest known name in front of one is the base.
-func (t *table) adapted(name string) (base *model, adapter string) {
+// resolveAdapter splits a name "base:adapter" that is no model's own. Both parts may contain colons,
+// so the longest known name before a colon is the base. base is nil if there is none.
+func (t *table) resolveAdapter(name string) (base *model, adapter string) {
 	longest := 0
 	for known, m := range t.names {
 		n := len(known)
@@ -110,25 +111,38 @@ func (t *table) adapted(name string) (base *model, adapter string) {
 	return base, adapter
 }
 
-// apply takes over a configuration. Whatever can fail comes first; on an error
-// nothing has changed.
-func (r *registry) apply(c *config.Config) error {
-	r.applying.Lock()
-	defer r.applying.Unlock()
-	return r.take(c)
+// filterAllowed returns the models that a key may use.
+func filterAllowed(models []*model, key *apiKey) []*model {
+	if key == nil || key.models == nil {
+		return models
+	}
+	return slices.DeleteFunc(slices.Clone(models), func(m *model) bool { return !key.allows(m.config.ID) })
 }
 
-// take is apply for one who holds applying.
-func (r *registry) take(c *config.Config) error {
+// apply replaces the configuration. It blocks while another apply or a reload after a restart runs.
+// If it returns an error, nothing has changed. After close it does nothing.
+func (r *registry) apply(c *config.Config) error {
+	r.applyMu.Lock()
+	defer r.applyMu.Unlock()
+	return r.applyLocked(c)
+}
+
+// applyLocked is apply for callers that hold applyMu.
+//
+// Everything that can fail comes first. After pool.Set has succeeded nothing fails any more, and the
+// order matters: replicas exist before routers use them, the new table is in use before models that
+// it lacks are closed, and replicas retire only when no table names them.
+func (r *registry) applyLocked(c *config.Config) error {
 	if r.closed {
 		return nil
 	}
+	// Prepare: simulated engines may start, but nothing that serves requests changes.
 	old, next := r.table.Load(), &table{config: c, names: make(map[string]*model)}
 	var err error
-	if next.auth, err = newAuth(c, old.auth); err != nil {
+	if next.keys, err = newAPIKeys(c, old.keys); err != nil {
 		return err
 	}
-	plans, err := r.plan(c)
+	plans, err := r.planModels(c)
 	if err != nil {
 		return err
 	}
@@ -136,13 +150,16 @@ func (r *registry) take(c *config.Config) error {
 	for _, p := range plans {
 		endpoints = append(endpoints, p.endpoints...)
 	}
+	// Set either fails as a whole, or returns the replicas in the order of the endpoints. Replicas that
+	// it drops keep serving until retire is called.
 	replicas, retire, err := r.pool.Set(endpoints)
 	if err != nil {
-		r.fleet.abandon()
+		r.simulated.rollback()
 		return err
 	}
+	// Commit: routers of known models change here, while requests are using them.
 	for _, p := range plans {
-		m := r.enact(old, p, replicas[:len(p.endpoints)])
+		m := r.buildModel(old, p, replicas[:len(p.endpoints)])
 		replicas = replicas[len(p.endpoints):]
 		next.models = append(next.models, m)
 		if prefixed, ok := m.router.Policy().(routers.BlockSizer); ok {
@@ -153,93 +170,26 @@ func (r *registry) take(c *config.Config) error {
 		}
 	}
 	r.table.Store(next)
+	// A request that loaded the old table may still find a removed model. Its router is closed, not
+	// dropped, so that such a request and those in the queue get ErrClosed at once.
 	for _, m := range old.models {
-		if now := next.find(m.config.ID); now == nil || now.router != m.router {
+		if now := next.findModel(m.config.ID); now == nil || now.router != m.router {
 			m.router.Close()
 		}
 	}
 	retire()
-	r.fleet.commit()
+	r.simulated.commit()
 	return nil
 }
 
-// plan is what a model needs, made ready as far as that can fail.
-type plan struct {
-	config    config.Model
-	build     routers.Builder
-	endpoints []llmserver.Endpoint
-}
-
-// plan prepares every model.
-func (r *registry) plan(c *config.Config) ([]plan, error) {
-	var plans []plan
-	for _, m := range c.Models {
-		p := plan{config: m}
-		var err error
-		if p.build, err = routers.Lookup(m.Router.Class, m.Router.Kwargs); err == nil {
-			p.endpoints, err = r.endpoints(m)
-		}
-		if err != nil {
-			r.fleet.abandon()
-			return nil, fmt.Errorf("model %s: %w", m.ID, err)
-		}
-		plans = append(plans, p)
-	}
-	return plans, nil
-}
-
-// endpoints lists a model's replicas, and starts those that are simulated.
-func (r *registry) endpoints(m config.Model) ([]llmserver.Endpoint, error) {
-	replicas := m.Replicas
-	if m.Simulated != nil {
-		var err error
-		if replicas, err = r.fleet.prepare(m); err != nil {
-			return nil, err
-		}
-	}
-	secret := os.Getenv(m.SlotSecretEnv)
-	if m.SlotSecretEnv != "" && secret == "" {
-		return nil, fmt.Errorf("the environment variable %s, which should hold the secret of its agents, is not set", m.SlotSecretEnv)
-	}
-	endpoints := make([]llmserver.Endpoint, len(replicas))
-	for i, replica := range replicas {
-		endpoints[i] = llmserver.Endpoint{
-			Model:          m.ID,
-			ID:             replica.ID,
-			Label:          label(i, replica),
-			URL:            replica.URL,
-			Limit:          replica.MaxOngoingRequests,
-			ConnectTimeout: m.ConnectTimeout,
-			SendTimeout:    m.SendTimeout,
-			ProbeEvery:     m.HealthCheckPeriod,
-			ProbeTimeout:   m.HealthCheckTimeout,
-			CountsSlots:    m.SlotAuthority == config.ReplicaCounts,
-			SlotSecret:     secret,
-		}
-		if replica.APIKeyEnv != "" {
-			if endpoints[i].APIKey = os.Getenv(replica.APIKeyEnv); endpoints[i].APIKey == "" {
-				return nil, fmt.Errorf("replica %s: the environment variable %s, which should hold its key, is not set", replica.ID, replica.APIKeyEnv)
-			}
-		}
-	}
-	return endpoints, nil
-}
-
-// label is what clients read where a replica's ID, as it was given none, is its address; empty else.
-func label(i int, r config.Replica) string {
-	u, err := url.Parse(r.URL)
-	if host, _, bad := net.SplitHostPort(r.ID); err != nil || bad != nil || host != u.Hostname() {
-		return ""
-	}
-	return strconv.Itoa(i + 1)
-}
-
-// enact makes the model of a plan, or keeps the one there is if nothing changed. It cannot fail.
-func (r *registry) enact(old *table, p plan, replicas []*llmserver.Replica) *model {
+// buildModel returns the model of a plan: the old *model if nothing changed, else a new one, with the
+// old router if the model's ID existed: its queue and what its policy has learned survive the reload.
+// It cannot fail. The caller holds applyMu, which also serializes Router.Update.
+func (r *registry) buildModel(old *table, p modelPlan, replicas []*llmserver.Replica) *model {
 	limits := routers.Limits{MaxQueued: p.config.MaxQueuedRequests, QueueTimeout: p.config.QueueTimeout}
-	before := old.find(p.config.ID)
+	before := old.findModel(p.config.ID)
 	if before != nil && before.config.ID != p.config.ID {
-		before = nil // it was an alias
+		before = nil // the name was an alias of another model
 	}
 	m := &model{config: p.config, replicas: slices.Clone(replicas)}
 	switch {
@@ -251,25 +201,58 @@ func (r *registry) enact(old *table, p plan, replicas []*llmserver.Replica) *mod
 		return before
 	default:
 		m.created, m.router, m.metrics = before.created, before.router, before.metrics
-		m.observe() // before requests can wait for these replicas
+		m.observeReplicas() // before requests can wait for these replicas
 		m.router.Update(m.replicas, p.build, limits)
 		return m
 	}
-	m.observe()
-	m.router.Refresh() // what changed before that was told to nobody
+	m.observeReplicas()
+	m.router.Refresh() // for changes between routers.New and observeReplicas
 	return m
 }
 
-// observe has the router hear when its replicas change.
-func (m *model) observe() {
+// observeReplicas refreshes the router whenever a replica of the model changes. A replica has one
+// observer: a model that takes over a replica of another one replaces that one's.
+func (m *model) observeReplicas() {
 	for _, replica := range m.replicas {
 		replica.OnChange(m.router.Refresh)
 	}
 }
 
-// replicas are all that have or may have requests on them, also those that
-// are leaving; each once, also while a configuration is being taken over.
-func (r *registry) replicas() []*llmserver.Replica {
+// onRestart replaces a replica whose process has restarted: the slots of the old process do not
+// exist in the new one. It is called once per *Replica, on the goroutine of the request or probe whose
+// response revealed the restart. It must not block, and so reloads on a goroutine of its own.
+func (r *registry) onRestart(e llmserver.Endpoint) {
+	delay := r.restarts.nextDelay(e.URL)
+	if delay == 0 {
+		r.log.Info("the replica has restarted", "replica", e.ID)
+	} else {
+		r.log.Warn("another process answers for the replica again; if it did not restart, two processes share its address, and its slots cannot be counted",
+			"replica", e.ID, "taken_over_in", delay)
+	}
+	r.reloads.Go(func() { r.reloadAfter(delay) })
+}
+
+// reloadAfter waits for delay and applies the current configuration again, so that the pool dials
+// the processes that run now. It returns early if the registry closes.
+func (r *registry) reloadAfter(delay time.Duration) {
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-r.closing:
+		return
+	}
+	r.applyMu.Lock() // before the table is read: the configuration must not be an older one
+	defer r.applyMu.Unlock()
+	if err := r.applyLocked(r.table.Load().config); err != nil {
+		r.log.Error("a restarted replica could not be taken over", "error", err)
+	}
+}
+
+// allReplicas returns each replica that has or may have requests once, replicas that are leaving
+// included. Any goroutine may call it. The result may lack a replica that a concurrent reload
+// retires or takes back.
+func (r *registry) allReplicas() []*llmserver.Replica {
 	all := r.pool.Leaving()
 	seen := make(map[*llmserver.Replica]bool, len(all))
 	for _, replica := range all {
@@ -286,7 +269,8 @@ func (r *registry) replicas() []*llmserver.Replica {
 	return all
 }
 
-// ready tells whether some replica of some model can serve.
+// ready reports whether some replica of some model can serve. Full replicas can: load does not make
+// the server unready, as that would move all load to the other ingresses at once.
 func (r *registry) ready() bool {
 	for _, m := range r.table.Load().models {
 		if slices.ContainsFunc(m.replicas, (*llmserver.Replica).Available) {
@@ -296,18 +280,19 @@ func (r *registry) ready() bool {
 	return false
 }
 
-// close lets go of everything. No request may be under way any more.
+// close closes all routers and replicas and blocks until pending reloads have ended. No request may
+// be in progress. A second call is harmless.
 func (r *registry) close() {
-	r.applying.Lock()
+	r.applyMu.Lock()
 	if !r.closed {
 		close(r.closing)
 	}
 	r.closed = true
-	r.applying.Unlock()
+	r.applyMu.Unlock()
 	for _, m := range r.table.Load().models {
 		m.router.Close()
 	}
-	r.pool.Close()
-	r.renewals.Wait()
-	r.fleet.close()
+	r.pool.Close() // ends the probes, which may still call onRestart, and so precedes Wait
+	r.reloads.Wait()
+	r.simulated.close()
 }

@@ -14,14 +14,14 @@ import (
 
 func (f *front) model(id string) *model {
 	f.t.Helper()
-	m := f.registry.table.Load().find(id)
+	m := f.registry.table.Load().findModel(id)
 	if m == nil {
 		f.t.Fatalf("no model %s", id)
 	}
 	return m
 }
 
-func TestAnUnchangedModelIsLeftAlone(t *testing.T) {
+func TestReloadKeepsUnchangedModel(t *testing.T) {
 	url := upstream(t, ok)
 	kept, changed := modelOn("kept", refusing(1)), modelOn("changed", url)
 	kept.Router.Kwargs = map[string]any{}
@@ -30,17 +30,17 @@ func TestAnUnchangedModelIsLeftAlone(t *testing.T) {
 	changed.MaxQueuedRequests, changed.Replicas[0].ID, changed.Replicas[0].MaxOngoingRequests = 3, "renamed", 7
 	f.mustApply(changed, kept, modelOn("new", refusing(2)))
 	if f.model("kept") != before {
-		t.Error("a model that did not change is another one now")
+		t.Error("an unchanged model was replaced")
 	}
 	if m := f.model("changed"); m.router != router || m.replicas[0] != replica {
-		t.Error("a model that changed a little has another router or replica")
+		t.Error("a changed model has another router or replica")
 	}
 	if u := replica.Usage(); u.Limit != 7 || replica.ID() != "renamed" {
 		t.Errorf("the replica is %s with %+v", replica.ID(), u)
 	}
 }
 
-func TestALoweredCapKeepsTheCounts(t *testing.T) {
+func TestReloadLoweredCapKeepsCounts(t *testing.T) {
 	g := gated(t)
 	m := modelOn("m", g.url)
 	f := serve(t, m)
@@ -58,9 +58,9 @@ func TestALoweredCapKeepsTheCounts(t *testing.T) {
 	third := f.background(func() reply { return f.chat("m") })
 	f.waiting("m", 1)
 	g.open <- struct{}{}
-	f.eventually("one has ended", func() bool { return f.ongoing() == 1 })
+	f.eventually("one request has ended", func() bool { return f.ongoing() == 1 })
 	if f.model("m").router.QueueLength() != 1 {
-		t.Error("a request was let in at the cap")
+		t.Error("a request was admitted at the cap")
 	}
 	g.open <- struct{}{}
 	g.open <- struct{}{}
@@ -71,7 +71,7 @@ func TestALoweredCapKeepsTheCounts(t *testing.T) {
 	}
 }
 
-func TestARaisedCapServesWhoWaits(t *testing.T) {
+func TestReloadRaisedCapServesWaiters(t *testing.T) {
 	g := gated(t)
 	f := serve(t, narrow(modelOn("m", g.url)))
 	first := f.background(func() reply { return f.chat("m") })
@@ -86,7 +86,7 @@ func TestARaisedCapServesWhoWaits(t *testing.T) {
 	receive(t, second)
 }
 
-func TestARemovedModelFinishesWhatRunsAndRefusesWhatWaits(t *testing.T) {
+func TestReloadRemovedModelFinishesRunningRequests(t *testing.T) {
 	g := gated(t)
 	f := serve(t, narrow(modelOn("m", g.url)), modelOn("n", refusing(1)))
 	running := f.background(func() reply { return f.chat("m") })
@@ -97,18 +97,18 @@ func TestARemovedModelFinishesWhatRunsAndRefusesWhatWaits(t *testing.T) {
 	wantError(t, receive(t, waiting), 503, "model_removed", "model")
 	wantError(t, f.chat("m"), 404, "model_not_found", "model")
 	if n := f.metric(`berth_slots{model="m",replica="a",state="running"}`); n != 1 {
-		t.Errorf("%v slots are shown as running on the replica that is leaving", n)
+		t.Errorf("the metric shows %v running slots on the leaving replica", n)
 	}
 	g.open <- struct{}{}
 	if r := receive(t, running); r.body != "ok" {
-		t.Errorf("the running one got %d %s %v", r.StatusCode, r.body, r.err)
+		t.Errorf("the running request got %d %s %v", r.StatusCode, r.body, r.err)
 	}
-	f.eventually("no metric of the model is left", func() bool {
+	f.eventually("the metrics of the model are gone", func() bool {
 		return !strings.Contains(f.get("/metrics").body, `model="m"`)
 	})
 }
 
-func TestAReplicaThatReturnsWhileBusyHasItsOldRequestsYet(t *testing.T) {
+func TestReloadReturningReplicaKeepsRequests(t *testing.T) {
 	g, url := gated(t), upstream(t, ok)
 	f := serve(t, narrow(modelOn("m", g.url)))
 	replica := f.model("m").replicas[0]
@@ -133,8 +133,8 @@ func TestAReplicaThatReturnsWhileBusyHasItsOldRequestsYet(t *testing.T) {
 	}
 }
 
-// A process that is replaced often keeps its name and changes its address.
-func TestAReplicaMayTakeTheNameOfOneThatIsLeaving(t *testing.T) {
+// A replaced process often keeps its name under a new address.
+func TestReloadReplicaTakesNameOfLeavingOne(t *testing.T) {
 	old, young := gated(t), gated(t)
 	f := serve(t, modelOn("m", old.url))
 	first := f.background(func() reply { return f.chat("m") })
@@ -143,7 +143,7 @@ func TestAReplicaMayTakeTheNameOfOneThatIsLeaving(t *testing.T) {
 	second := f.background(func() reply { return f.chat("m") })
 	receive(t, young.arrived)
 	if n := f.metric(`berth_slots{model="m",replica="a",state="running"}`); n != 2 {
-		t.Errorf("%v slots are shown as running, want those of both", n)
+		t.Errorf("the metric shows %v running slots, want those of both", n)
 	}
 	old.open <- struct{}{}
 	young.open <- struct{}{}
@@ -155,7 +155,7 @@ func TestAReplicaMayTakeTheNameOfOneThatIsLeaving(t *testing.T) {
 	}
 }
 
-func TestAModelMayTakeOverNameAndReplicaOfAnother(t *testing.T) {
+func TestReloadModelTakesOverNameAndReplica(t *testing.T) {
 	url, requests := recording(t)
 	m := modelOn("old", url)
 	m.Aliases = []string{"new"}
@@ -165,7 +165,7 @@ func TestAModelMayTakeOverNameAndReplicaOfAnother(t *testing.T) {
 			t.Errorf("got %d %s", r.StatusCode, r.body)
 		}
 		if s := receive(t, requests); s.body != chat("old") {
-			t.Errorf("%s came as %s", name, s.body)
+			t.Errorf("%s reached the replica as %s", name, s.body)
 		}
 	}
 	f.mustApply(modelOn("new", url), modelOn("old", refusing(1)))
@@ -173,16 +173,16 @@ func TestAModelMayTakeOverNameAndReplicaOfAnother(t *testing.T) {
 		t.Errorf("got %d %s", r.StatusCode, r.body)
 	}
 	if s := receive(t, requests); s.body != chat("new") {
-		t.Errorf("came as %s", s.body)
+		t.Errorf("the replica received %s", s.body)
 	}
 	wantError(t, f.chat("old"), 503, "no_replica_available", "")
 	wantError(t, f.chat("other"), 404, "model_not_found", "model")
 }
 
-func TestABadConfigurationChangesNothing(t *testing.T) {
+func TestReloadBadConfigurationChangesNothing(t *testing.T) {
 	url := upstream(t, ok)
 	f := serve(t, modelOn("m", url), simulatedModel("s", 1))
-	table, engines, log := f.registry.table.Load(), slices.Clone(f.registry.fleet.engines), ""
+	table, engines, log := f.registry.table.Load(), slices.Clone(f.registry.simulated.engines), ""
 	for name, spoil := range map[string]func(m *config.Model){
 		"no key":           func(m *config.Model) { m.Replicas[0].APIKeyEnv = "BERTH_TEST_UNSET" },
 		"no slot secret":   func(m *config.Model) { m.SlotSecretEnv = "BERTH_TEST_UNSET" },
@@ -196,22 +196,22 @@ func TestABadConfigurationChangesNothing(t *testing.T) {
 		c := configured(changed, simulatedModel("s", 3), simulatedModel("fresh", 2), bad)
 		c.HTTP.MaxBufferedBytes = 1
 		if err := f.Apply(c); err == nil {
-			t.Errorf("%s: taken over", name)
+			t.Errorf("%s: the configuration was accepted", name)
 		} else {
 			log += err.Error() + "\n"
 		}
-		if f.registry.table.Load() != table || !slices.Equal(f.registry.fleet.engines, engines) || f.budget.Limit() == 1 {
+		if f.registry.table.Load() != table || !slices.Equal(f.registry.simulated.engines, engines) || f.budget.Limit() == 1 {
 			t.Errorf("%s: something changed", name)
 		}
 		if n := len(f.model("m").router.Members()); n != 1 {
 			t.Errorf("%s: the router has %d members now", name, n)
 		}
 		if f.metric("berth_config_last_reload_successful") != 0 {
-			t.Errorf("%s: it does not show", name)
+			t.Errorf("%s: the reload metric does not show the failure", name)
 		}
 	}
 	if !strings.Contains(log, "BERTH_TEST_UNSET") || !strings.Contains(log, "nowhere") || strings.Count(log, "model bad") < 3 || !strings.Contains(log, "two replicas have the URL") {
-		t.Errorf("the errors do not say what is wrong:\n%s", log)
+		t.Errorf("the errors lack their reason:\n%s", log)
 	}
 	for _, id := range []string{"m", "s"} {
 		if r := f.chat(id); r.StatusCode != 200 {
@@ -220,11 +220,11 @@ func TestABadConfigurationChangesNothing(t *testing.T) {
 	}
 	f.mustApply(modelOn("m", url))
 	if f.metric("berth_config_last_reload_successful") != 1 || f.metric("berth_config_last_reload_success_timestamp_seconds") < 1.7e9 {
-		t.Error("a good one after that does not show")
+		t.Error("the reload metric does not show the next success")
 	}
 }
 
-func TestAReloadUnderLoadLosesNothing(t *testing.T) {
+func TestReloadUnderLoadLosesNothing(t *testing.T) {
 	urls := []string{upstream(t, ok), upstream(t, ok), upstream(t, ok)}
 	base := func(urls ...string) config.Model {
 		m := narrow(modelOn("m", urls...))
@@ -260,7 +260,7 @@ func TestAReloadUnderLoadLosesNothing(t *testing.T) {
 		})
 	}
 	for range 20 {
-		f.metric("berth_buffered_bytes") // a scrape at any moment is a good one
+		f.metric("berth_buffered_bytes") // a scrape at any moment must succeed
 	}
 	clients.Wait()
 	close(done)
@@ -270,9 +270,9 @@ func TestAReloadUnderLoadLosesNothing(t *testing.T) {
 	}
 }
 
-func TestAReplicaIsShownOnceWhileAConfigurationIsTakenOver(t *testing.T) {
+func TestRegistryListsReplicaOnceDuringReload(t *testing.T) {
 	f := serve(t, modelOn("m", refusing(1)))
-	_, retire, err := f.registry.pool.Set(nil) // the table has it yet
+	_, retire, err := f.registry.pool.Set(nil) // while the table still names it
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -282,7 +282,7 @@ func TestAReplicaIsShownOnceWhileAConfigurationIsTakenOver(t *testing.T) {
 	}
 }
 
-func TestAModelThatComesBackServesItsWaitersWithTheOldSlots(t *testing.T) {
+func TestReloadReturningModelServesWaiters(t *testing.T) {
 	for name, second := range map[string]string{"under its name": "m", "under another name": "n"} {
 		t.Run(name, func(t *testing.T) {
 			g := gated(t)
@@ -298,7 +298,7 @@ func TestAModelThatComesBackServesItsWaitersWithTheOldSlots(t *testing.T) {
 				}
 			}
 			later := f.background(func() reply { return f.chat(second) })
-			f.waiting(second, 1) // the engine's one slot is held by the request of before
+			f.waiting(second, 1) // the earlier request holds the engine's only slot
 			g.open <- struct{}{}
 			if r := receive(t, first); r.body != "ok" {
 				t.Errorf("the first got %d %s", r.StatusCode, r.body)
@@ -306,13 +306,13 @@ func TestAModelThatComesBackServesItsWaitersWithTheOldSlots(t *testing.T) {
 			receive(t, g.arrived)
 			g.open <- struct{}{}
 			if r := receive(t, later); r.body != "ok" {
-				t.Errorf("who waited got %d %s", r.StatusCode, r.body)
+				t.Errorf("the queued request got %d %s", r.StatusCode, r.body)
 			}
 		})
 	}
 }
 
-func TestARenamedModelDoesNotPassItsEnginesCapacity(t *testing.T) {
+func TestReloadRenamedModelKeepsCapacity(t *testing.T) {
 	g := gated(t)
 	f := serve(t, narrow(modelOn("m", g.url)))
 	first := f.background(func() reply { return f.chat("m") })

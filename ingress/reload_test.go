@@ -9,7 +9,7 @@ import (
 	"berth/routers"
 )
 
-// onClose is a backend that calls a function when its replica is taken out of service.
+// onClose is a backend that calls a function when its replica is retired.
 type onClose struct {
 	llmserver.Backend
 	f func()
@@ -20,22 +20,22 @@ func (b onClose) Close() {
 	b.Backend.Close()
 }
 
-// A replica goes out of service only when no request can find its model any more, and none waits for it.
-func TestReplicaIsRetiredAfterTheNewTableIsInUse(t *testing.T) {
+// A replica is retired only when no request can find its model any more and none waits for it.
+func TestReloadRetiresReplicaAfterNewTable(t *testing.T) {
 	r := newRegistry(newMetrics(), slog.New(slog.DiscardHandler))
 	var removed *model
 	retired := 0
 	r.pool.Dial = func(e llmserver.Endpoint) (llmserver.Backend, error) {
-		backend, err := dial(e)
+		backend, err := dialBackend(e)
 		return onClose{backend, func() {
 			if retired++; retired > 1 {
-				return // by the end of the test
+				return // at the end of the test
 			}
-			if m := r.table.Load().find("m"); m != nil {
-				t.Error("a request finds the model whose replica is out of service")
+			if m := r.table.Load().findModel("m"); m != nil {
+				t.Error("a request finds the model of a retired replica")
 			}
 			if _, err := removed.router.Choose(t.Context(), new(routers.Payload)); err != routers.ErrClosed {
-				t.Errorf("a request that has found the model before gets %v; want ErrClosed", err)
+				t.Errorf("a request that found the model earlier gets %v; want ErrClosed", err)
 			}
 		}}, err
 	}
@@ -43,7 +43,7 @@ func TestReplicaIsRetiredAfterTheNewTableIsInUse(t *testing.T) {
 	if err := r.apply(configured(modelOn("m", refusing(1)))); err != nil {
 		t.Fatal(err)
 	}
-	removed = r.table.Load().find("m")
+	removed = r.table.Load().findModel("m")
 	if err := r.apply(configured(modelOn("n", refusing(2)))); err != nil {
 		t.Fatal(err)
 	}
@@ -52,9 +52,9 @@ func TestReplicaIsRetiredAfterTheNewTableIsInUse(t *testing.T) {
 	}
 }
 
-// A model hears of its new replicas before its requests can wait for them. Else a slot that comes free in between
-// would serve nobody.
-func TestModelHearsOfNewReplicasBeforeItGoesByThem(t *testing.T) {
+// A model observes its new replicas before its requests can wait for them. Otherwise a slot that is freed in
+// between would serve no waiter.
+func TestReloadObservesReplicasBeforeUse(t *testing.T) {
 	f := serve(t, modelOn("m", refusing(1)), modelOn("n", refusing(2)))
 	moved := f.model("n").replicas[0]
 	missed := 0
@@ -65,18 +65,18 @@ func TestModelHearsOfNewReplicasBeforeItGoesByThem(t *testing.T) {
 	}
 	changed := modelOn("m", refusing(1), refusing(2))
 	replicas := []*llmserver.Replica{f.model("m").replicas[0], moved}
-	f.registry.enact(f.registry.table.Load(), plan{config: changed, build: policy}, replicas)
+	f.registry.buildModel(f.registry.table.Load(), modelPlan{config: changed, build: policy}, replicas)
 	if missed != 0 {
-		t.Error("the model did not hear of a slot that came free while it was given the replica")
+		t.Error("a slot that was freed while the replica was added served no waiter")
 	}
 	moved.NotifyFreed()
 	if missed != 0 {
-		t.Error("the model does not hear of its new replica")
+		t.Error("the model does not observe its new replica")
 	}
 }
 
-// The block size of a configuration is that of its first model whose policy goes by blocks.
-func TestBlocksAreThoseOfTheFirstModelThatGoesByThem(t *testing.T) {
+// The block size of a configuration is that of its first model whose policy uses prompt blocks.
+func TestReloadBlockSizeOfFirstPrefixModel(t *testing.T) {
 	models := []config.Model{modelOn("m", refusing(1)), modelOn("n", refusing(2)), modelOn("o", refusing(3))}
 	for i, bytes := range []int{256, 512} {
 		models[i+1].Router = config.Router{Class: "PrefixCacheAffinityRouter", Kwargs: map[string]any{"block_bytes": bytes}}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -13,55 +12,44 @@ import (
 	"berth/llmserver"
 )
 
-var (
-	errNoResponse     = errors.New("response not found")
-	errResponseAstray = errors.New("No replica that answers holds this response, but not all of them answer; try again later.")
-)
-
-// storedResponse tells the path of a stored response, and its id.
-func storedResponse(p string) (id string, ok bool) {
-	rest, ok := strings.CutPrefix(strings.TrimPrefix(p, "/v1"), "/responses/")
-	id, _, _ = strings.Cut(rest, "/")
-	return id, ok && saneResponseID(id)
-}
-
-// response serves a request for a stored response: GET, DELETE, its items, or to cancel it. It goes, without a slot, to
-// the replica that holds the response. Its path names no model.
-func (s *Server) response(c *gin.Context) {
+// serveStoredResponse serves requests for a stored response: GET, DELETE, its input items, and its
+// cancellation. It forwards them, without a slot, to the replica that holds the response. Their paths
+// name no model.
+func (s *Server) serveStoredResponse(c *gin.Context) {
 	leaveUnread(c)
 	x := stateOf(c).exchanging(s, c, phaseConnect)
 	var err error
 	if x.allowed, err = requestTimeout(c.Request.Header); err == nil {
-		err = x.reach()
+		err = x.serveStored()
 	}
 	if err != nil {
 		x.fail(err)
 	}
 }
 
-// reach finds the replica that holds the response, and has it answer.
-func (x *proxyRequest) reach() error {
+// serveStored finds the replica that holds the response and forwards the request to it.
+func (x *proxyRequest) serveStored() error {
 	c := x.c
-	id, ok := storedResponse(c.Request.URL.Path)
+	id, ok := storedResponseID(c.Request.URL.Path)
 	if !ok {
 		return errUnknownPath
 	}
-	m, holder, err := x.holder(id, keyOf(c).among(x.registry.table.Load().models))
+	m, owner, err := x.lookups.findOwner(c.Request, id, filterAllowed(x.registry.table.Load().models, keyOf(c)))
 	switch {
 	case err != nil:
 		return err
-	case holder == nil:
+	case owner == nil:
 		return fmt.Errorf("%w: %s", errNoResponse, id)
 	}
 	x.model = m
 	x.visit.model, x.visit.metrics = m.config.ID, m.metrics
-	return x.call(holder)
+	return x.forward(owner)
 }
 
-// call passes a request without body and slot on to one replica. One that met a closing connection is sent once more: it
-// changes nothing more than the first would have.
-func (x *proxyRequest) call(replica *llmserver.Replica) error {
-	ctx, stop := x.within(x.c.Request.Context())
+// forward sends a request without body and slot to one replica and relays the response. If the
+// connection was being closed, the request is sent once more: these requests are idempotent.
+func (x *proxyRequest) forward(replica *llmserver.Replica) error {
+	ctx, stop := withTotalTimeout(x.c.Request.Context(), x.began, x.model.config.TotalTimeout, x.allowed)
 	defer stop()
 	x.replica, x.rank, x.attempts = replica.ID(), 1, 1
 	ctx, x.span = x.tracing.begin(ctx, "attempt", trace.SpanKindClient)
@@ -91,16 +79,5 @@ func (x *proxyRequest) call(replica *llmserver.Replica) error {
 			x.abort(err)
 		}
 	}
-	return err
-}
-
-// bind has a request that goes on with a stored response served by the replica that holds it: there it waits, and nowhere
-// else. Where nobody holds it, whichever engine gets the request says so in its own words.
-func (x *proxyRequest) bind(id string) error {
-	if !saneResponseID(id) || len(x.model.replicas) == 1 {
-		return nil
-	}
-	_, holder, err := x.holder(id, []*model{x.model})
-	x.payload.PinnedTo = holder
 	return err
 }

@@ -12,12 +12,12 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// store is a replica that keeps responses.
+// store is a replica that stores responses.
 type store struct {
 	name   string
 	mu     sync.Mutex
 	held   map[string]bool
-	calls  []string // of other requests than to make a response
+	calls  []string // all requests but those that create a response
 	hold   chan struct{}
 	arrive chan struct{}
 }
@@ -43,7 +43,7 @@ func (s *store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, "%s %s of %s, %q", r.Method, r.RequestURI, s.name, body)
 }
 
-// create answers with a response of that id, as an event stream if that is asked for.
+// create responds with a new response of that ID, as an event stream if requested.
 func (s *store) create(w http.ResponseWriter, body string) {
 	if s.hold != nil && strings.Contains(body, "hold") {
 		s.arrive <- struct{}{}
@@ -66,7 +66,7 @@ func (s *store) create(w http.ResponseWriter, body string) {
 	}
 }
 
-// took returns what was asked since the last call.
+// took returns the requests since the last call.
 func (s *store) took() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,7 +93,7 @@ func (f *front) respond(t *testing.T, body string) (id string) {
 	return "resp_" + id
 }
 
-func TestAStoredResponseIsFoundWhereItIsHeld(t *testing.T) {
+func TestResponsesReachOwner(t *testing.T) {
 	all, urls := stores(t, "a", "b", "c")
 	f := serve(t, modelOn("m", urls...))
 	for i := range 6 {
@@ -102,7 +102,7 @@ func TestAStoredResponseIsFoundWhereItIsHeld(t *testing.T) {
 		for _, call := range []string{"GET %s?stream=true&starting_after=1", "GET %s/input_items?limit=2", "POST %s/cancel", "DELETE %s"} {
 			for _, base := range []string{"/v1/responses/", "/responses/"} {
 				if base == "/responses/" && strings.HasPrefix(call, "DELETE") {
-					continue // it is gone by now
+					continue // it is deleted by now
 				}
 				method, path, _ := strings.Cut(fmt.Sprintf(call, id), " ")
 				r := f.do(t.Context(), f.h1, method, base+path, strings.NewReader("{}"))
@@ -113,10 +113,10 @@ func TestAStoredResponseIsFoundWhereItIsHeld(t *testing.T) {
 		}
 		for _, s := range all {
 			if asked := s.took(); s.name != name && asked != "" {
-				t.Errorf("%s, held by %s, was asked of %s: %s", id, name, s.name, asked)
+				t.Errorf("%s of %s was requested from %s: %s", id, name, s.name, asked)
 			}
 		}
-		// It is the replica's to say that it is gone.
+		// The replica itself reports that it is deleted.
 		if r := f.get("/v1/responses/" + id); r.StatusCode != 404 || r.body != "not here" {
 			t.Errorf("once deleted: %d %s", r.StatusCode, r.body)
 		}
@@ -129,7 +129,7 @@ func TestAStoredResponseIsFoundWhereItIsHeld(t *testing.T) {
 	}
 }
 
-func TestAResponseThatNobodyWasSeenToMakeIsAskedForOnce(t *testing.T) {
+func TestResponsesUnknownOwnerLookedUpOnce(t *testing.T) {
 	all, urls := stores(t, "a", "b", "c")
 	other, url := stores(t, "other")
 	f := serve(t, modelOn("m", urls...), modelOn("n", url...))
@@ -147,7 +147,7 @@ func TestAResponseThatNobodyWasSeenToMakeIsAskedForOnce(t *testing.T) {
 	}
 }
 
-func TestAResponseThatNobodyHoldsIsNotFoundUnlessSomebodyIsAway(t *testing.T) {
+func TestResponsesNotFoundUnlessReplicaAway(t *testing.T) {
 	_, urls := stores(t, "a", "b")
 	f := serve(t, modelOn("m", urls...))
 	for _, call := range []string{"GET /v1/responses/resp_x", "DELETE /responses/resp_x", "POST /v1/responses/resp_x/cancel", "GET /v1/responses/resp_x/input_items"} {
@@ -159,13 +159,13 @@ func TestAResponseThatNobodyHoldsIsNotFoundUnlessSomebodyIsAway(t *testing.T) {
 	}
 	f.mustApply(modelOn("m", urls[0], refusing(1)))
 	wantError(t, f.get("/v1/responses/resp_x"), 503, "response_unreachable", "response_id")
-	f.holders.put("resp_known", f.registry.table.Load().models[0].replicas[1])
+	f.owners.setOwner("resp_known", f.registry.table.Load().models[0].replicas[1])
 	wantError(t, f.get("/v1/responses/resp_known"), 503, "no_replica_available", "")
 	wantError(t, f.post("/v1/responses", `{"model":"m","previous_response_id":"resp_x"}`), 503, "response_unreachable", "response_id")
 }
 
-// A request that goes on with a response waits for the replica that holds it, though the others are free.
-func TestAConversationGoesOnWhereItsResponseIsHeld(t *testing.T) {
+// A request that continues a response waits for its owner although other replicas are free.
+func TestResponsesContinueOnOwner(t *testing.T) {
 	all, urls := stores(t, "a", "b", "c")
 	f := serve(t, narrow(modelOn("m", urls...)))
 	all[0].hold, all[0].arrive = make(chan struct{}), make(chan struct{}, 10)
@@ -183,9 +183,9 @@ func TestAConversationGoesOnWhereItsResponseIsHeld(t *testing.T) {
 		return f.post("/v1/responses", `{"model":"m","input":"2","stream":true,"previous_response_id":"`+first+`"}`)
 	})
 	f.waiting("m", 1)
-	for range 4 { // which the free ones serve, and which know more of who holds what
+	for range 4 { // served by the owner of resp_c0, which is free
 		if id := f.respond(t, `{"model":"m","input":"3","previous_response_id":"resp_c0"}`); id != "resp_c3" {
-			t.Errorf("%s was made where resp_c0 is not", id)
+			t.Errorf("%s was created on another replica than resp_c0", id)
 		}
 	}
 	all[0].hold <- struct{}{}
@@ -198,7 +198,7 @@ func TestAConversationGoesOnWhereItsResponseIsHeld(t *testing.T) {
 	if asked := all[1].took(); asked != "GET /v1/responses/resp_c0" {
 		t.Errorf("b was asked: %s", asked)
 	}
-	// Nobody holds it: that is for an engine to say.
+	// No replica holds it: an engine reports that.
 	if id := f.respond(t, `{"model":"m","input":"4","previous_response_id":"resp_none"}`); !strings.HasSuffix(id, "4") {
 		t.Errorf("made %s", id)
 	}
@@ -207,7 +207,7 @@ func TestAConversationGoesOnWhereItsResponseIsHeld(t *testing.T) {
 	wantError(t, f.get("/v1/responses/"+first), 404, "response_not_found", "response_id")
 }
 
-func TestARequestForAStoredResponseIsALineInTheAccessLog(t *testing.T) {
+func TestResponsesAreInAccessLog(t *testing.T) {
 	all, urls := stores(t, "a", "b")
 	f, path := logging(t, modelOn("m", urls...))
 	all[1].held["resp_1"] = true
@@ -218,12 +218,11 @@ func TestARequestForAStoredResponseIsALineInTheAccessLog(t *testing.T) {
 	wantFields(t, lines[1], map[string]any{"path": "/v1/responses/resp_2", "model": nil, "status": 404.0, "code": "response_not_found", "outcome": "refused"})
 }
 
-// Who asks for a stored response and leaves is not waited for, neither by the replica that is asked nor by those that are asked
-// where it is.
-func TestAClientMayLeaveWhileAStoredResponseIsAskedFor(t *testing.T) {
+// A client's disconnect ends the call to the owner and the calls of a lookup.
+func TestResponsesClientDisconnect(t *testing.T) {
 	g := gated(t)
 	f := serve(t, modelOn("m", g.url))
-	f.holders.put("resp_1", f.registry.table.Load().models[0].replicas[0])
+	f.owners.setOwner("resp_1", f.registry.table.Load().models[0].replicas[0])
 	for id, path := range map[string]string{"resp_1": "/v1/responses/resp_1/cancel", "resp_2": "/v1/responses/resp_2"} {
 		for _, client := range []*http.Client{f.h1, f.h2} {
 			ctx, leave := context.WithCancel(t.Context())
@@ -240,16 +239,16 @@ func TestAClientMayLeaveWhileAStoredResponseIsAskedFor(t *testing.T) {
 			receive(t, g.left)
 		}
 	}
-	f.eventually("both aborts at the replica are counted", func() bool {
+	f.eventually("both aborts are counted", func() bool {
 		n, _ := f.series(`berth_aborts_total{model="m",phase="first_byte"}`)
 		return n == 2
 	})
 }
 
-func TestACallForAStoredResponseHasASpanThatTheReplicaHears(t *testing.T) {
+func TestResponsesPropagateSpan(t *testing.T) {
 	url, requests := recording(t)
 	f, spans := traced(t, modelOn("m", url, refusing(1)))
-	f.holders.put("resp_1", f.registry.table.Load().models[0].replicas[0])
+	f.owners.setOwner("resp_1", f.registry.table.Load().models[0].replicas[0])
 	f.get("/v1/responses/resp_1")
 	byName := f.spansOf(spans, "GET /responses/{id}")
 	if len(byName["attempt"]) != 1 {
@@ -257,7 +256,7 @@ func TestACallForAStoredResponseHasASpanThatTheReplicaHears(t *testing.T) {
 	}
 	attempt := byName["attempt"][0]
 	if parent := receive(t, requests).header.Get("Traceparent"); !strings.Contains(parent, attempt.SpanContext.SpanID().String()) {
-		t.Errorf("the replica hears %q", parent)
+		t.Errorf("the replica received traceparent %q", parent)
 	}
 	if attributes(attempt)["berth.replica"].AsString() != "a" {
 		t.Errorf("the span has %v", attempt.Attributes)

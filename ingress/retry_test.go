@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// breaking is the URL of a replica that reads requests and closes the connection; it counts them.
+// breaking returns the URL of a replica that reads a request and closes the connection, and counts requests.
 func breaking(t *testing.T) (string, *atomic.Int32) {
 	calls := new(atomic.Int32)
 	return upstream(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -21,15 +21,15 @@ func breaking(t *testing.T) (string, *atomic.Int32) {
 	}), calls
 }
 
-// ongoing is how many slots are held on all replicas together.
+// ongoing returns the number of slots held on all replicas.
 func (f *front) ongoing() (n int) {
-	for _, r := range f.registry.replicas() {
+	for _, r := range f.registry.allReplicas() {
 		n += r.Load()
 	}
 	return n
 }
 
-func TestAReplicaThatTakesNoConnectionIsPassedBy(t *testing.T) {
+func TestRetryWithoutConnection(t *testing.T) {
 	var f *front
 	calls := 0
 	f = serve(t, modelOn("m", refusing(1), refusing(2), upstream(t, func(w http.ResponseWriter, r *http.Request) {
@@ -56,7 +56,7 @@ func TestAReplicaThatTakesNoConnectionIsPassedBy(t *testing.T) {
 	}
 }
 
-func TestNoMoreAttemptsAreMadeThanAllowed(t *testing.T) {
+func TestRetryStopsAtMaxAttempts(t *testing.T) {
 	m := modelOn("m", refusing(1), refusing(2), refusing(3))
 	m.MaxAttempts = 2
 	f := serve(t, m)
@@ -66,7 +66,7 @@ func TestNoMoreAttemptsAreMadeThanAllowed(t *testing.T) {
 	}
 }
 
-func TestAConnectionThatBreaksBeforeAnAnswerIsMadeUpForOnce(t *testing.T) {
+func TestRetryOnceAfterBrokenConnection(t *testing.T) {
 	broken, calls := breaking(t)
 	f := serve(t, modelOn("m", broken, upstream(t, ok)))
 	for range 4 { // a round robin: some begin with the good one
@@ -79,7 +79,7 @@ func TestAConnectionThatBreaksBeforeAnAnswerIsMadeUpForOnce(t *testing.T) {
 	}
 }
 
-func TestARequestThatBreaksTwoConnectionsIsNotTriedOnAThird(t *testing.T) {
+func TestRetryNotAfterTwoBrokenConnections(t *testing.T) {
 	var f *front
 	var calls atomic.Int32
 	breaks := func(_ http.ResponseWriter, r *http.Request) {
@@ -99,7 +99,7 @@ func TestARequestThatBreaksTwoConnectionsIsNotTriedOnAThird(t *testing.T) {
 	}
 }
 
-func TestABreakWithNobodyElseToTryIsToldAsABreak(t *testing.T) {
+func TestRetryWithoutOtherReplicaReportsBreak(t *testing.T) {
 	broken, calls := breaking(t)
 	f := serve(t, modelOn("m", broken, refusing(1)))
 	wantError(t, f.chat("m"), 502, "upstream_broken", "")
@@ -109,7 +109,7 @@ func TestABreakWithNobodyElseToTryIsToldAsABreak(t *testing.T) {
 	}
 }
 
-func TestAStaleConnectionIsNoReasonToAvoidALoneReplica(t *testing.T) {
+func TestRetryStaleConnectionOnLoneReplica(t *testing.T) {
 	var calls atomic.Int32
 	f := serve(t, modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
@@ -129,7 +129,7 @@ func TestAStaleConnectionIsNoReasonToAvoidALoneReplica(t *testing.T) {
 	}
 }
 
-func TestAnAnswerIsNeverAskedForAgain(t *testing.T) {
+func TestRetryNeverAfterResponse(t *testing.T) {
 	for name, answer := range map[string]struct {
 		handler http.HandlerFunc
 		status  int
@@ -163,7 +163,7 @@ func TestAnAnswerIsNeverAskedForAgain(t *testing.T) {
 	}
 }
 
-// speak answers with these bytes and closes the connection.
+// speak responds with these bytes and closes the connection.
 func speak(text string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		conn, _, err := w.(http.Hijacker).Hijack()
@@ -175,7 +175,7 @@ func speak(text string) http.HandlerFunc {
 	}
 }
 
-func TestABegunAnswerThatBreaksLooksBroken(t *testing.T) {
+func TestRetryBegunResponseLooksBroken(t *testing.T) {
 	const event = "data: {\"choices\":[]}\n\n"
 	for name, row := range map[string]struct{ contentType, sent, got string }{
 		"events":          {"text/event-stream", event, event + `data: {"error":{`},
@@ -220,14 +220,14 @@ func TestABegunAnswerThatBreaksLooksBroken(t *testing.T) {
 	}
 }
 
-func TestNoAttemptIsMadeForAClientThatLeft(t *testing.T) {
+func TestRetryNotForDisconnectedClient(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	left, calls := make(chan struct{}), new(atomic.Int32)
 	breaks := func(_ http.ResponseWriter, r *http.Request) {
 		calls.Add(1)
 		io.Copy(io.Discard, r.Body)
 		leave()
-		<-r.Context().Done() // the client's leaving has come through
+		<-r.Context().Done() // the disconnect has arrived
 		close(left)
 		panic(http.ErrAbortHandler)
 	}
@@ -246,8 +246,8 @@ func TestNoAttemptIsMadeForAClientThatLeft(t *testing.T) {
 	}
 }
 
-// What a failed attempt took is the replica's time, not berth's own.
-func TestOverheadIsWithoutTheTimeOfAFailedAttempt(t *testing.T) {
+// The time of a failed attempt does not count as berth's overhead.
+func TestRetryOverheadExcludesFailedAttempt(t *testing.T) {
 	slow := func(_ http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
 		select {
@@ -266,7 +266,7 @@ func TestOverheadIsWithoutTheTimeOfAFailedAttempt(t *testing.T) {
 	}
 }
 
-func TestAReplicaThatComesBackIsFoundByItsProbe(t *testing.T) {
+func TestRetryReplicaRecoversByProbe(t *testing.T) {
 	m := modelOn("m", refusing(1))
 	m.HealthCheckPeriod, m.HealthCheckTimeout = 5*time.Millisecond, 5*time.Second
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -284,9 +284,9 @@ func TestAReplicaThatComesBackIsFoundByItsProbe(t *testing.T) {
 	back := &http.Server{Handler: http.HandlerFunc(ok)}
 	defer back.Close()
 	go back.Serve(listener)
-	f.eventually("the replica is available", f.registry.replicas()[0].Available)
+	f.eventually("the replica is available", f.registry.allReplicas()[0].Available)
 	if r := f.chat("m"); r.body != "ok" {
 		t.Errorf("got %d %s", r.StatusCode, r.body)
 	}
-	f.eventually("its gauge says so", func() bool { return f.metric(`berth_replica_up{model="m",replica="a"}`) == 1 })
+	f.eventually("the gauge shows it", func() bool { return f.metric(`berth_replica_up{model="m",replica="a"}`) == 1 })
 }

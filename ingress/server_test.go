@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-func TestAServerThatDrainsServesOnDuringTheDelay(t *testing.T) {
+func TestServerServesDuringDrainDelay(t *testing.T) {
 	c := configured(modelOn("m", upstream(t, ok)))
 	c.HTTP.DrainDelay = time.Hour
 	f := serveConfig(t, c)
 	f.drain()
-	f.eventually("it calls itself unready", func() bool { return f.get("/readyz").StatusCode == 503 })
+	f.eventually("the server is not ready", func() bool { return f.get("/readyz").StatusCode == 503 })
 	if r := f.get("/livez"); r.StatusCode != 200 {
 		t.Errorf("/livez: %d", r.StatusCode)
 	}
@@ -25,13 +25,13 @@ func TestAServerThatDrainsServesOnDuringTheDelay(t *testing.T) {
 			t.Errorf("got %d %s %v", r.StatusCode, r.body, r.err)
 		}
 	}
-	f.public.Listener.Close() // what ends the delay early
+	f.public.Listener.Close() // ends the drain delay early
 	if err := receive(t, f.served); err == nil {
-		t.Error("a listener that failed is no error")
+		t.Error("Serve returned no error for a failed listener")
 	}
 }
 
-func TestADrainFinishesWhatRunsAndWhatWaits(t *testing.T) {
+func TestServerDrainFinishesRunningAndQueuedRequests(t *testing.T) {
 	g := gated(t)
 	c := configured(narrow(modelOn("m", g.url)))
 	c.HTTP.DrainTimeout, c.HTTP.DrainDelay = time.Minute, 10*time.Millisecond
@@ -45,7 +45,7 @@ func TestADrainFinishesWhatRunsAndWhatWaits(t *testing.T) {
 	receive(t, g.arrived)
 	f.waiting("m", 1)
 	f.drain()
-	f.eventually("it accepts nothing more", func() bool {
+	f.eventually("the listener is closed", func() bool {
 		conn, err := net.Dial("tcp", f.Address())
 		if err == nil {
 			conn.Close()
@@ -53,7 +53,7 @@ func TestADrainFinishesWhatRunsAndWhatWaits(t *testing.T) {
 		return err != nil
 	})
 	if resp, err := http.Get("http://" + f.AdminAddress() + "/metrics"); err != nil {
-		t.Errorf("operators are left without metrics during the drain: %v", err)
+		t.Errorf("no metrics during the drain: %v", err)
 	} else {
 		resp.Body.Close()
 	}
@@ -72,7 +72,7 @@ func TestADrainFinishesWhatRunsAndWhatWaits(t *testing.T) {
 	}
 }
 
-func TestTheDrainTimeoutCutsWhatIsLeft(t *testing.T) {
+func TestServerDrainTimeoutAbortsRemainingRequests(t *testing.T) {
 	left := make(chan struct{}, 10)
 	c := configured(modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
@@ -95,13 +95,13 @@ func TestTheDrainTimeoutCutsWhatIsLeft(t *testing.T) {
 	f.Close()
 	for _, s := range streams {
 		if text, err := io.ReadAll(s); err == nil {
-			t.Errorf("a client takes %q for whole", text)
+			t.Errorf("a client took %q for a complete response", text)
 		}
 		receive(t, left)
 	}
 }
 
-func TestCloseEndsRequestsInEveryPhase(t *testing.T) {
+func TestServerCloseEndsRequestsInEveryPhase(t *testing.T) {
 	g := gated(t)
 	f := serve(t, narrow(modelOn("m", g.url)))
 	var answers []<-chan reply
@@ -125,7 +125,7 @@ func TestCloseEndsRequestsInEveryPhase(t *testing.T) {
 	}
 }
 
-func TestAServerThatCannotBeMadeLeavesNothingBehind(t *testing.T) {
+func TestServerFailedNewLeaksNothing(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -136,22 +136,22 @@ func TestAServerThatCannotBeMadeLeavesNothingBehind(t *testing.T) {
 	public.HTTP.Address = taken.Addr().String()
 	admin.Admin.Address = taken.Addr().String()
 	if _, err := New(public, log); err == nil || !strings.Contains(err.Error(), public.HTTP.Address) {
-		t.Errorf("with its address taken: %v", err)
+		t.Errorf("with the public address taken: %v", err)
 	}
 	if _, err := New(admin, log); err == nil || !strings.Contains(err.Error(), admin.Admin.Address) {
-		t.Errorf("with the address for operators taken: %v", err)
+		t.Errorf("with the admin address taken: %v", err)
 	}
 	if _, err := New(models, log); err == nil {
-		t.Error("a model without a replica to reach is taken over")
+		t.Error("a model with an invalid replica was accepted")
 	}
 }
 
-func TestAServerNeedsNoAdminListener(t *testing.T) {
+func TestServerWithoutAdminListener(t *testing.T) {
 	c := configured(modelOn("m", upstream(t, ok)))
 	c.Admin.Address = ""
 	f := serveConfig(t, c)
 	if r := f.chat("m"); r.body != "ok" || f.AdminAddress() != "" {
-		t.Errorf("got %d %s, operators at %q", r.StatusCode, r.body, f.AdminAddress())
+		t.Errorf("got %d %s, admin listener at %q", r.StatusCode, r.body, f.AdminAddress())
 	}
 }
 
@@ -166,11 +166,11 @@ func (f *front) admin(path string) reply {
 	return reply{resp, string(text), err}
 }
 
-func TestOperatorsSeeEveryLiveSlot(t *testing.T) {
+func TestAdminListsEveryLiveSlot(t *testing.T) {
 	g := gated(t)
 	f := serve(t, modelOn("m", g.url), modelOn("n", refusing(1)))
 	if r := f.admin("/internal/slots"); r.body != `{"slots":[]}`+"\n" {
-		t.Errorf("an idle server shows %s", r.body)
+		t.Errorf("an idle server lists %s", r.body)
 	}
 	sel, err := f.model("n").router.Choose(t.Context(), payloadOf("held"))
 	if err != nil {
@@ -192,14 +192,14 @@ func TestOperatorsSeeEveryLiveSlot(t *testing.T) {
 			t.Errorf("the age of %+v is wrong", slot)
 		}
 		if slot.AgeS = 0; slot != want {
-			t.Errorf("shows %+v, want %+v", slot, want)
+			t.Errorf("listed %+v, want %+v", slot, want)
 		}
 	}
 	g.open <- struct{}{}
 	receive(t, answer)
 }
 
-func TestOperatorsGetMetricsAndProfiles(t *testing.T) {
+func TestAdminServesMetricsAndProfiles(t *testing.T) {
 	f := serve(t, modelOn("m", refusing(1)))
 	for path, want := range map[string]string{
 		"/metrics":                       "berth_slots",

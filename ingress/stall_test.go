@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-func TestAClientThatReadsNothingIsDisconnected(t *testing.T) {
+func TestTimeoutDisconnectsClientThatReadsNothing(t *testing.T) {
 	for _, version := range []string{"1.1", "1.0"} { // our own server, and net/http's
 		t.Run(version, func(t *testing.T) {
 			left := make(chan struct{}, 1)
@@ -35,7 +35,7 @@ func TestAClientThatReadsNothingIsDisconnected(t *testing.T) {
 			f.raw(fmt.Sprintf("POST /v1/chat/completions HTTP/%s\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", version, len(body), body))
 			receive(t, left)
 			f.wantAbort("m", phaseStreaming)
-			f.eventually("the log says why", func() bool {
+			f.eventually("the reason is logged", func() bool {
 				log := f.log.take()
 				return strings.Contains(log, "read nothing of its response") && strings.Contains(log, "send_timeout_s=0.25")
 			})
@@ -43,7 +43,7 @@ func TestAClientThatReadsNothingIsDisconnected(t *testing.T) {
 	}
 }
 
-func TestAReplicaThatStopsReadingARequestIsAnHonestError(t *testing.T) {
+func TestTimeoutReplicaStopsReading(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

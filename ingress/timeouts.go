@@ -16,16 +16,12 @@ import (
 	"berth/streaming"
 )
 
-// timeoutHeader is by which a client bounds its request's whole time, in seconds. It makes the model's bound shorter and
-// never longer.
+// timeoutHeader is the header by which a client bounds the total time of its request, in seconds. It
+// can shorten the model's bound but not extend it.
 const timeoutHeader = "X-Request-Timeout-Seconds"
 
-var (
-	errTimeout    = errors.New("The x-request-timeout-seconds of the request must be one positive number of seconds.")
-	errOverInLine = errors.New("Every replica stayed busy until the time that this request had was over; try again later.")
-)
-
-// requestTimeout is what the client allows, 0 if it does not say.
+// requestTimeout returns the timeout in a request header; 0 if there is none. The error is errTimeout.
+// Exponents, signs, NaN and infinities are errors, although ParseFloat accepts them.
 func requestTimeout(h http.Header) (time.Duration, error) {
 	values := h[timeoutHeader]
 	if len(values) == 0 {
@@ -41,131 +37,145 @@ func requestTimeout(h http.Header) (time.Duration, error) {
 	return max(time.Duration(seconds*float64(time.Second)), 1), nil
 }
 
-// within bounds ctx by the time that the request has, from its head on, waiting in line included.
-func (x *proxyRequest) within(ctx context.Context) (context.Context, context.CancelFunc) {
-	total := x.model.config.TotalTimeout
-	if total == 0 || x.allowed > 0 && x.allowed < total {
-		total = x.allowed
+// withTotalTimeout bounds ctx by the shorter of the model's total timeout and the requested one; 0
+// is no bound. The time runs from began, when the request header was read, and includes the queue.
+// The cause of the context is then a *streaming.AbortError.
+func withTotalTimeout(ctx context.Context, began time.Time, total, requested time.Duration) (context.Context, context.CancelFunc) {
+	if total == 0 || requested > 0 && requested < total {
+		total = requested
 	}
 	if total == 0 {
 		return ctx, func() {}
 	}
-	over := &streaming.AbortError{
+	exceeded := &streaming.AbortError{
 		Code:    "upstream_total_timeout",
-		Message: "The replica's answer was not complete when the time of the request, " + inSeconds(total) + ", was over.",
+		Message: "The replica's response was not complete within the request's time limit of " + formatSeconds(total) + "; allow more time, or request fewer tokens.",
 	}
-	return context.WithDeadlineCause(ctx, x.began.Add(total), over)
+	return context.WithDeadlineCause(ctx, began.Add(total), exceeded)
 }
 
-// late is what the end of the request's time means to one that has no slot yet.
-func late(err error) error {
+// asQueueTimeout translates the error of Router.Choose. It returns errQueueDeadline if err is a timeout that ended a request without a slot,
+// else err: no replica is to blame for the time in the queue.
+func asQueueTimeout(err error) error {
 	if _, ok := errors.AsType[*streaming.AbortError](err); ok {
-		return errOverInLine
+		return errQueueDeadline
 	}
 	return err
 }
 
-// inSeconds is a duration as configurations and headers write it.
-func inSeconds(d time.Duration) string {
+// formatSeconds formats a duration as configurations and headers write it.
+func formatSeconds(d time.Duration) string {
 	return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + " s"
 }
 
-// silence ends one attempt whose replica sends nothing for too long: before the first byte of its response or, where that
-// is a stream, within it. The time that a client takes to read is not the replica's.
+// An idleWatchdog ends an attempt whose replica sends nothing for too long: before the first byte of
+// the response, or within an event stream. The time in which the client reads does not count.
 //
-// It is the body of the answer and counts its reads, at two atomic additions each. A timer looks now and then
-// whether the read under way is the one it saw the last time, so a bound may be passed by up to a quarter of it.
-type silence struct {
-	io.ReadCloser               // the answer's body
+// The watchdog wraps the response body and counts its reads, at two atomic additions each, instead
+// of setting a timer for each read. The timer compares the count four times per bound: the replica is
+// idle while the same read is in progress, so an attempt may exceed its bound by up to a quarter.
+//
+// Read is called by the goroutine of the attempt, check by the timer's. wrapBody and stop may be called on
+// a nil watchdog, which bounds nothing.
+type idleWatchdog struct {
+	io.ReadCloser               // the response body, set by wrapBody
 	firstByte     time.Duration // 0: no bound
-	gap           time.Duration // 0: no bound
-	end           context.CancelCauseFunc
-	reads         atomic.Uint64 // odd while one is under way
+	idle          time.Duration // 0: no bound
+	cancel        context.CancelCauseFunc
+	reads         atomic.Uint64 // odd while a read is in progress
 
-	mu    sync.Mutex
-	timer *time.Timer   // nil after stop
-	seen  uint64        // reads at the last look
-	quiet time.Duration // for how long it has been that number
-	step  time.Duration // to the next look
+	mu        sync.Mutex    // guards what follows
+	timer     *time.Timer   // nil after stop
+	lastReads uint64        // reads at the last check
+	unchanged time.Duration // how long reads has had that value
+	interval  time.Duration // until the next check
 }
 
-// watchSilence begins to watch over an attempt that ends with ctx; nil if nothing bounds it. The attempt must end with the
-// context that it returns, and then stop must be called.
-func watchSilence(ctx context.Context, m *config.Model, stream bool) (context.Context, *silence) {
-	s := &silence{firstByte: m.UnstreamedFirstByteTimeout}
+// newIdleWatchdog starts a watchdog for an attempt, or returns nil if nothing bounds the attempt. The
+// attempt must use the returned context, whose cause becomes a *streaming.AbortError when a bound is
+// exceeded, and stop must be called when it has ended.
+func newIdleWatchdog(ctx context.Context, m *config.Model, stream bool) (context.Context, *idleWatchdog) {
+	w := &idleWatchdog{firstByte: m.UnstreamedFirstByteTimeout}
 	if stream {
-		s = &silence{firstByte: m.FirstByteTimeout, gap: m.IdleTimeout}
+		w = &idleWatchdog{firstByte: m.FirstByteTimeout, idle: m.IdleTimeout}
 	}
-	if s.firstByte == 0 && s.gap == 0 {
+	if w.firstByte == 0 && w.idle == 0 {
 		return ctx, nil
 	}
-	ctx, s.end = context.WithCancelCause(ctx)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.step = s.gap / 4
-	if s.firstByte > 0 && (s.gap == 0 || s.firstByte < s.gap) {
-		s.step = s.firstByte / 4
+	ctx, w.cancel = context.WithCancelCause(ctx)
+	w.mu.Lock() // the first check may run before timer is set
+	defer w.mu.Unlock()
+	w.interval = w.idle / 4
+	if w.firstByte > 0 && (w.idle == 0 || w.firstByte < w.idle) {
+		w.interval = w.firstByte / 4
 	}
-	s.timer = time.AfterFunc(s.step, s.look)
-	return ctx, s
+	w.timer = time.AfterFunc(w.interval, w.check)
+	return ctx, w
 }
 
-// over has the reads of an answer's body counted from now on.
-func (s *silence) over(resp *http.Response) {
-	if s != nil {
-		s.ReadCloser, resp.Body = resp.Body, s
+// wrapBody counts the reads of a response body from now on. It is called once, when the response header
+// has arrived: the header alone is not yet the first byte.
+func (w *idleWatchdog) wrapBody(resp *http.Response) {
+	if w != nil {
+		w.ReadCloser, resp.Body = resp.Body, w
 	}
 }
 
-func (s *silence) Read(p []byte) (int, error) {
-	s.reads.Add(1)
-	n, err := s.ReadCloser.Read(p)
-	s.reads.Add(1)
+// Read counts before and after the read, so that a count is odd while the replica is waited for. A read
+// that ends in between two checks always changes the count.
+func (w *idleWatchdog) Read(p []byte) (int, error) {
+	w.reads.Add(1)
+	n, err := w.ReadCloser.Read(p)
+	w.reads.Add(1)
 	return n, err
 }
 
-func (s *silence) look() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.timer == nil {
-		return
+// check runs on the timer. It ends the attempt, schedules the next check, or neither if no bound
+// applies any more.
+func (w *idleWatchdog) check() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.timer == nil {
+		return // stop was called while this check was starting
 	}
-	reads, begun := s.reads.Load(), true
+	// The first byte has arrived once the first read has returned.
+	reads, started := w.reads.Load(), true
 	if reads < 2 {
-		reads, begun = 0, false
+		reads, started = 0, false
 	}
-	if silent := !begun || reads%2 == 1; silent && reads == s.seen {
-		s.quiet += s.step
+	if waiting := !started || reads%2 == 1; waiting && reads == w.lastReads {
+		w.unchanged += w.interval
 	} else {
-		s.seen, s.quiet = reads, 0
+		w.lastReads, w.unchanged = reads, 0
 	}
 	switch {
-	case !begun && s.firstByte > 0 && s.quiet >= s.firstByte:
-		s.end(&streaming.AbortError{
+	case !started && w.firstByte > 0 && w.unchanged >= w.firstByte:
+		w.cancel(&streaming.AbortError{
 			Code:    "upstream_first_byte_timeout",
-			Message: "The replica sent no byte of its answer within " + inSeconds(s.firstByte) + ".",
+			Message: "The replica sent no byte of its response within " + formatSeconds(w.firstByte) + "; try again later.",
 		})
-	case begun && s.gap > 0 && s.quiet >= s.gap:
-		s.end(&streaming.AbortError{
-			Code:    "upstream_gap_timeout",
-			Message: "The replica fell silent for " + inSeconds(s.gap) + " before its answer was complete.",
+	case started && w.idle > 0 && w.unchanged >= w.idle:
+		w.cancel(&streaming.AbortError{
+			Code:    "upstream_idle_timeout",
+			Message: "The replica sent nothing for " + formatSeconds(w.idle) + " before its response was complete; try again.",
 		})
-	case !begun:
-		s.timer.Reset(s.step)
-	case s.gap > 0:
-		s.step = s.gap / 4
-		s.timer.Reset(s.step)
+	case !started:
+		w.timer.Reset(w.interval)
+	case w.idle > 0:
+		w.interval = w.idle / 4
+		w.timer.Reset(w.interval)
 	}
 }
 
-// stop ends the watch, and the attempt if it is under way yet.
-func (s *silence) stop() {
-	if s == nil {
+// stop ends the watchdog and cancels the context of the attempt. It must be called exactly once, also
+// after an abort. A check that has already started finds timer nil, so none runs after stop.
+func (w *idleWatchdog) stop() {
+	if w == nil {
 		return
 	}
-	s.mu.Lock()
-	s.timer.Stop()
-	s.timer = nil
-	s.mu.Unlock()
-	s.end(nil)
+	w.mu.Lock()
+	w.timer.Stop()
+	w.timer = nil
+	w.mu.Unlock()
+	w.cancel(nil)
 }

@@ -17,15 +17,15 @@ import (
 	"berth/streaming"
 )
 
-// short is a bound that ends while a test looks on; nothing in a test that keeps it may take as long.
+// short is a timeout that tests can wait for. Nothing in a test that must not time out may take as long.
 const short = 40 * time.Millisecond
 
-// streamed is a chat request for events.
+// streamed returns the body of a streaming chat request.
 func streamed(model string) string {
 	return strings.Replace(chat(model), "{", `{"stream":true,`, 1)
 }
 
-// silent is a replica that answers a request with what head writes and then falls silent until the request is given up.
+// silent is a replica that sends what head writes and then nothing until the request is aborted.
 type silent struct {
 	url   string
 	calls atomic.Int32
@@ -46,7 +46,7 @@ func silentAfter(t *testing.T, head func(w http.ResponseWriter)) *silent {
 
 func nothing(http.ResponseWriter) {}
 
-// writes begins an event stream and writes some of it.
+// writes starts an event stream and writes text.
 func writes(text string) func(http.ResponseWriter) {
 	return func(w http.ResponseWriter) {
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -55,14 +55,14 @@ func writes(text string) func(http.ResponseWriter) {
 	}
 }
 
-// overTime describes how a request ends that takes longer than a bound.
+// overTime describes how a request that exceeds a timeout ends.
 type overTime struct {
 	limits  func(m *config.Model, bound time.Duration)
-	asked   bool // by the client, too, who sends the bound
+	asked   bool // the client sends the bound, too
 	answer  func(http.ResponseWriter)
 	body    string
 	code    string
-	written string // what the client has of the answer before an error event; empty if it gets a status instead
+	written string // response bytes before the error event; empty if the client gets a status instead
 }
 
 var overTimes = map[string]overTime{
@@ -80,11 +80,11 @@ var overTimes = map[string]overTime{
 	},
 	"a gap between events": {
 		limits: func(m *config.Model, bound time.Duration) { m.FirstByteTimeout, m.IdleTimeout = time.Hour, bound },
-		answer: writes("data: 1\n\n"), body: streamed("m"), code: "upstream_gap_timeout", written: "data: 1\n\n",
+		answer: writes("data: 1\n\n"), body: streamed("m"), code: "upstream_idle_timeout", written: "data: 1\n\n",
 	},
 	"a gap within an event": {
 		limits: func(m *config.Model, bound time.Duration) { m.IdleTimeout = bound },
-		answer: writes("data: 1\n\ndata: "), body: streamed("m"), code: "upstream_gap_timeout", written: "data: 1\n\n",
+		answer: writes("data: 1\n\ndata: "), body: streamed("m"), code: "upstream_idle_timeout", written: "data: 1\n\n",
 	},
 	"in all, before an answer": {
 		limits: func(m *config.Model, bound time.Duration) { m.TotalTimeout = bound },
@@ -111,7 +111,7 @@ var overTimes = map[string]overTime{
 	},
 }
 
-// end makes such a request and says in what its end differs from the one that is wanted.
+// end sends such a request and returns how its end differs from the wanted one; empty if it does not.
 func (test overTime) end(t *testing.T, h2c bool, bound time.Duration) (wrong string) {
 	s := silentAfter(t, test.answer)
 	m := modelOn("m", s.url, s.url+"/other")
@@ -127,7 +127,7 @@ func (test overTime) end(t *testing.T, h2c bool, bound time.Duration) (wrong str
 	r := f.do(t.Context(), client, "POST", "/v1/chat/completions", strings.NewReader(test.body), headers...)
 	f.idle()
 	if s.calls.Load() > 1 {
-		t.Errorf("it was tried %d times", s.calls.Load())
+		t.Errorf("%d attempts were made", s.calls.Load())
 	}
 	for range s.calls.Load() {
 		receive(t, s.left)
@@ -144,8 +144,9 @@ func (test overTime) end(t *testing.T, h2c bool, bound time.Duration) (wrong str
 	return fmt.Sprintf("got %d %q, %v", r.StatusCode, r.body, r.err)
 }
 
-// On a busy machine a short bound may pass before the request has come as far as it should; a longer one decides then.
-func TestARequestThatTakesTooLongEndsAtTheReplicaAndSaysWhy(t *testing.T) {
+// On a busy machine a short timeout may end before the request has reached the wanted phase; a longer one
+// decides then.
+func TestTimeoutEndsRequestAtReplica(t *testing.T) {
 	for name, test := range overTimes {
 		for protocol, h2c := range map[string]bool{"HTTP/1.1": false, "h2c": true} {
 			t.Run(name+" over "+protocol, func(t *testing.T) {
@@ -161,7 +162,7 @@ func TestARequestThatTakesTooLongEndsAtTheReplicaAndSaysWhy(t *testing.T) {
 	}
 }
 
-func TestSilenceIsAllowedWhereNothingBoundsIt(t *testing.T) {
+func TestTimeoutNoneWithoutBounds(t *testing.T) {
 	for name, set := range map[string]func(m *config.Model){
 		"no bound":            func(*config.Model) {},
 		"an answer in one":    func(m *config.Model) { m.FirstByteTimeout, m.IdleTimeout = time.Millisecond, time.Millisecond },
@@ -182,15 +183,15 @@ func TestSilenceIsAllowedWhereNothingBoundsIt(t *testing.T) {
 	}
 }
 
-// The watchdog's timer may fire in the moment in which the attempt ends.
-func TestSilenceIsNotLookedForAfterTheAttempt(t *testing.T) {
-	_, quiet := watchSilence(t.Context(), &config.Model{FirstByteTimeout: time.Hour}, true)
+// The watchdog's timer may fire while the attempt ends.
+func TestTimeoutIdleWatchdogStopsWithAttempt(t *testing.T) {
+	_, quiet := newIdleWatchdog(t.Context(), &config.Model{FirstByteTimeout: time.Hour}, true)
 	quiet.stop()
-	quiet.look()
+	quiet.check()
 }
 
-// The time of a request begins with its header; what its upload took is part of it.
-func TestTimeOfARequestBeginsWithItsHeader(t *testing.T) {
+// The total timeout starts with the request header, so it includes the upload.
+func TestTimeoutTotalCountsFromHeader(t *testing.T) {
 	for name, row := range map[string]struct{ allowed, total, want time.Duration }{
 		"the client's bound":  {time.Minute, time.Hour, time.Minute},
 		"the model's bound":   {time.Hour, time.Minute, time.Minute},
@@ -200,15 +201,15 @@ func TestTimeOfARequestBeginsWithItsHeader(t *testing.T) {
 	} {
 		x := &proxyRequest{began: time.Now().Add(-time.Second), allowed: row.allowed, model: &model{}}
 		x.model.config.TotalTimeout = row.total
-		ctx, stop := x.within(t.Context())
+		ctx, stop := withTotalTimeout(t.Context(), x.began, x.model.config.TotalTimeout, x.allowed)
 		defer stop()
 		if end, bounded := ctx.Deadline(); bounded != (row.want > 0) || bounded && !end.Equal(x.began.Add(row.want)) {
-			t.Errorf("%s: it ends %v after its header; want %v", name, end.Sub(x.began), row.want)
+			t.Errorf("%s: the deadline is %v after the header; want %v", name, end.Sub(x.began), row.want)
 		}
 	}
 }
 
-func TestTheTimeInLineCountsInTheWhole(t *testing.T) {
+func TestTimeoutTotalIncludesQueue(t *testing.T) {
 	g := gated(t)
 	m := narrow(modelOn("m", g.url))
 	m.FirstByteTimeout = time.Hour
@@ -219,7 +220,7 @@ func TestTheTimeInLineCountsInTheWhole(t *testing.T) {
 		r := f.do(t.Context(), client, "POST", "/v1/chat/completions", strings.NewReader(streamed("m")), timeoutHeader, "0.04")
 		wantError(t, r, 503, "queue_timeout", "")
 		if r.Header.Get("Retry-After") == "" {
-			t.Error("without advice when to try again")
+			t.Error("no Retry-After")
 		}
 	}
 	f.waiting("m", 0)
@@ -228,20 +229,20 @@ func TestTheTimeInLineCountsInTheWhole(t *testing.T) {
 		t.Errorf("got %d %s", r.StatusCode, r.body)
 	}
 	if len(g.arrived) > 0 {
-		t.Error("a request whose time was over reached the replica")
+		t.Error("a request past its deadline reached the replica")
 	}
 }
 
-// A request waits for twice as long as its replica may take. On a busy machine the replica may be late itself, so there are
-// several tries, with ever longer bounds; if the wait counted none would succeed.
-func TestTheTimeInLineDoesNotCountForTheFirstByte(t *testing.T) {
+// A request is queued for twice its first-byte timeout. On a busy machine the replica itself may be late, so
+// there are several tries with growing timeouts; none would succeed if the queue counted.
+func TestTimeoutFirstByteExcludesQueue(t *testing.T) {
 	var last reply
 	for bound := short; bound < 2*time.Second; bound *= 3 {
 		g := gated(t)
 		m := narrow(modelOn("m", g.url))
 		m.FirstByteTimeout = bound
 		f := serve(t, m)
-		first := f.background(func() reply { return f.chat("m") }) // no stream, so it has no bound
+		first := f.background(func() reply { return f.chat("m") }) // not a stream, so without a timeout
 		receive(t, g.arrived)
 		waits := f.background(func() reply { return f.post("/v1/chat/completions", streamed("m")) })
 		f.waiting("m", 1)
@@ -256,7 +257,7 @@ func TestTheTimeInLineDoesNotCountForTheFirstByte(t *testing.T) {
 	t.Errorf("got %d %s", last.StatusCode, last.body)
 }
 
-func TestABadRequestTimeoutIsRefused(t *testing.T) {
+func TestTimeoutRejectsBadHeader(t *testing.T) {
 	url, requests := recording(t)
 	f := serve(t, modelOn("m", url))
 	for _, bad := range []string{"0", "-1", "", "soon", "1e3", "1s", "inf", "NaN", "0x10", "1_0", "0.0", ".", "1 2", "+1", strings.Repeat("9", 400)} {
@@ -270,12 +271,12 @@ func TestABadRequestTimeoutIsRefused(t *testing.T) {
 			t.Errorf("with %s: %d %s", good, r.StatusCode, r.body)
 		}
 		if s := receive(t, requests); s.header.Get(timeoutHeader) != good {
-			t.Errorf("the replica was told %q", s.header.Get(timeoutHeader))
+			t.Errorf("the replica received %q", s.header.Get(timeoutHeader))
 		}
 	}
 }
 
-func TestAReplicaThatCannotBeConnectedToInTimeIsNamedAsTheCause(t *testing.T) {
+func TestTimeoutConnectNamesReplica(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -287,7 +288,7 @@ func TestAReplicaThatCannotBeConnectedToInTimeIsNamedAsTheCause(t *testing.T) {
 	wantError(t, f.chat("m"), 504, "upstream_connect_timeout", "")
 }
 
-// slowBody is a body that gives one byte per read, each after its pause.
+// slowBody is a body that returns one byte per read, each after its pause.
 type slowBody struct {
 	ctx    context.Context
 	pauses []time.Duration
@@ -309,7 +310,7 @@ func (b *slowBody) Read(p []byte) (int, error) {
 
 func (b *slowBody) Close() error { return nil }
 
-func TestSilenceIsMeasuredFromTheLastByte(t *testing.T) {
+func TestTimeoutIdleCountsFromLastByte(t *testing.T) {
 	const s = time.Second
 	for _, test := range []struct {
 		firstByte, gap time.Duration
@@ -319,20 +320,20 @@ func TestSilenceIsMeasuredFromTheLastByte(t *testing.T) {
 	}{
 		{600 * s, 300 * s, []time.Duration{599 * s, 299 * s, 299 * s}, "", 0},
 		{600 * s, 300 * s, []time.Duration{700 * s}, "upstream_first_byte_timeout", 600 * s},
-		{600 * s, 300 * s, []time.Duration{s, 376 * s}, "upstream_gap_timeout", 376 * s},
-		{600 * s, 4 * s, []time.Duration{500 * s, 3900 * time.Millisecond, 6 * s}, "upstream_gap_timeout", 509 * s},
-		{2 * s, 600 * s, []time.Duration{s, 599 * s, 751 * s}, "upstream_gap_timeout", 1351 * s},
-		{0, 8 * s, []time.Duration{3600 * s, 7 * s, 11 * s}, "upstream_gap_timeout", 3617 * s},
+		{600 * s, 300 * s, []time.Duration{s, 376 * s}, "upstream_idle_timeout", 376 * s},
+		{600 * s, 4 * s, []time.Duration{500 * s, 3900 * time.Millisecond, 6 * s}, "upstream_idle_timeout", 509 * s},
+		{2 * s, 600 * s, []time.Duration{s, 599 * s, 751 * s}, "upstream_idle_timeout", 1351 * s},
+		{0, 8 * s, []time.Duration{3600 * s, 7 * s, 11 * s}, "upstream_idle_timeout", 3617 * s},
 		{8 * s, 0, []time.Duration{7 * s, 3600 * s}, "", 0},
 		{8 * s, 0, []time.Duration{11 * s}, "upstream_first_byte_timeout", 10 * s},
 	} {
 		t.Run(fmt.Sprint(test.firstByte, test.gap, test.pauses), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
-				ctx, quiet := watchSilence(t.Context(), &config.Model{FirstByteTimeout: test.firstByte, IdleTimeout: test.gap}, true)
+				ctx, quiet := newIdleWatchdog(t.Context(), &config.Model{FirstByteTimeout: test.firstByte, IdleTimeout: test.gap}, true)
 				defer quiet.stop()
 				resp := &http.Response{Body: &slowBody{ctx, test.pauses}}
-				quiet.over(resp)
+				quiet.wrapBody(resp)
 				_, err := io.Copy(io.Discard, resp.Body)
 				cut, _ := errors.AsType[*streaming.AbortError](err)
 				switch {
@@ -346,22 +347,22 @@ func TestSilenceIsMeasuredFromTheLastByte(t *testing.T) {
 	}
 }
 
-func TestAClientThatReadsSlowlyIsNotTheReplicasSilence(t *testing.T) {
+func TestTimeoutIgnoresSlowClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, quiet := watchSilence(t.Context(), &config.Model{FirstByteTimeout: time.Second, IdleTimeout: time.Second}, true)
+		ctx, quiet := newIdleWatchdog(t.Context(), &config.Model{FirstByteTimeout: time.Second, IdleTimeout: time.Second}, true)
 		defer quiet.stop()
 		resp := &http.Response{Body: &slowBody{ctx, make([]time.Duration, 3)}}
-		quiet.over(resp)
+		quiet.wrapBody(resp)
 		for range 3 {
 			if _, err := resp.Body.Read(make([]byte, 1)); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(time.Hour) // the client takes it
+			time.Sleep(time.Hour) // the client reads it
 		}
 	})
 }
 
-func TestCommentsKeepAStreamAliveIfTheModelSaysSo(t *testing.T) {
+func TestTimeoutStreamKeepAliveComments(t *testing.T) {
 	for _, first := range []string{"", "data: 1\n\n"} {
 		next := make(chan string)
 		m := modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
@@ -387,7 +388,7 @@ func TestCommentsKeepAStreamAliveIfTheModelSaysSo(t *testing.T) {
 	}
 }
 
-func TestAStreamThatIsKeptAliveStillHasItsBounds(t *testing.T) {
+func TestTimeoutAppliesToKeptAliveStream(t *testing.T) {
 	s := silentAfter(t, writes(""))
 	m := modelOn("m", s.url)
 	m.StreamKeepAlive, m.FirstByteTimeout = 5*time.Millisecond, 2*short
@@ -404,7 +405,7 @@ func TestAStreamThatIsKeptAliveStillHasItsBounds(t *testing.T) {
 	}
 }
 
-func TestACallForAStoredResponseHasABoundToo(t *testing.T) {
+func TestTimeoutBoundsStoredResponse(t *testing.T) {
 	for name, set := range map[string]func(m *config.Model) string{
 		"by the client": func(*config.Model) string { return "0.04" },
 		"by the model":  func(m *config.Model) string { m.TotalTimeout = short; return "3600" },
@@ -412,7 +413,7 @@ func TestACallForAStoredResponseHasABoundToo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var calls atomic.Int32
 			m := modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
-				if calls.Add(1) == 1 { // whether it holds the response
+				if calls.Add(1) == 1 { // the lookup of the owner
 					ok(w, r)
 					return
 				}
@@ -433,24 +434,24 @@ type endlessBody struct{}
 func (endlessBody) Read(p []byte) (int, error) { return len(p), nil }
 func (endlessBody) Close() error               { return nil }
 
-// BenchmarkSilence is what the bounds of a stream cost: once per attempt, and with every read.
-func BenchmarkSilence(b *testing.B) {
+// BenchmarkIdleWatchdog measures a watchdog per attempt and per read.
+func BenchmarkIdleWatchdog(b *testing.B) {
 	m := &config.Model{FirstByteTimeout: 10 * time.Minute, IdleTimeout: 5 * time.Minute}
 	ctx, stop := context.WithCancel(b.Context())
 	defer stop()
 	b.Run("attempt", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			_, quiet := watchSilence(ctx, m, true)
+			_, quiet := newIdleWatchdog(ctx, m, true)
 			quiet.stop()
 		}
 	})
 	b.Run("read", func(b *testing.B) {
 		b.ReportAllocs()
-		_, quiet := watchSilence(ctx, m, true)
+		_, quiet := newIdleWatchdog(ctx, m, true)
 		defer quiet.stop()
 		resp, buf := &http.Response{Body: endlessBody{}}, make([]byte, 100)
-		quiet.over(resp)
+		quiet.wrapBody(resp)
 		for b.Loop() {
 			resp.Body.Read(buf)
 		}

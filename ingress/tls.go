@@ -3,22 +3,24 @@ package ingress
 import (
 	"crypto/tls"
 	"fmt"
+	"net/http"
 	"time"
 
 	"berth/config"
 )
 
-// encrypt has the listener speak TLS 1.2 or newer alone, with HTTP/2 for those who offer it. current is asked for the
-// certificate of each new connection. It must be called before serve.
-func (l *listener) encrypt(current func() *tls.Certificate) {
-	l.server.Protocols.SetUnencryptedHTTP2(false)
-	l.server.Protocols.SetHTTP2(true)
-	l.server.TLSConfig = &tls.Config{
+// enableTLS makes a server speak TLS 1.2 or newer only, with HTTP/2 for clients that offer it.
+// current is called for each handshake, so a reload takes effect on the next connection. enableTLS
+// must be called before the server serves.
+func enableTLS(server *http.Server, current func() *tls.Certificate) {
+	server.Protocols.SetUnencryptedHTTP2(false)
+	server.Protocols.SetHTTP2(true)
+	server.TLSConfig = &tls.Config{
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return current(), nil },
 	}
 }
 
-// loadCertificate reads what the listener is to show; nil if it is not to speak TLS.
+// loadCertificate returns the certificate of a configuration, or nil without TLS.
 func loadCertificate(t config.TLS) (*tls.Certificate, error) {
 	if t == (config.TLS{}) {
 		return nil, nil
@@ -30,8 +32,9 @@ func loadCertificate(t config.TLS) (*tls.Certificate, error) {
 	return &cert, nil
 }
 
-// show has new connections see this certificate, unless it is nil. Sooner or later the one of before ends.
-func (s *Server) show(cert *tls.Certificate) {
+// setCertificate sets the certificate for new connections; open connections keep theirs. A nil cert
+// changes nothing, as TLS cannot be turned off by a reload.
+func (s *Server) setCertificate(cert *tls.Certificate) {
 	if cert == nil {
 		return
 	}

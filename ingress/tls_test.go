@@ -58,7 +58,7 @@ func pair(t *testing.T, files config.TLS, serial int64, end time.Time) *x509.Cer
 	return cert
 }
 
-// encrypted is a configuration whose clients must speak TLS, and the certificate that they will see.
+// encrypted returns a configuration with TLS and its certificate.
 func encrypted(t *testing.T, models ...config.Model) (*config.Config, *x509.Certificate) {
 	c := configured(models...)
 	dir := t.TempDir()
@@ -66,7 +66,8 @@ func encrypted(t *testing.T, models ...config.Model) (*config.Config, *x509.Cert
 	return c, pair(t, c.HTTP.TLS, 1, time.Now().Add(time.Hour))
 }
 
-// overTLS returns a client that trusts the certificate, and how many connections it has made. It speaks HTTP/2 if it may.
+// overTLS returns a client that trusts the certificate and the number of its connections. It offers HTTP/2
+// on request.
 func overTLS(t *testing.T, cert *x509.Certificate, h2 bool) (*http.Client, *atomic.Int32) {
 	trusted, dials := x509.NewCertPool(), new(atomic.Int32)
 	trusted.AddCert(cert)
@@ -95,7 +96,7 @@ func bothOverTLS(t *testing.T, cert *x509.Certificate, test func(t *testing.T, c
 	}
 }
 
-func TestClientsAreServedOverTLS(t *testing.T) {
+func TestTLSServesClients(t *testing.T) {
 	c, cert := encrypted(t, modelOn("m", upstream(t, ok)))
 	f := serveConfig(t, c)
 	bothOverTLS(t, cert, func(t *testing.T, client *http.Client) {
@@ -109,15 +110,15 @@ func TestClientsAreServedOverTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	if p := conn.ConnectionState().NegotiatedProtocol; p != "h2" {
-		t.Errorf("of h9 and h2 it chose %q", p)
+		t.Errorf("ALPN of h9 and h2 chose %q", p)
 	}
 	conn.Close()
 	if conn, err := tls.Dial("tcp", f.Address(), &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS11}); err == nil {
 		conn.Close()
-		t.Error("TLS 1.1 will do")
+		t.Error("TLS 1.1 was accepted")
 	}
 	if r := f.do(t.Context(), clientOf(t, false), "GET", "/livez", nil); r.err == nil {
-		t.Errorf("a client that does not know the certificate got %s", r.body)
+		t.Errorf("a client that does not trust the certificate got %s", r.body)
 	}
 	if resp, err := clientOf(t, false).Get("http://" + f.Address() + "/livez"); err == nil {
 		if resp.Body.Close(); resp.StatusCode != 400 {
@@ -129,7 +130,7 @@ func TestClientsAreServedOverTLS(t *testing.T) {
 	}
 }
 
-func TestANewCertificateIsForNewConnections(t *testing.T) {
+func TestTLSNewCertificateAppliesToNewConnections(t *testing.T) {
 	g := gated(t)
 	c, cert := encrypted(t, modelOn("m", g.url))
 	f := serveConfig(t, c)
@@ -144,13 +145,13 @@ func TestANewCertificateIsForNewConnections(t *testing.T) {
 	}
 	after, _ := overTLS(t, renewed, false)
 	if r := f.do(t.Context(), after, "GET", "/livez", nil); r.StatusCode != 200 {
-		t.Errorf("with the new one: %v", r.err)
+		t.Errorf("with the new certificate: %v", r.err)
 	}
 	if err := os.WriteFile(c.HTTP.TLS.KeyFile, []byte("half a key"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := f.Apply(c); err == nil || !strings.Contains(err.Error(), c.HTTP.TLS.KeyFile) {
-		t.Errorf("with a key that is none: %v", err)
+		t.Errorf("with an invalid key: %v", err)
 	}
 	again, _ := overTLS(t, renewed, true)
 	if r := f.do(t.Context(), again, "GET", "/livez", nil); r.StatusCode != 200 {
@@ -158,18 +159,18 @@ func TestANewCertificateIsForNewConnections(t *testing.T) {
 	}
 	g.open <- struct{}{}
 	if r := receive(t, stream); r.body != "ok" {
-		t.Errorf("the request that was under way got %d %s %v", r.StatusCode, r.body, r.err)
+		t.Errorf("the ongoing request got %d %s %v", r.StatusCode, r.body, r.err)
 	}
 	pair(t, c.HTTP.TLS, 3, time.Now().Add(-time.Minute))
 	if err := f.Apply(c); err != nil {
 		t.Fatal(err)
 	}
 	if log := f.log.take(); !strings.Contains(log, "expired") {
-		t.Errorf("an expired certificate is not warned of:\n%s", log)
+		t.Errorf("no warning of an expired certificate:\n%s", log)
 	}
 }
 
-func TestACancelOverTLSReachesTheReplica(t *testing.T) {
+func TestTLSCancelReachesReplica(t *testing.T) {
 	g := gated(t)
 	c, cert := encrypted(t, modelOn("m", g.url))
 	f := serveConfig(t, c)
@@ -186,7 +187,7 @@ func TestACancelOverTLSReachesTheReplica(t *testing.T) {
 	})
 }
 
-func TestABrokenStreamOverTLSDoesNotLookComplete(t *testing.T) {
+func TestTLSBrokenStreamDoesNotLookComplete(t *testing.T) {
 	const event = "data: {}\n\n"
 	c, cert := encrypted(t, modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
@@ -204,8 +205,8 @@ func TestABrokenStreamOverTLSDoesNotLookComplete(t *testing.T) {
 	})
 }
 
-// A thousand streams of one connection wait for their answers at the same time.
-func TestAConnectionCarriesAThousandStreams(t *testing.T) {
+// A thousand streams of one connection wait for their responses at the same time.
+func TestTLSConnectionCarriesThousandStreams(t *testing.T) {
 	const streams = 1000
 	var arrived atomic.Int32
 	all := make(chan struct{})
@@ -228,7 +229,7 @@ func TestAConnectionCarriesAThousandStreams(t *testing.T) {
 	c, cert := encrypted(t, m)
 	f := serveConfig(t, c)
 	client, dials := overTLS(t, cert, true)
-	f.do(t.Context(), client, "POST", "/v1/completions", strings.NewReader(`{"model":"m","prompt":"warm-up"}`)) // then the limit is known
+	f.do(t.Context(), client, "POST", "/v1/completions", strings.NewReader(`{"model":"m","prompt":"warm-up"}`)) // afterwards the client knows the limit
 	var running sync.WaitGroup
 	for i := range streams {
 		running.Go(func() {

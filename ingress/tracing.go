@@ -161,7 +161,7 @@ func (x *proxyRequest) chose(span trace.Span, sel *routers.Selection, err error)
 	span.SetAttributes(attribute.String("berth.policy", x.model.config.Router.Class),
 		attribute.Float64("berth.waited_ms", inMS(x.payload.Waited)))
 	if err != nil {
-		span.SetStatus(codes.Error, answerFor(err).code)
+		span.SetStatus(codes.Error, toAPIError(err).code)
 	} else {
 		span.SetAttributes(attribute.String("berth.replica", sel.Replica().ID()), attribute.Int("berth.rank", sel.Rank()))
 	}

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// speaking is a replica that answers every request with the same bytes, and then closes the connection.
+// speaking is a replica that sends the same bytes for every request and then closes the connection.
 func speaking(t *testing.T, response string) (url string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -46,7 +46,7 @@ func (f *front) verbatim(version string) string {
 	return string(raw)
 }
 
-func TestForbiddenTrailersAreNeitherAnnouncedNorPassedOn(t *testing.T) {
+func TestTrailerForbiddenIsDropped(t *testing.T) {
 	const forbidden = "Content-Length: 5\r\nHost: elsewhere\r\nAuthorization: Bearer x\r\nContent-Type: a/b\r\nCache-Control: no-store\r\nTe: gzip\r\nWww-Authenticate: Basic\r\n"
 	url := speaking(t, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum, Authorization, Host\r\n\r\n"+
 		"2\r\n{}\r\n0\r\nX-Sum: 7\r\n"+forbidden+"\r\n")
@@ -64,8 +64,8 @@ func TestForbiddenTrailersAreNeitherAnnouncedNorPassedOn(t *testing.T) {
 	}
 }
 
-// There may be as many as fit into the bound of a header.
-func TestInterimResponsesAreBoundedBySize(t *testing.T) {
+// Interim responses share the size limit of a header.
+func TestInterimResponsesAreBounded(t *testing.T) {
 	const interim = "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
 	for n, want := range map[int]string{0: "200", 6: "200", 1000: "200", 10_000: "502"} {
 		f := serve(t, modelOn("m", speaking(t, strings.Repeat(interim, n)+"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")))

@@ -4,22 +4,22 @@ import (
 	"fmt"
 	"os"
 
-	client "berth/internal/http1"
+	"berth/llmserver"
 )
 
-// wireVariable is the environment variable that has all connections, of clients and to replicas,
-// served by Go's net/http alone, without packages ingress/http1, llmserver/http1, hangup and socket
-// and their raw system calls. It costs CPU time, and tells whether those are at fault.
+// wireVariable is the environment variable that turns off berth's own HTTP/1.1 and raw system calls:
+// if it is plainWire, Go's net/http alone serves clients and calls replicas. That costs CPU time, and
+// shows whether a fault lies in berth's own code.
 const (
-	wireVariable = client.WireVariable
-	plainWire    = client.PlainWire
+	wireVariable = llmserver.WireVariable
+	plainWire    = llmserver.WireNetHTTP
 )
 
-// PlainWire reports whether Go's net/http alone is to serve connections.
+// PlainWire reports whether wireVariable selects Go's net/http for all connections.
 func PlainWire() bool { return os.Getenv(wireVariable) == plainWire }
 
-// checkWire refuses values of the variable that mean nothing.
-func checkWire() error {
+// checkWireVariable returns an error for an unknown value of wireVariable.
+func checkWireVariable() error {
 	if value := os.Getenv(wireVariable); value != "" && value != plainWire {
 		return fmt.Errorf("the environment variable %s is %q; unset it, or set it to %s", wireVariable, value, plainWire)
 	}

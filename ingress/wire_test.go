@@ -7,11 +7,10 @@ import (
 	"testing"
 
 	"berth/config"
-	"berth/internal/http1"
 	"berth/llmserver"
 )
 
-func TestOneVariableTurnsTheHandWrittenWireOff(t *testing.T) {
+func TestWireVariableSelectsNetHTTP(t *testing.T) {
 	backends := func(f *front) (all []llmserver.Backend) {
 		dialAs := f.registry.pool.Dial
 		f.registry.pool.Dial = func(e llmserver.Endpoint) (llmserver.Backend, error) {
@@ -30,7 +29,7 @@ func TestOneVariableTurnsTheHandWrittenWireOff(t *testing.T) {
 			t.Fatalf("%d replicas were dialled", len(dialled))
 		}
 		_, plainServer := f.public.front.(*http.Server)
-		_, own := dialled[0].(*http1.Client)
+		own := !dialled[0].(*llmserver.HTTP).NetHTTP()
 		if plainServer != (value != "") || own != (value == "") {
 			t.Errorf("with BERTH_WIRE=%s: served by %T, and replicas by %T", value, f.public.front, dialled[0])
 		}
@@ -38,13 +37,13 @@ func TestOneVariableTurnsTheHandWrittenWireOff(t *testing.T) {
 			t.Errorf("with BERTH_WIRE=%s: %d %s %v", value, r.StatusCode, r.body, r.err)
 		}
 		if told := strings.Contains(f.log.take(), "BERTH_WIRE=net/http"); told != (value != "") {
-			t.Errorf("with BERTH_WIRE=%s the log tells: %t", value, told)
+			t.Errorf("with BERTH_WIRE=%s logged: %t", value, told)
 		}
 	}
 	t.Setenv("BERTH_WIRE", "http2")
 	c := configured(modelOn("m", refusing(1)))
 	c.Admin = config.Admin{}
 	if _, err := New(c, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "BERTH_WIRE") {
-		t.Errorf("another value is taken: %v", err)
+		t.Errorf("an unknown value was accepted: %v", err)
 	}
 }

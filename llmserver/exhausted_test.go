@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"berth/internal/http1"
 	"berth/internal/tcp"
 )
 
@@ -38,7 +39,7 @@ func TestReplicaExhaustionIsDistinguishedFromUnreachable(t *testing.T) {
 		if got := tcp.Exhausted(row.err); got != row.want {
 			t.Errorf("Exhausted(%v) = %t, want %t", row.err, got, row.want)
 		}
-		err := Progress{}.Failure(t.Context(), row.err)
+		err := backendError(&http1.Error{Err: row.err})
 		if errors.Is(err, ErrExhausted) != row.want || errors.Is(err, ErrNoConnection) == row.want {
 			t.Errorf("the failure of %v is %v", row.err, err)
 		}

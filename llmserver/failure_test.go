@@ -1,47 +1,46 @@
 package llmserver
 
 import (
-	"context"
 	"errors"
-	"fmt"
-	"io"
 	"net"
 	"os"
-	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"berth/internal/http1"
 )
 
-// The sentinel decides whether a request may be retried, so a request that the replica may be
-// working on never fails with ErrStale.
-func TestProgressFailureDecidesRetries(t *testing.T) {
+// The sentinel decides whether the request may be sent again, so the failure of a request that the
+// replica may be working on is never that of a stale connection.
+func TestBackendErrorSentinelDecidesOnRetry(t *testing.T) {
+	const staleWindow = time.Second // of package http1
 	reset := dialError("read", syscall.ECONNRESET, nil)
-	silent := &net.OpError{Op: "read", Net: "tcp", Err: os.NewSyscallError("read", syscall.ETIMEDOUT)} // by the kernel's probes
+	timeout := &net.OpError{Op: "read", Net: "tcp", Err: os.NewSyscallError("read", syscall.ETIMEDOUT)} // by the kernel's probes
 	for name, c := range map[string]struct {
-		progress Progress
-		after    time.Duration
-		err      error
-		want     []error // of those that decide
-		text     string
+		err   http1.Error
+		after time.Duration
+		cause error
+		want  []error // of those that decide
+		text  string
 	}{
-		"not connected":                    {Progress{}, 0, reset, []error{ErrNoConnection}, "no connection: read: connection reset by peer"},
-		"not connected in time":            {Progress{}, 0, silent, []error{ErrNoConnection, ErrConnectTimeout}, "no connection: timed out"},
-		"new":                              {Progress{Connected: true}, 0, reset, []error{ErrBroken}, ""},
-		"used before":                      {Progress{Connected: true, Reused: true}, staleWindow - 1, reset, []error{ErrBroken, ErrStale}, ""},
-		"used before, and it had time":     {Progress{Connected: true, Reused: true}, staleWindow, reset, []error{ErrBroken}, ""},
-		"silent":                           {Progress{Connected: true}, 0, silent, []error{ErrTimeout}, ""},
-		"silent, used before":              {Progress{Connected: true, Reused: true}, 0, silent, []error{ErrTimeout}, ""},
-		"some of the response":             {Progress{Connected: true, Answered: true}, 0, reset, []error{ErrNotHTTP}, ""},
-		"some of it, on one used before":   {Progress{Connected: true, Reused: true, Answered: true}, 0, reset, []error{ErrNotHTTP}, ""},
-		"some of it, and silent from then": {Progress{Connected: true, Answered: true}, 0, silent, []error{ErrNotHTTP}, "invalid HTTP response: timed out"},
+		"not connected":                  {http1.Error{}, 0, reset, []error{ErrNoConnection}, "no connection: read: connection reset by peer"},
+		"not connected in time":          {http1.Error{}, 0, timeout, []error{ErrNoConnection, ErrConnectTimeout}, "no connection: timed out"},
+		"new":                            {http1.Error{Connected: true}, 0, reset, []error{ErrBroken}, ""},
+		"reused":                         {http1.Error{Connected: true, Reused: true}, staleWindow - 1, reset, []error{ErrBroken, ErrStale}, ""},
+		"reused, and it had time":        {http1.Error{Connected: true, Reused: true}, staleWindow, reset, []error{ErrBroken}, ""},
+		"timeout":                        {http1.Error{Connected: true}, 0, timeout, []error{ErrTimeout}, ""},
+		"timeout, reused":                {http1.Error{Connected: true, Reused: true}, 0, timeout, []error{ErrTimeout}, ""},
+		"response begun":                 {http1.Error{Connected: true, ResponseBegun: true}, 0, reset, []error{ErrNotHTTP}, ""},
+		"response begun, reused":         {http1.Error{Connected: true, Reused: true, ResponseBegun: true}, 0, reset, []error{ErrNotHTTP}, ""},
+		"response begun, then a timeout": {http1.Error{Connected: true, ResponseBegun: true}, 0, timeout, []error{ErrNotHTTP}, "invalid HTTP response: timed out"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c.progress.At = time.Now()
+				c.err.Start, c.err.Err = time.Now(), c.cause
 				time.Sleep(c.after)
-				err := c.progress.Failure(t.Context(), c.err)
+				err := backendError(&c.err)
 				for _, sentinel := range []error{ErrNoConnection, ErrConnectTimeout, ErrBroken, ErrStale, ErrTimeout, ErrNotHTTP, ErrExhausted} {
 					want := false
 					for _, w := range c.want {
@@ -54,21 +53,14 @@ func TestProgressFailureDecidesRetries(t *testing.T) {
 				if c.text != "" && err.Error() != c.text {
 					t.Errorf("the text is %q; want %q", err, c.text)
 				}
-				gone, leave := context.WithCancelCause(t.Context())
-				leave(errReplyLost)
-				if err := c.progress.Failure(gone, c.err); err != errReplyLost {
-					t.Errorf("when the client has gone: %v", err)
-				}
 			})
 		})
 	}
 }
 
-// Clients may read the reason, so it must not contain Go's internal term for the end of a stream.
-func TestFailureReasonContainsNoEOF(t *testing.T) {
-	for _, err := range []error{io.EOF, io.ErrUnexpectedEOF, fmt.Errorf("reading: %w", io.EOF)} {
-		if got := FailureReason(err); strings.Contains(got, "EOF") || got == "" {
-			t.Errorf("FailureReason(%v) = %q", err, got)
-		}
+// The cause of a context's end, for one.
+func TestBackendErrorReturnsOtherErrorsUnchanged(t *testing.T) {
+	if err := backendError(errReplyLost); err != errReplyLost {
+		t.Errorf("it became %v", err)
 	}
 }

@@ -88,7 +88,7 @@ func (f agentFlags) run(out io.Writer, log *slog.Logger) error {
 		defer engine.Close()
 		f.engine = engine.URL()
 	}
-	engine, err := http1.Dial(llmserver.Endpoint{ID: f.id, URL: f.engine, ConnectTimeout: 5 * time.Second, SendTimeout: f.sendTimeout})
+	engine, err := llmserver.DialHTTP(llmserver.Endpoint{ID: f.id, URL: f.engine, ConnectTimeout: 5 * time.Second, SendTimeout: f.sendTimeout})
 	if err != nil {
 		return err
 	}

@@ -147,7 +147,7 @@ func applyReload(server *ingress.Server, running, c *config.Config, warnings []c
 		}
 		err = server.Apply(c)
 	} else {
-		server.Rejected()
+		server.ReloadFailed()
 	}
 	if err != nil {
 		log.Error("configuration reload failed, keeping the running configuration", "error", err)

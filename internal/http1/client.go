@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -16,57 +15,48 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"berth/internal/tcp"
-	"berth/llmserver"
 )
 
-// Client is the backend of a server that is reached over plain TCP. It knows nothing of slots, so
-// reserving and cancelling are free. It is used by many goroutines at once.
+// Client sends requests to one server over plain TCP. Its methods may be called from any goroutine.
 type Client struct {
-	base     *url.URL
-	address  string // to connect to
-	host     string // as the Host field tells it
-	endpoint atomic.Pointer[llmserver.Endpoint]
-	pool     connPool
+	base    *url.URL
+	address string // to connect to
+	host    string // the Host field
+	options atomic.Pointer[ClientOptions]
+	pool    connPool
 }
 
-var _ llmserver.Backend = (*Client)(nil)
-
-// WireVariable is the environment variable by which, if its value is PlainWire, Go's net/http speaks to replicas in place
-// of a Client. The ingress and its server go by it, too.
-const (
-	WireVariable = "BERTH_WIRE"
-	PlainWire    = "net/http"
-)
-
-// Dial returns the HTTP backend of an engine or an agent: a Client, or an llmserver.HTTP over TLS or where the environment
-// says so. It connects only when a request needs it. The error says what is wrong with the URL.
-func Dial(e llmserver.Endpoint) (llmserver.Backend, error) {
-	if strings.HasPrefix(e.URL, "https://") || os.Getenv(WireVariable) == PlainWire {
-		return llmserver.DialHTTP(e)
-	}
-	return newClient(e)
+// ClientOptions are the settings of a Client that may change while it is in use.
+type ClientOptions struct {
+	ConnectTimeout time.Duration // of a new connection; 0 means no timeout
+	SendTimeout    time.Duration // while the server reads nothing of a request; 0 means no timeout
+	// APIKey, if not empty, is sent as a bearer token in place of the request's own Authorization
+	// and X-Api-Key fields.
+	APIKey string
 }
 
-func newClient(e llmserver.Endpoint) (*Client, error) {
-	base, err := url.Parse(e.URL)
+// NewClient returns a Client for the server at baseURL, of the form http://host:port, whose path, if
+// any, is prepended to that of each request. It connects only when a request needs a connection.
+func NewClient(baseURL string, o ClientOptions) (*Client, error) {
+	base, err := url.Parse(baseURL)
 	if err != nil || base.Host == "" || base.Scheme != "http" {
-		return nil, fmt.Errorf("the URL %q is not of the form http://host:port", e.URL)
+		return nil, fmt.Errorf("the URL %q is not of the form http://host:port", baseURL)
 	}
 	host, err := httpguts.PunycodeHostPort(base.Host)
 	if err != nil {
-		return nil, fmt.Errorf("the URL %q has a host that is no name: %w", e.URL, err)
+		return nil, fmt.Errorf("the URL %q has an invalid host name: %w", baseURL, err)
 	}
-	at := url.URL{Host: host}
+	ascii := url.URL{Host: host}
 	c := &Client{
 		base:    base,
-		address: net.JoinHostPort(at.Hostname(), cmp.Or(at.Port(), "80")),
+		address: net.JoinHostPort(ascii.Hostname(), cmp.Or(ascii.Port(), "80")),
 		host:    withoutZone(host),
 	}
-	c.Describe(e)
+	c.SetOptions(o)
 	return c, nil
 }
 
-// withoutZone takes the zone out of a link-local address, which means nothing to anyone else.
+// withoutZone removes the zone of a link-local IPv6 address, which has no meaning on another machine.
 func withoutZone(host string) string {
 	before, zone, found := strings.Cut(host, "%")
 	if !found {
@@ -75,47 +65,40 @@ func withoutZone(host string) string {
 	return before + zone[max(0, strings.IndexByte(zone, ']')):]
 }
 
-// Describe takes over what may change while the replica lives: key and deadline.
-func (c *Client) Describe(e llmserver.Endpoint) { c.endpoint.Store(&e) }
+// SetOptions replaces the options for requests that begin from now on.
+func (c *Client) SetOptions(o ClientOptions) { c.options.Store(&o) }
 
-// Reserve holds nothing: the engine does not count.
-func (c *Client) Reserve(context.Context, llmserver.Token, time.Duration) (llmserver.Report, error) {
-	return llmserver.Report{}, nil
-}
-
-// Cancel gives back nothing.
-func (c *Client) Cancel(context.Context, llmserver.Token) (llmserver.Report, error) {
-	return llmserver.Report{}, nil
-}
-
-// Close lets go of idle connections, and of those under way when their
-// answers end. Requests are still served, each on a connection of its own.
+// Close closes idle connections, and active ones when their responses end. Later requests are still
+// served, each on a new connection.
 func (c *Client) Close() { c.pool.close() }
 
-// Do sends the request and returns when the head of the answer is there.
-// ContentLength must be exact: never unknown, and never zero for a body that has bytes.
-// The request's body is read and closed before Do returns. The error of a request that cannot be
-// written as HTTP is none of those that Backend names, for it says nothing of the replica.
+// Do sends a request, once, and returns when the response header has been read. Of the request's URL
+// it uses path and query. ContentLength must be exact: never unknown, and never zero for a body that
+// has bytes. The request's body is read and closed before Do returns.
 //
-// The answer's body may be closed by any goroutine, while another one reads.
-func (c *Client) Do(req *http.Request, _ llmserver.Token) (*http.Response, llmserver.Report, error) {
+// If the context of the request has ended, the error is the cause of that. If the connection failed
+// or the response was invalid, it is an *Error. Any other error means that the request cannot be
+// written as HTTP; nothing was sent then.
+//
+// The body of the response must be closed, by any goroutine, also while another one reads it.
+func (c *Client) Do(req *http.Request) (*http.Response, error) {
 	if req.ContentLength < 0 {
 		panic("BUG: a request of unknown length")
 	}
-	x, err := c.startRequest(req)
+	rt, err := c.startRequest(req)
 	if err == nil {
-		err = x.receive()
+		err = rt.receive()
 	}
 	if err == nil {
-		return &x.response, llmserver.Report{}, nil
+		return &rt.response, nil
 	}
-	if errors.Is(err, llmserver.ErrStale) {
-		c.pool.closeIdle() // they are as old, and the one more try that is allowed must not meet them
+	if failed, ok := errors.AsType[*Error](err); ok && failed.Stale() {
+		c.pool.closeIdle() // they are as old, and one more attempt must not meet them
 	}
-	return nil, llmserver.Report{}, err
+	return nil, err
 }
 
-// send brings the request to the replica. After an error nothing is left of the exchange.
+// startRequest sends the request. After an error the round trip has released everything.
 func (c *Client) startRequest(req *http.Request) (*roundTrip, error) {
 	if req.Body != nil {
 		defer req.Body.Close()
@@ -124,26 +107,26 @@ func (c *Client) startRequest(req *http.Request) (*roundTrip, error) {
 	if err != nil {
 		return nil, err
 	}
-	page := requestBuffers.Get().(*requestBuffer)
-	defer requestBuffers.Put(page)
-	head, err := c.appendHeader(page[:0], req)
+	buf := requestBuffers.Get().(*requestBuffer)
+	defer requestBuffers.Put(buf)
+	header, err := c.appendHeader(buf[:0], req)
 	if err != nil {
 		c.pool.putConn(conn)
 		return nil, err
 	}
-	conn.sendTimeout = c.endpoint.Load().SendTimeout
-	x := newRoundTrip(req, conn, &c.pool)
-	err = x.sendRequest(head)
-	if x.sendTimedOut {
+	conn.sendTimeout = c.options.Load().SendTimeout
+	rt := newRoundTrip(req, conn, &c.pool)
+	err = rt.sendRequest(header)
+	if rt.sendTimedOut {
 		err = tcp.ErrSendTimeout
 	}
 	if err != nil {
-		return nil, x.failWith(err)
+		return nil, rt.failWith(err)
 	}
-	return x, nil
+	return rt, nil
 }
 
-// connect takes the idle connection that was used last, or makes a new one.
+// getConn returns the idle connection that was used last, or a new one.
 func (c *Client) getConn(ctx context.Context) (*clientConn, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -151,15 +134,14 @@ func (c *Client) getConn(ctx context.Context) (*clientConn, error) {
 	if conn := c.pool.takeConn(); conn != nil {
 		return conn, nil
 	}
-	d := tcp.Dialer(c.endpoint.Load().ConnectTimeout)
+	d := tcp.Dialer(c.options.Load().ConnectTimeout)
 	nc, err := d.DialContext(ctx, "tcp", c.address)
-	if err != nil {
-		return nil, llmserver.Progress{}.Failure(ctx, err)
+	switch {
+	case err == nil:
+		return newClientConn(tcp.Wrap(nc)), nil
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	default:
+		return nil, &Error{Err: err}
 	}
-	return newClientConn(tcp.Wrap(nc)), nil
-}
-
-// Probe asks for /health.
-func (c *Client) Probe(ctx context.Context) (llmserver.Report, error) {
-	return llmserver.ProbeHealth(ctx, c.Do)
 }

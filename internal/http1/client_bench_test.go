@@ -13,25 +13,12 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
-
-	"go.uber.org/goleak"
-
-	"berth/llmserver"
 )
 
 // The benchmarks' replica is a process of its own, so that the CPU time of this one is the client's alone.
 const replicaEnv = "HTTP1_TEST_REPLICA"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(replicaEnv) != "" {
-		serveReplica()
-		return
-	}
-	goleak.VerifyTestMain(m)
-}
 
 // serveReplica answers POST /N with N events in chunks of their own, 2 ms apart, a single one with its
 // length, and /-1 with one event and then silence.
@@ -101,25 +88,20 @@ func startReplica(b *testing.B) (base string) {
 	return "http://" + strings.TrimSpace(address)
 }
 
-// backends are the ways to speak to the replica that are compared.
-func eachBackend(b *testing.B, run func(b *testing.B, backend llmserver.Backend)) {
-	e := llmserver.Endpoint{URL: startReplica(b), ConnectTimeout: 5 * time.Second}
-	transport, err := llmserver.DialHTTP(e)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer transport.Close()
-	b.Run("transport", func(b *testing.B) { run(b, transport) })
-	b.Run("http1", func(b *testing.B) { run(b, newTestClient(b, e.URL)) })
-}
+// A sender sends a request to the benchmarks' server.
+type sender func(*http.Request) (*http.Response, error)
 
-// cpuTime is what this process has used.
-func cpuTime() time.Duration {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		panic(err)
+// eachSender runs a benchmark over net/http's transport and over a Client.
+func eachSender(b *testing.B, run func(b *testing.B, send sender)) {
+	base := startReplica(b)
+	transport := &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: maxIdle, IdleConnTimeout: idleTimeout, WriteBufferSize: 32 << 10}
+	defer transport.CloseIdleConnections()
+	viaTransport := func(req *http.Request) (*http.Response, error) {
+		req.URL.Scheme, req.URL.Host = "http", strings.TrimPrefix(base, "http://")
+		return transport.RoundTrip(req)
 	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	b.Run("transport", func(b *testing.B) { run(b, viaTransport) })
+	b.Run("http1", func(b *testing.B) { run(b, newTestClient(b, base).Do) })
 }
 
 // inParallel does n units of work in 64 goroutines, and reports the CPU time of each.
@@ -140,8 +122,8 @@ func inParallel(b *testing.B, n int, unit string, work func()) {
 	b.ReportMetric(float64(cpuTime()-before)/float64(b.N), "cpu-ns/"+unit)
 }
 
-func roundTripOnce(b *testing.B, backend llmserver.Backend, path, body string) {
-	resp, _, err := backend.Do(newRequest(b.Context(), http.MethodPost, path, body), llmserver.Token{})
+func roundTripOnce(b *testing.B, send sender, path, body string) {
+	resp, err := send(newRequest(b.Context(), http.MethodPost, path, body))
 	if err != nil {
 		b.Error(err)
 		return
@@ -156,29 +138,29 @@ func roundTripOnce(b *testing.B, backend llmserver.Backend, path, body string) {
 }
 
 func BenchmarkSmallRequests(b *testing.B) {
-	eachBackend(b, func(b *testing.B, backend llmserver.Backend) {
-		inParallel(b, b.N, "req", func() { roundTripOnce(b, backend, "/1", strings.Repeat("x", 300)) })
+	eachSender(b, func(b *testing.B, send sender) {
+		inParallel(b, b.N, "req", func() { roundTripOnce(b, send, "/1", strings.Repeat("x", 300)) })
 	})
 }
 
 func BenchmarkLargePrompts(b *testing.B) {
 	prompt := strings.Repeat("x", 256<<10)
-	eachBackend(b, func(b *testing.B, backend llmserver.Backend) {
-		inParallel(b, b.N, "req", func() { roundTripOnce(b, backend, "/1", prompt) })
+	eachSender(b, func(b *testing.B, send sender) {
+		inParallel(b, b.N, "req", func() { roundTripOnce(b, send, "/1", prompt) })
 	})
 }
 
 // An operation is an event, of streams of 500 each.
 func BenchmarkEvents(b *testing.B) {
-	eachBackend(b, func(b *testing.B, backend llmserver.Backend) {
+	eachSender(b, func(b *testing.B, send sender) {
 		const events = 500
-		inParallel(b, (b.N+events-1)/events, "event", func() { roundTripOnce(b, backend, fmt.Sprintf("/%d", min(events, max(2, b.N))), "{}") })
+		inParallel(b, (b.N+events-1)/events, "event", func() { roundTripOnce(b, send, fmt.Sprintf("/%d", min(events, max(2, b.N))), "{}") })
 	})
 }
 
 // What a stream holds here while it is silent, without kernel memory and without the reader's own goroutine and buffer.
 func BenchmarkMemoryOfASilentStream(b *testing.B) {
-	eachBackend(b, func(b *testing.B, backend llmserver.Backend) {
+	eachSender(b, func(b *testing.B, send sender) {
 		const streams = 500
 		inUse := func() uint64 {
 			runtime.GC()
@@ -191,7 +173,7 @@ func BenchmarkMemoryOfASilentStream(b *testing.B) {
 			before := inUse()
 			var bodies []io.ReadCloser
 			for range streams {
-				resp, _, err := backend.Do(newRequest(b.Context(), http.MethodPost, "/-1", "{}"), llmserver.Token{})
+				resp, err := send(newRequest(b.Context(), http.MethodPost, "/-1", "{}"))
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -12,12 +12,12 @@ import (
 func TestWhatComesBehindABodyThatIsReadExactlyEndsTheConnection(t *testing.T) {
 	for surplus, again := range map[string]bool{"": true, "HTTP/1.1 200 OK": false} {
 		var p connPool
-		x := newRoundTrip(newPost(t.Context(), "/"), newClientConn(&scriptConn{data: []byte(smallResponse + surplus)}), &p)
-		x.reusable = true
-		if err := x.receive(); err != nil {
+		rt := newRoundTrip(newPost(t.Context(), "/"), newClientConn(&scriptConn{data: []byte(smallResponse + surplus)}), &p)
+		rt.reusable = true
+		if err := rt.receive(); err != nil {
 			t.Fatal(err)
 		}
-		if n, err := x.response.Body.Read(make([]byte, 2)); n != 2 || err != io.EOF {
+		if n, err := rt.response.Body.Read(make([]byte, 2)); n != 2 || err != io.EOF {
 			t.Fatal(n, err)
 		}
 		if (p.popConn() != nil) != again {
@@ -35,12 +35,12 @@ func TestBytesThatComeWithAnErrorAreRead(t *testing.T) {
 	}{{"Content-Length: 5", io.EOF}, {"Connection: close", io.EOF}, {"Content-Length: 6", io.ErrUnexpectedEOF}} {
 		head := "HTTP/1.1 200 OK\r\n" + c.framing + "\r\n\r\n"
 		s := &scriptConn{data: []byte(head), finalErr: io.EOF}
-		x, err := receiveScripted("POST", s)
+		rt, err := receiveScripted("POST", s)
 		if err != nil {
 			t.Fatal(err)
 		}
-		x.conn.Conn = &eofConn{scriptConn: scriptConn{data: []byte("hello")}}
-		body, err := io.ReadAll(limitedReader{x.response.Body, 100})
+		rt.conn.Conn = &eofConn{scriptConn: scriptConn{data: []byte("hello")}}
+		body, err := io.ReadAll(limitedReader{rt.response.Body, 100})
 		if string(body) != "hello" || c.want == io.EOF && err != nil || c.want != io.EOF && err != c.want {
 			t.Errorf("%s: %q, %v", c.framing, body, err)
 		}
@@ -59,11 +59,11 @@ func (w *eofConn) Read(p []byte) (int, error) {
 // What a client may read of a response that broke off is the reason, without the address of the replica.
 func TestBodyThatBreaksOffTellsNoAddress(t *testing.T) {
 	reset := &net.OpError{Op: "read", Net: "tcp", Addr: &net.TCPAddr{IP: net.IPv4(10, 9, 8, 7), Port: 8000}, Err: syscall.ECONNRESET}
-	x, err := receiveScripted("POST", &scriptConn{data: []byte("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhe"), finalErr: reset})
+	rt, err := receiveScripted("POST", &scriptConn{data: []byte("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhe"), finalErr: reset})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := io.ReadAll(x.response.Body); err == nil || !strings.Contains(err.Error(), "reset") || strings.Contains(err.Error(), "10.9.8.7") {
+	if _, err := io.ReadAll(rt.response.Body); err == nil || !strings.Contains(err.Error(), "reset") || strings.Contains(err.Error(), "10.9.8.7") {
 		t.Errorf("the body ended with %v", err)
 	}
 }

@@ -39,11 +39,11 @@ func TestAnAnswerIsTheSameWhereverReadsCutIt(t *testing.T) {
 			}
 			for _, size := range []int{1, 2, 3, 1000} {
 				for _, cut := range cuts {
-					x, err := receiveScripted(c.method, &scriptConn{data: []byte(c.answer), maxRead: cut})
+					rt, err := receiveScripted(c.method, &scriptConn{data: []byte(c.answer), maxRead: cut})
 					if err != nil {
 						t.Fatal(err)
 					}
-					body, err := io.ReadAll(limitedReader{x.response.Body, size})
+					body, err := io.ReadAll(limitedReader{rt.response.Body, size})
 					if string(body) != c.body || err != nil {
 						t.Fatalf("in pieces of %d, read by %d, the body is %q, %v; want %q", cut, size, body, err, c.body)
 					}
@@ -63,11 +63,11 @@ func (r limitedReader) Read(p []byte) (int, error) { return r.Reader.Read(p[:min
 
 func TestABodyKeepsTheContractOfReaders(t *testing.T) {
 	for name, c := range wellFormedResponses {
-		x, err := receiveScripted(c.method, &scriptConn{data: []byte(c.answer), maxRead: 3})
+		rt, err := receiveScripted(c.method, &scriptConn{data: []byte(c.answer), maxRead: 3})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := iotest.TestReader(x.response.Body, []byte(c.body)); err != nil {
+		if err := iotest.TestReader(rt.response.Body, []byte(c.body)); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -79,17 +79,17 @@ func TestAnAnswerThatIsCutShortNeverLooksComplete(t *testing.T) {
 	for name, c := range wellFormedResponses {
 		for cut := range len(c.answer) {
 			for _, end := range []error{io.EOF, reset} {
-				x, err := receiveScripted(c.method, &scriptConn{data: []byte(c.answer[:cut]), finalErr: end})
+				rt, err := receiveScripted(c.method, &scriptConn{data: []byte(c.answer[:cut]), finalErr: end})
 				if err != nil {
 					continue
 				}
-				body, err := io.ReadAll(x.response.Body)
+				body, err := io.ReadAll(rt.response.Body)
 				switch {
 				case end == io.EOF && name == "to the close":
 				case end == io.EOF && err != io.ErrUnexpectedEOF, end == reset && err == nil:
 					t.Errorf("%s, cut after %d bytes: %q, %v", name, cut, body, err)
 				}
-				if _, again := x.response.Body.Read(make([]byte, 1)); fmt.Sprint(again) != fmt.Sprint(err) && err != nil {
+				if _, again := rt.response.Body.Read(make([]byte, 1)); fmt.Sprint(again) != fmt.Sprint(err) && err != nil {
 					t.Errorf("%s: after %v comes %v", name, err, again)
 				}
 			}
@@ -98,15 +98,15 @@ func TestAnAnswerThatIsCutShortNeverLooksComplete(t *testing.T) {
 }
 
 func TestTrailersAreAnnouncedAndThenTold(t *testing.T) {
-	x, err := receiveScripted("POST", &scriptConn{data: []byte(wellFormedResponses["a trailer"].answer)})
+	rt, err := receiveScripted("POST", &scriptConn{data: []byte(wellFormedResponses["a trailer"].answer)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := fmt.Sprint(x.response.Trailer, x.response.Header); got != "map[A:[] B:[]] map[]" {
+	if got := fmt.Sprint(rt.response.Trailer, rt.response.Header); got != "map[A:[] B:[]] map[]" {
 		t.Errorf("before the body the trailer and header are %s", got)
 	}
-	io.Copy(io.Discard, x.response.Body)
-	if got := fmt.Sprint(x.response.Trailer); got != "map[A:[1] B:[] C:[2]]" {
+	io.Copy(io.Discard, rt.response.Body)
+	if got := fmt.Sprint(rt.response.Trailer); got != "map[A:[1] B:[] C:[2]]" {
 		t.Errorf("after the body the trailer is %s", got)
 	}
 }
@@ -121,8 +121,8 @@ func TestFramingThatCanBeUnderstoodInTwoWaysIsRefused(t *testing.T) {
 		"Transfer-Encoding : chunked", "X: y\r\n Transfer-Encoding: chunked", "Content-Length: 1\r\n 0",
 		"Transfer-Encoding: chunked\r\nTrailer: content-length", "X: a\x00b", "X: a\rb", ": x", "X y: z",
 	} {
-		if x, err := receiveScripted("POST", &scriptConn{data: []byte("HTTP/1.1 200 OK\r\n" + fields + "\r\n\r\n1\r\nx\r\n0\r\n\r\n")}); err == nil {
-			t.Errorf("%q was understood: %+v", fields, x.response)
+		if rt, err := receiveScripted("POST", &scriptConn{data: []byte("HTTP/1.1 200 OK\r\n" + fields + "\r\n\r\n1\r\nx\r\n0\r\n\r\n")}); err == nil {
+			t.Errorf("%q was understood: %+v", fields, rt.response)
 		}
 	}
 	if _, err := receiveScripted("POST", &scriptConn{data: []byte("HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")}); err == nil {
@@ -153,11 +153,11 @@ func TestChunksThatAreMalformedBreakTheBody(t *testing.T) {
 			if want != io.ErrUnexpectedEOF {
 				answer += "0\r\n\r\n"
 			}
-			x, err := receiveScripted("POST", &scriptConn{data: []byte(answer)})
+			rt, err := receiveScripted("POST", &scriptConn{data: []byte(answer)})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if body, err := io.ReadAll(x.response.Body); err != want {
+			if body, err := io.ReadAll(rt.response.Body); err != want {
 				t.Errorf("%.40q was understood as %.20q, %v; want %v", chunks, body, err, want)
 			}
 		}
@@ -165,11 +165,11 @@ func TestChunksThatAreMalformedBreakTheBody(t *testing.T) {
 }
 
 func TestFieldsOfOneNameComeTogether(t *testing.T) {
-	x, err := receiveScripted("POST", &scriptConn{data: []byte("HTTP/1.1 204 X\r\na: 1\r\nB: \t2 2 \r\nA: 3\r\nc-d:\r\n\r\n")})
+	rt, err := receiveScripted("POST", &scriptConn{data: []byte("HTTP/1.1 204 X\r\na: 1\r\nB: \t2 2 \r\nA: 3\r\nc-d:\r\n\r\n")})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := fmt.Sprintf("%q", x.response.Header); got != `map["A":["1" "3"] "B":["2 2"] "C-D":[""]]` {
+	if got := fmt.Sprintf("%q", rt.response.Header); got != `map["A":["1" "3"] "B":["2 2"] "C-D":[""]]` {
 		t.Errorf("the header is %s", got)
 	}
 }
@@ -177,11 +177,11 @@ func TestFieldsOfOneNameComeTogether(t *testing.T) {
 // One byte at a time is a slow sender, not a hostile one.
 func TestManySmallChunksAreFine(t *testing.T) {
 	const n = 20_000
-	x, err := receiveScripted("POST", &scriptConn{data: []byte("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + strings.Repeat("1\r\nx\r\n", n) + "0\r\n\r\n")})
+	rt, err := receiveScripted("POST", &scriptConn{data: []byte("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + strings.Repeat("1\r\nx\r\n", n) + "0\r\n\r\n")})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if body, err := io.ReadAll(x.response.Body); len(body) != n || err != nil {
+	if body, err := io.ReadAll(rt.response.Body); len(body) != n || err != nil {
 		t.Errorf("%d bytes, %v", len(body), err)
 	}
 }
@@ -191,18 +191,18 @@ func TestAReadTakesWhatHasComeAndWaitsForNoMore(t *testing.T) {
 	const head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 	for _, arrived := range []string{"5\r\nhello\r\n", "5\r\nhello\r", "5\r\nhello", "9\r\nhello", "3\r\nhel\r\n2\r\nlo\r\n5"} {
 		s := &scriptConn{data: []byte(head + arrived), finalErr: errors.New("it would wait")}
-		x, err := receiveScripted("POST", s)
+		rt, err := receiveScripted("POST", s)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n, err := x.response.Body.Read(make([]byte, 100)); n != 5 || err != nil {
+		if n, err := rt.response.Body.Read(make([]byte, 100)); n != 5 || err != nil {
 			t.Errorf("%q with the head: %d, %v", arrived, n, err)
 		}
 		s = &scriptConn{data: []byte(head + arrived), maxRead: len(head), finalErr: errors.New("it would wait")}
-		if x, err = receiveScripted("POST", s); err != nil {
+		if rt, err = receiveScripted("POST", s); err != nil {
 			t.Fatal(err)
 		}
-		if n, err := x.response.Body.Read(make([]byte, 100)); n != 5 || err != nil {
+		if n, err := rt.response.Body.Read(make([]byte, 100)); n != 5 || err != nil {
 			t.Errorf("%q after the head: %d, %v", arrived, n, err)
 		}
 	}
@@ -211,11 +211,11 @@ func TestAReadTakesWhatHasComeAndWaitsForNoMore(t *testing.T) {
 func TestTheEndComesWithTheLastBytes(t *testing.T) {
 	for _, name := range []string{"a length", "chunks", "a trailer"} {
 		c := wellFormedResponses[name]
-		x, err := receiveScripted("POST", &scriptConn{data: []byte(c.answer)})
+		rt, err := receiveScripted("POST", &scriptConn{data: []byte(c.answer)})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n, err := x.response.Body.Read(make([]byte, 100)); n != len(c.body) || err != io.EOF {
+		if n, err := rt.response.Body.Read(make([]byte, 100)); n != len(c.body) || err != io.EOF {
 			t.Errorf("%s: %d, %v", name, n, err)
 		}
 	}
@@ -227,22 +227,22 @@ func TestAReadAllocatesNothingAndAStreamHoldsNoBuffer(t *testing.T) {
 	chunk := fmt.Sprintf("%x\r\n%s\r\n", len(event), event)
 	head := "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 	s := &scriptConn{data: []byte(head + strings.Repeat(chunk, events)), maxRead: len(chunk)}
-	x, err := receiveScripted("POST", s)
+	rt, err := receiveScripted("POST", s)
 	if err != nil {
 		t.Fatal(err)
 	}
 	buf := make([]byte, 4096)
-	x.response.Body.Read(buf)
+	rt.response.Body.Read(buf)
 	waiting, err := receiveScripted("POST", &scriptConn{data: []byte(head + chunk), maxRead: len(head)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if waiting.page != nil || x.page != nil || x.unread != nil {
+	if waiting.page != nil || rt.page != nil || rt.unread != nil {
 		t.Error("the page of the head is still held")
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	if n := testing.AllocsPerRun(events-200, func() {
-		if n, err := x.response.Body.Read(buf); n == 0 || err != nil {
+		if n, err := rt.response.Body.Read(buf); n == 0 || err != nil {
 			t.Fatal(n, err)
 		}
 	}); n != 0 {
@@ -252,17 +252,17 @@ func TestAReadAllocatesNothingAndAStreamHoldsNoBuffer(t *testing.T) {
 
 func TestReadingAfterTheEndOrTheCloseIsToldApart(t *testing.T) {
 	for _, whole := range []bool{true, false} {
-		x, err := receiveScripted("POST", &scriptConn{data: []byte(wellFormedResponses["a length"].answer)})
+		rt, err := receiveScripted("POST", &scriptConn{data: []byte(wellFormedResponses["a length"].answer)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		want := http.ErrBodyReadAfterClose
 		if whole {
 			want = io.EOF
-			io.Copy(io.Discard, x.response.Body)
+			io.Copy(io.Discard, rt.response.Body)
 		}
-		x.response.Body.Close()
-		if _, err := x.response.Body.Read(make([]byte, 1)); err != want {
+		rt.response.Body.Close()
+		if _, err := rt.response.Body.Read(make([]byte, 1)); err != want {
 			t.Errorf("whole %t: %v", whole, err)
 		}
 	}

@@ -8,8 +8,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"berth/llmserver"
 )
 
 // busy is the address of a listener that takes no more connections and refuses none.
@@ -42,16 +40,16 @@ func fullBacklog(t *testing.T) (base string) {
 func TestTheEndOfTheContextEndsTheConnecting(t *testing.T) {
 	ctx, hangUp := context.WithCancelCause(t.Context())
 	time.AfterFunc(20*time.Millisecond, func() { hangUp(errHungUp) })
-	if _, _, err := newTestClient(t, fullBacklog(t)).Do(newPost(ctx, "/"), llmserver.Token{}); err != errHungUp {
+	if _, err := newTestClient(t, fullBacklog(t)).Do(newPost(ctx, "/")); err != errHungUp {
 		t.Errorf("it ended with %v", err)
 	}
 }
 
 func TestAReplicaThatDoesNotAcceptIsNoConnection(t *testing.T) {
 	c := newTestClient(t, fullBacklog(t))
-	c.Describe(llmserver.Endpoint{ConnectTimeout: 20 * time.Millisecond})
-	_, _, err := c.Do(newPost(t.Context(), "/"), llmserver.Token{})
-	wantFailure(t, err, llmserver.ErrNoConnection)
+	c.SetOptions(ClientOptions{ConnectTimeout: 20 * time.Millisecond})
+	_, err := c.Do(newPost(t.Context(), "/"))
+	wantFailure(t, err, failureNotConnected)
 	if !strings.Contains(err.Error(), "timed out") {
 		t.Errorf("the error is %v", err)
 	}

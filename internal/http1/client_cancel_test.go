@@ -9,8 +9,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-
-	"berth/llmserver"
 )
 
 var errHungUp = errors.New("the client hung up")
@@ -41,7 +39,7 @@ func TestTheEndOfTheContextReachesTheReplica(t *testing.T) {
 			if phase == "sending" {
 				req = newRequest(ctx, http.MethodPost, "/", strings.Repeat("x", body))
 			}
-			if _, _, err := newTestClient(t, base).Do(req, llmserver.Token{}); err != errHungUp {
+			if _, err := newTestClient(t, base).Do(req); err != errHungUp {
 				t.Errorf("it ended with %v", err)
 			}
 			<-gone
@@ -59,7 +57,7 @@ func TestTheEndOfTheContextEndsAnAnswer(t *testing.T) {
 			discardUntilClosed(c)
 			close(gone)
 		})
-		resp, _, err := newTestClient(t, base).Do(newPost(ctx, "/"), llmserver.Token{})
+		resp, err := newTestClient(t, base).Do(newPost(ctx, "/"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -89,7 +87,7 @@ func TestClosingTheBodyReachesTheReplicaAndTheReader(t *testing.T) {
 		close(gone)
 	})
 	c := newTestClient(t, base)
-	resp, _, err := c.Do(newPost(t.Context(), "/"), llmserver.Token{})
+	resp, err := c.Do(newPost(t.Context(), "/"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +115,7 @@ func TestARequestThatIsGoneAlreadyIsNotSent(t *testing.T) {
 	mustRoundTrip(t, c)
 	ctx, hangUp := context.WithCancelCause(t.Context())
 	hangUp(errHungUp)
-	if _, _, err := c.Do(newPost(ctx, "/"), llmserver.Token{}); err != errHungUp {
+	if _, err := c.Do(newPost(ctx, "/")); err != errHungUp {
 		t.Errorf("it ended with %v", err)
 	}
 	if n := len(connections()); n != 1 || idleConns(c) != 1 {
@@ -130,12 +128,12 @@ func TestTheEndOfTheContextAfterTheAnswerTouchesNothing(t *testing.T) {
 	base, connections := cannedServer(t, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
 	c := newTestClient(t, base)
 	ctx, hangUp := context.WithCancel(t.Context())
-	resp, _, err := c.Do(newPost(ctx, "/"), llmserver.Token{})
+	resp, err := c.Do(newPost(ctx, "/"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	io.Copy(io.Discard, resp.Body)
-	next, _, err := c.Do(newPost(t.Context(), "/"), llmserver.Token{})
+	next, err := c.Do(newPost(t.Context(), "/"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,13 +153,13 @@ func TestAnAnswerThatEndsWithTheContextLeavesNoConnection(t *testing.T) {
 	ctx, hangUp := context.WithCancel(t.Context())
 	var p connPool
 	t.Cleanup(p.close)
-	x := newRoundTrip(newPost(ctx, "/"), newClientConn(&scriptConn{data: []byte(smallResponse)}), &p)
-	x.reusable = true
-	if err := x.receive(); err != nil {
+	rt := newRoundTrip(newPost(ctx, "/"), newClientConn(&scriptConn{data: []byte(smallResponse)}), &p)
+	rt.reusable = true
+	if err := rt.receive(); err != nil {
 		t.Fatal(err)
 	}
 	hangUp()
-	if body, err := io.ReadAll(x); string(body) != "{}" || err != nil {
+	if body, err := io.ReadAll(rt); string(body) != "{}" || err != nil {
 		t.Errorf("the answer is %q, %v", body, err)
 	}
 	if p.popConn() != nil {

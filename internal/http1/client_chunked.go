@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// maxOverhead bounds the framing that comes in excess of 16 bytes a chunk
-	// and two for each byte of data: only chunk extensions that serve nobody are that long.
+	// maxChunkOverhead bounds the framing in excess of 16 bytes per chunk plus two per byte of data.
+	// Only useless chunk extensions exceed that.
 	maxChunkOverhead = 4 << 10
 	maxTrailer       = 4 << 10
 )
@@ -20,17 +20,18 @@ var (
 	errTrailerTooLong = errors.New("the trailer is too long")
 )
 
-// chunks takes chunked coding apart, wherever reads cut it. The states follow the grammar of RFC 9112, section 7.1:
+// A chunkDecoder decodes chunked coding in place, wherever reads cut it. Its zero value is ready for
+// use. The states follow the grammar of RFC 9112, section 7.1:
 //
 //	sizeStart → size → (pad | extension) → sizeLF → data → dataCR → dataLF → sizeStart
-//	                                              ↘ lastCR → lastLF → over
-//	                                                  ↘ trailer → over
+//	                                              ↘ lastCR → lastLF → end
+//	                                                  ↘ trailer → end
 type chunkDecoder struct {
 	state    chunkState
 	digits   int8
-	size     uint64 // of the chunk; in data, what is left of it
+	size     uint64 // of the chunk; in chunkData the part that is left
 	overhead int
-	trailer  []byte // the fields behind the last chunk, with the empty line that ends them
+	trailer  []byte // the fields after the last chunk, with the empty line that ends them
 }
 
 type chunkState uint8
@@ -50,8 +51,8 @@ const (
 	chunkEnd
 )
 
-// decode moves the data in p to its front and returns how much it is. used is
-// how much of p belongs to the body: all of it, until the error is io.EOF.
+// decodeChunks moves the data in p to the front of p and returns its length. used is how much of p
+// belongs to the body: all of it, unless the error is io.EOF, the end of the body.
 func (d *chunkDecoder) decodeChunks(p []byte) (n, used int, err error) {
 	for used < len(p) {
 		if d.state == chunkData {
@@ -74,7 +75,7 @@ func (d *chunkDecoder) decodeChunks(p []byte) (n, used int, err error) {
 	return n, used, nil
 }
 
-// step takes one byte of framing.
+// stepByte consumes one byte of framing.
 func (d *chunkDecoder) stepByte(b byte) error {
 	switch d.state {
 	case chunkSizeStart, chunkSize, chunkPad, chunkExtension:
@@ -109,7 +110,7 @@ func (d *chunkDecoder) expect(b, want byte, next chunkState) error {
 	return nil
 }
 
-// stepSize takes a byte of the line that tells a chunk's size.
+// stepSize consumes a byte of the line that contains a chunk's size.
 func (d *chunkDecoder) stepSize(b byte) error {
 	if d.overhead++; d.overhead > maxChunkOverhead {
 		return errChunkOverhead

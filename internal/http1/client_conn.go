@@ -4,42 +4,30 @@ import (
 	"errors"
 	"net"
 	"os"
-	"sync"
 	"syscall"
 	"time"
 
 	"berth/internal/tcp"
 )
 
-const (
-	// roomy is what an empty socket takes without waiting for the replica.
-	singleWriteMax = 16 << 10
-	// patience is how long a write may hang before it is looked whether the
-	// replica reads no more because it has answered already.
-	uploadPoll = 100 * time.Millisecond
-	// lingerTimeout bounds how long an aborted request waits for the replica to close its side.
-	clientLingerTimeout = 250 * time.Millisecond
-)
+// clientLingerTimeout bounds how long an aborted request waits for the server to close its side.
+const clientLingerTimeout = 250 * time.Millisecond
 
-// A conn is a connection to a replica. One exchange at a time owns it, or the pool. Close and
-// hangUp may be called by anyone, any number of times, and end what is being done on it.
+// A clientConn is a connection to a server. One round trip at a time owns it, or the pool. Close and
+// halfClose may be called by any goroutine, any number of times, and end a read or write in progress.
 type clientConn struct {
 	net.Conn
-	reused    bool      // it has served before
-	idleSince time.Time // when it fell idle
+	reused    bool      // it has carried a request before
+	idleSince time.Time // when its last response ended; valid while it is in the pool
 
-	sendTimeout time.Duration // how long the replica may read nothing of a request; 0: no bound
-	upload      struct {      // a long request whose response has not begun
-		mu             sync.Mutex
-		active, raised bool // slow: it takes longer than patience, so the kernel waits for sendTimeout
-		timer          *time.Timer
-	}
+	sendTimeout time.Duration // while the server reads nothing of a request; 0 means no timeout
+	upload      uploadState
 
 	// The functions are made once per connection, not once per request.
-	onCancel  func()          // hangUp
-	raw       syscall.RawConn // nil if there is no socket to look at
+	onCancel  func()          // halfClose
+	raw       syscall.RawConn // nil if there is no socket to inspect
 	peek      func(fd uintptr)
-	peekEmpty bool // what peek saw
+	peekEmpty bool // result of peek: a read would block
 }
 
 func newClientConn(nc net.Conn) *clientConn {
@@ -52,7 +40,8 @@ func newClientConn(nc net.Conn) *clientConn {
 	return c
 }
 
-// hangUp closes the sending half, which the replica takes for a disconnect, and wakes a blocked Read.
+// halfClose closes the sending half, which the server takes for a disconnect, and wakes a blocked
+// Read.
 func (c *clientConn) halfClose() {
 	half, ok := c.Conn.(interface{ CloseWrite() error })
 	if !ok || half.CloseWrite() != nil {
@@ -62,8 +51,8 @@ func (c *clientConn) halfClose() {
 	_ = c.SetReadDeadline(time.Unix(1, 0))
 }
 
-// linger hangs up and closes the connection when the replica has closed its side, or after
-// lingerTimeout. It discards what the replica still sends. A connection that is broken is closed
+// lingeringClose half-closes the connection and closes it when the server has closed its side, or
+// after clientLingerTimeout. It discards what the server still sends. A broken connection is closed
 // at once.
 func (c *clientConn) lingeringClose() {
 	defer c.Close()
@@ -71,15 +60,15 @@ func (c *clientConn) lingeringClose() {
 	p := pages.Get().(*page)
 	defer pages.Put(p)
 	for until := time.Now().Add(clientLingerTimeout); time.Now().Before(until); {
-		_ = c.SetReadDeadline(until) // each time, because a hangUp at the same moment resets it
+		_ = c.SetReadDeadline(until) // each time, because a concurrent halfClose resets it
 		if _, err := c.Read(p[:]); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			return
 		}
 	}
 }
 
-// silent tells whether the connection is open and nothing has come that was
-// not read. It neither waits nor takes anything.
+// noPendingData reports whether the connection is open and nothing has arrived that was not read. It
+// neither blocks nor reads.
 func (c *clientConn) noPendingData() bool {
 	if c.raw == nil {
 		return true
@@ -87,18 +76,19 @@ func (c *clientConn) noPendingData() bool {
 	return c.raw.Control(c.peek) == nil && c.peekEmpty
 }
 
-// send writes all of p and of what is behind it, unless the replica answers or hangs up while it does
-// not read: early then. The error is tcp.ErrSendTimeout if the replica reads nothing for
-// sendTimeout.
-func (c *clientConn) writeRequest(p, behind []byte) (early bool, err error) {
-	if len(behind) == 0 && len(p) <= singleWriteMax {
+// writeRequest writes all of p and then of rest, unless the server responds or closes the connection
+// while it does not read: early is true then. The error is tcp.ErrSendTimeout if the server reads
+// nothing for sendTimeout.
+func (c *clientConn) writeRequest(p, rest []byte) (early bool, err error) {
+	if len(rest) == 0 && len(p) <= singleWriteMax {
 		_, err := c.Write(p)
 		return false, err
 	}
-	return c.writeUpload(net.Buffers{p, behind})
+	return c.writeUpload(net.Buffers{p, rest})
 }
 
-// sendLong looks for itself, as nobody else watches the connection meanwhile.
+// writeUpload is writeRequest for what may fill the socket's buffer. While a write hangs it checks
+// every uploadPoll whether the server has responded, because no goroutine reads meanwhile.
 func (c *clientConn) writeUpload(p net.Buffers) (early bool, err error) {
 	c.startUpload()
 	defer c.SetWriteDeadline(time.Time{})
@@ -107,7 +97,7 @@ func (c *clientConn) writeUpload(p net.Buffers) (early bool, err error) {
 		if err := c.SetWriteDeadline(now.Add(uploadPoll)); err != nil {
 			return false, err
 		}
-		n, err := p.WriteTo(c.Conn) // what is written is out of p then
+		n, err := p.WriteTo(c.Conn) // removes from p what was written
 		switch {
 		case errors.Is(err, syscall.ETIMEDOUT):
 			return false, tcp.ErrSendTimeout
@@ -120,49 +110,5 @@ func (c *clientConn) writeUpload(p net.Buffers) (early bool, err error) {
 		case c.sendTimeout > 0 && time.Since(progress) >= c.sendTimeout:
 			return false, tcp.ErrSendTimeout
 		}
-	}
-}
-
-// beginUpload has the kernel wait for a replica that reads nothing for as long as sendTimeout says.
-// What was sent may still wait for the replica when all of it has been written, so this holds until
-// the response begins: endUpload. It begins after patience, since most uploads are over by then and
-// cost no system call.
-func (c *clientConn) startUpload() {
-	if c.raw == nil || c.sendTimeout == 0 {
-		return
-	}
-	u := &c.upload
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	switch {
-	case u.active:
-	case u.timer == nil:
-		u.timer = time.AfterFunc(uploadPoll, c.raiseUserTimeout)
-	default:
-		u.timer.Reset(uploadPoll)
-	}
-	u.active = true
-}
-
-func (c *clientConn) raiseUserTimeout() {
-	u := &c.upload
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.active {
-		u.raised = tcp.SetSendTimeout(c.raw, c.sendTimeout) == nil // fails on a closed connection only
-	}
-}
-
-func (c *clientConn) finishUpload() {
-	u := &c.upload
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if !u.active {
-		return
-	}
-	u.active = false
-	u.timer.Stop()
-	if u.raised {
-		u.raised = tcp.SetSendTimeout(c.raw, 0) != nil
 	}
 }

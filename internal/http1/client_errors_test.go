@@ -11,31 +11,29 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-
-	"berth/llmserver"
 )
 
 func TestARefusedConnectionIsNoConnection(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	server.Close()
 	_, _, err := roundTripBody(newTestClient(t, server.URL), newPost(t.Context(), "/v1/x"))
-	wantFailure(t, err, llmserver.ErrNoConnection)
+	wantFailure(t, err, failureNotConnected)
 	wantNoAddress(t, err, server.URL)
 }
 
 func TestANameThatIsNotFoundIsNoConnection(t *testing.T) {
 	const base = "http://no-such-engine.invalid:7"
 	_, _, err := roundTripBody(newTestClient(t, base), newPost(t.Context(), "/"))
-	wantFailure(t, err, llmserver.ErrNoConnection)
+	wantFailure(t, err, failureNotConnected)
 	wantNoAddress(t, err, base)
 }
 
 func TestAConnectTimeoutIsNoConnection(t *testing.T) {
 	const base = "http://127.0.0.1:9"
 	c := newTestClient(t, base)
-	c.Describe(llmserver.Endpoint{ConnectTimeout: 1})
+	c.SetOptions(ClientOptions{ConnectTimeout: 1})
 	_, _, err := roundTripBody(c, newPost(t.Context(), "/"))
-	wantFailure(t, err, llmserver.ErrNoConnection)
+	wantFailure(t, err, failureNotConnected)
 	if !strings.Contains(err.Error(), "timed out") {
 		t.Errorf("the error is %v", err)
 	}
@@ -55,7 +53,7 @@ func TestAConnectionThatBreaksBeforeTheAnswerIsBrokenAndNotTriedAgain(t *testing
 			leave(c)
 		})
 		_, _, err := roundTripBody(newTestClient(t, base), newPost(t.Context(), "/v1/x"))
-		wantFailure(t, err, llmserver.ErrBroken)
+		wantFailure(t, err, failureBroken)
 		wantNoAddress(t, err, base)
 		if requests.Load() != 1 {
 			t.Errorf("%s: the replica saw %d requests", name, requests.Load())
@@ -78,7 +76,7 @@ func TestAnIdleConnectionThatBreaksIsStaleAndNothingIsReplayed(t *testing.T) {
 	c := newTestClient(t, base)
 	mustRoundTrip(t, c)
 	_, _, err := roundTripBody(c, newPost(t.Context(), "/"))
-	wantFailure(t, err, llmserver.ErrBroken, llmserver.ErrStale)
+	wantFailure(t, err, failureStale)
 	wantNoAddress(t, err, base)
 	if connections.Load() != 1 || requests.Load() != 2 {
 		t.Errorf("%d connections, %d requests; want 1, 2", connections.Load(), requests.Load())
@@ -94,14 +92,14 @@ func TestAStaleConnectionTakesTheOtherIdleOnesWithIt(t *testing.T) {
 		readRequest(r)
 	})
 	c := newTestClient(t, base)
-	first, _, err := c.Do(newPost(t.Context(), "/"), llmserver.Token{})
+	first, err := c.Do(newPost(t.Context(), "/"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	mustRoundTrip(t, c) // on a second connection
 	io.Copy(io.Discard, first.Body)
 	_, _, err = roundTripBody(c, newPost(t.Context(), "/"))
-	wantFailure(t, err, llmserver.ErrBroken, llmserver.ErrStale)
+	wantFailure(t, err, failureStale)
 	mustRoundTrip(t, c)
 }
 
@@ -125,7 +123,7 @@ func TestAnAnswerThatIsNotHTTPIsSaidToBe(t *testing.T) {
 				}
 			})
 			_, _, err := roundTripBody(newTestClient(t, base), newPost(t.Context(), "/"))
-			wantFailure(t, err, llmserver.ErrNotHTTP)
+			wantFailure(t, err, failureInvalidResponse)
 			wantNoAddress(t, err, base)
 		})
 	}
@@ -140,7 +138,7 @@ func TestAnAnswerThatEndsInItsHeadIsNotTriedAgain(t *testing.T) {
 			}
 		})
 		_, _, err := roundTripBody(newTestClient(t, base), newPost(t.Context(), "/"))
-		wantFailure(t, err, llmserver.ErrNotHTTP)
+		wantFailure(t, err, failureInvalidResponse)
 		if err != nil && !strings.Contains(err.Error(), errTruncatedHeader.Error()) {
 			t.Errorf("the error says %q", err)
 		}
@@ -160,8 +158,8 @@ func TestInterimResponsesAreBoundedTogether(t *testing.T) {
 		{strings.Repeat(interim(maxResponseHeader/3), 2) + smallResponse, nil},
 		{strings.Repeat(interim(maxResponseHeader/3), 3) + smallResponse, errHeaderTooLong},
 	} {
-		x := newScriptedRoundTrip(http.MethodPost, &scriptConn{data: []byte(c.response)})
-		if err := x.readResponse(); err != c.want {
+		rt := newScriptedRoundTrip(http.MethodPost, &scriptConn{data: []byte(c.response)})
+		if err := rt.readResponse(); err != c.want {
 			t.Errorf("%d bytes: %v; want %v", len(c.response), err, c.want)
 		}
 	}
@@ -217,12 +215,12 @@ func TestNoMoreIsSentToAReplicaThatHasAnswered(t *testing.T) {
 func TestAnAnswerIsHeardAlthoughTheRequestCouldNotBeSent(t *testing.T) {
 	c := Client{}
 	s := &scriptConn{data: []byte("HTTP/1.1 503 X\r\nContent-Length: 0\r\n\r\n"), writeErr: io.ErrClosedPipe}
-	x := newRoundTrip(newPost(t.Context(), "/"), newClientConn(s), &c.pool)
-	if err := x.sendRequest([]byte("POST / HTTP/1.1\r\n\r\n")); err != nil {
+	rt := newRoundTrip(newPost(t.Context(), "/"), newClientConn(s), &c.pool)
+	if err := rt.sendRequest([]byte("POST / HTTP/1.1\r\n\r\n")); err != nil {
 		t.Fatal(err)
 	}
-	if err := x.receive(); err != nil || x.response.StatusCode != http.StatusServiceUnavailable {
-		t.Errorf("the answer is %v, %v", x.response, err)
+	if err := rt.receive(); err != nil || rt.response.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("the answer is %v, %v", rt.response, err)
 	}
 	if idleConns(&c) != 0 {
 		t.Error("the connection is kept")

@@ -13,13 +13,13 @@ import (
 	"testing"
 	"time"
 
-	"berth/llmserver"
+	"berth/internal/tcp"
 )
 
 // dial is a client whose idle connections end with the test.
 func newTestClient(t testing.TB, base string) *Client {
 	t.Helper()
-	c, err := newClient(llmserver.Endpoint{URL: base, ConnectTimeout: 5 * time.Second})
+	c, err := NewClient(base, ClientOptions{ConnectTimeout: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func newPost(ctx context.Context, path string) *http.Request {
 
 // do sends a request and reads the answer whole.
 func roundTripBody(c *Client, req *http.Request) (*http.Response, string, error) {
-	resp, _, err := c.Do(req, llmserver.Token{})
+	resp, err := c.Do(req)
 	if err != nil {
 		return nil, "", err
 	}
@@ -132,17 +132,41 @@ func wantNoAddress(t *testing.T, err error, base string) {
 	}
 }
 
-// wantErr fails unless err is want, and none of the others that decide on another try.
-func wantFailure(t *testing.T, err error, want ...error) {
+// A failure is what an error says about a request.
+type failure string
+
+const (
+	failureNone            failure = "none" // no *Error
+	failureNotConnected    failure = "not connected"
+	failureStale           failure = "stale connection"
+	failureBroken          failure = "broken connection"
+	failureTimeout         failure = "timeout"
+	failureInvalidResponse failure = "invalid response"
+)
+
+func failureOf(err error) failure {
+	e, ok := errors.AsType[*Error](err)
+	switch {
+	case !ok:
+		return failureNone
+	case !e.Connected:
+		return failureNotConnected
+	case e.ResponseBegun:
+		return failureInvalidResponse
+	case e.Timeout(), errors.Is(err, tcp.ErrSendTimeout):
+		return failureTimeout
+	case e.Stale():
+		return failureStale
+	default:
+		return failureBroken
+	}
+}
+
+// wantFailure fails the test unless err is an *Error that says want.
+func wantFailure(t *testing.T, err error, want failure) {
 	t.Helper()
-	for _, sentinel := range []error{llmserver.ErrNoConnection, llmserver.ErrBroken, llmserver.ErrStale, llmserver.ErrNotHTTP} {
-		expected := false
-		for _, w := range want {
-			expected = expected || w == sentinel
-		}
-		if errors.Is(err, sentinel) != expected {
-			t.Errorf("the error is %v; want %v", err, want)
-		}
+	if got := failureOf(err); got != want {
+		t.Errorf("the error is %v: %s; want %s", err, got, want)
 	}
 }
 
@@ -179,13 +203,13 @@ func (s *scriptConn) Close() error                        { return nil }
 
 // begun is an exchange whose answer is a script.
 func newScriptedRoundTrip(method string, s *scriptConn) *roundTrip {
-	x := newRoundTrip(newRequest(context.Background(), method, "/", ""), newClientConn(s), &connPool{closed: true})
-	x.reusable = true
-	return x
+	rt := newRoundTrip(newRequest(context.Background(), method, "/", ""), newClientConn(s), &connPool{closed: true})
+	rt.reusable = true
+	return rt
 }
 
 // scripted is the answer that a script makes, once its head was read. The error is that of the head.
 func receiveScripted(method string, s *scriptConn) (*roundTrip, error) {
-	x := newScriptedRoundTrip(method, s)
-	return x, x.receive()
+	rt := newScriptedRoundTrip(method, s)
+	return rt, rt.receive()
 }

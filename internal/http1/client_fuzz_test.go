@@ -74,17 +74,17 @@ func FuzzAnswersAreUnderstoodAsNetHTTPDoesOrRefused(f *testing.F) {
 			method = "HEAD"
 		}
 		theirs, theirErr := netHTTPResponse(method, answer)
-		x := newScriptedRoundTrip(method, &scriptConn{data: answer, maxRead: int(piece)})
-		err := x.readResponse()
+		rt := newScriptedRoundTrip(method, &scriptConn{data: answer, maxRead: int(piece)})
+		err := rt.readResponse()
 		switch {
 		case err != nil && theirErr == nil && !isDeliberate(err, answer, theirs):
 			t.Fatalf("it was refused (%v); net/http takes it: %+v", err, theirs)
 		case err == nil && theirErr != nil:
-			t.Fatalf("it was taken: %+v; net/http refuses it (%v)", x.response, theirErr)
+			t.Fatalf("it was taken: %+v; net/http refuses it (%v)", rt.response, theirErr)
 		case err != nil:
 			return
 		}
-		ours := &x.response
+		ours := &rt.response
 		if ours.StatusCode != theirs.StatusCode || ours.Status != theirs.Status || ours.Proto != theirs.Proto ||
 			ours.ContentLength != theirs.ContentLength || ours.Close != theirs.Close || len(ours.TransferEncoding) != len(theirs.TransferEncoding) {
 			t.Fatalf("it is %+v; net/http says %+v", ours, theirs)
@@ -92,8 +92,8 @@ func FuzzAnswersAreUnderstoodAsNetHTTPDoesOrRefused(f *testing.F) {
 		if !sameHeader(ours.Header, theirs.Header) || !sameHeader(ours.Trailer, theirs.Trailer) {
 			t.Fatalf("the header is %v, %v; net/http says %v, %v", ours.Header, ours.Trailer, theirs.Header, theirs.Trailer)
 		}
-		var body io.Reader = x
-		if x.framing == framingNone {
+		var body io.Reader = rt
+		if rt.framing == framingNone {
 			body = http.NoBody
 		}
 		compareBodies(t, limitedReader{body, max(1, int(size))}, ours, theirs)

@@ -12,7 +12,8 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-const maxResponseHeader = 256 << 10 // of all heads before a body together
+// maxResponseHeader bounds the header of a response, together with the interim ones before it.
+const maxResponseHeader = 256 << 10
 
 var (
 	errVersion         = errors.New("it does not begin with HTTP/1")
@@ -22,21 +23,35 @@ var (
 	errTruncatedHeader = errors.New("it broke off within its header")
 )
 
-// An inbox is what was read from a connection and not taken yet.
-type readBuffer struct {
-	unread []byte
-	page   *page // that rest lies in; nil if in none
-}
-
-func (b *readBuffer) releasePage() {
-	b.unread = nil
-	if b.page != nil {
-		pages.Put(b.page)
-		b.page = nil
+// readHeader reads to the first empty line and returns everything up to the end of that line. Bytes
+// that cannot begin a response are reported at once, since their sender may be waiting.
+func (rt *roundTrip) readHeader(limit int) (string, error) {
+	for line := 0; ; {
+		if version := "HTTP/1."; !strings.HasPrefix(version, string(rt.unread[:min(len(rt.unread), len(version))])) {
+			return "", errVersion
+		}
+		var end int
+		end, line = headerEnd(rt.unread, line)
+		if end > limit || end == 0 && len(rt.unread) >= limit {
+			return "", errHeaderTooLong
+		}
+		if end > 0 {
+			header := string(rt.unread[:end])
+			rt.unread = rt.unread[end:]
+			return header, nil
+		}
+		n, err := rt.fillFrom(rt.conn)
+		if n > 0 {
+			rt.responseBegun = true
+		} else if err == io.EOF && rt.responseBegun {
+			return "", errTruncatedHeader
+		} else if err != nil {
+			return "", err
+		}
 	}
 }
 
-// fill reads once from r, and makes room first if there is none.
+// fillFrom reads once from r into a page, or into more memory if the page is full.
 func (b *readBuffer) fillFrom(r io.Reader) (int, error) {
 	switch {
 	case b.page == nil && b.unread == nil:
@@ -52,36 +67,8 @@ func (b *readBuffer) fillFrom(r io.Reader) (int, error) {
 	return n, err
 }
 
-// readHead reads up to the first empty line, and returns all before it and it.
-// Bytes that cannot become an answer are told at once: who sends them may be waiting.
-func (x *roundTrip) readHeader(room int) (string, error) {
-	for line := 0; ; {
-		if version := "HTTP/1."; !strings.HasPrefix(version, string(x.unread[:min(len(x.unread), len(version))])) {
-			return "", errVersion
-		}
-		var end int
-		end, line = headerEnd(x.unread, line)
-		if end > room || end == 0 && len(x.unread) >= room {
-			return "", errHeaderTooLong
-		}
-		if end > 0 {
-			head := string(x.unread[:end])
-			x.unread = x.unread[end:]
-			return head, nil
-		}
-		n, err := x.fillFrom(x.conn)
-		if n > 0 {
-			x.responseBegun = true
-		} else if err == io.EOF && x.responseBegun {
-			return "", errTruncatedHeader
-		} else if err != nil {
-			return "", err
-		}
-	}
-}
-
-// headEnd returns where the head in b ends, behind its first empty line; 0 if that has not come. line is where
-// to begin, and then where to go on when there is more.
+// headerEnd returns where the header in b ends, after its first empty line, or 0 if that has not
+// arrived. line is where to begin searching; next is where to continue when there is more.
 func headerEnd(b []byte, line int) (end, next int) {
 	for {
 		i := bytes.IndexByte(b[line:], '\n')
@@ -96,9 +83,9 @@ func headerEnd(b []byte, line int) (end, next int) {
 	}
 }
 
-// parseHead fills in what the head says, but for the framing.
-func (x *roundTrip) parseHeader(head string) error {
-	line, fields, _ := strings.Cut(head, "\n")
+// parseHeader sets status, version and header of the response, without the framing.
+func (rt *roundTrip) parseHeader(s string) error {
+	line, fields, _ := strings.Cut(s, "\n")
 	proto, status, _ := strings.Cut(strings.TrimSuffix(line, "\r"), " ")
 	status = strings.TrimLeft(status, " ")
 	code, _, _ := strings.Cut(status, " ")
@@ -112,7 +99,7 @@ func (x *roundTrip) parseHeader(head string) error {
 	if err != nil {
 		return err
 	}
-	r := &x.response
+	r := &rt.response
 	r.Proto, r.ProtoMajor, r.ProtoMinor = proto, 1, int(proto[len(proto)-1]-'0')
 	r.Status, r.Header = status, header
 	r.StatusCode, _ = strconv.Atoi(code)
@@ -121,29 +108,21 @@ func (x *roundTrip) parseHeader(head string) error {
 
 func isDigit(b byte) bool { return '0' <= b && b <= '9' }
 
-// parseFields parses header or trailer fields up to the empty line, which must be the last one. The values share
-// one slice of memory.
+// parseFields parses header or trailer fields up to the empty line, which must be the last one.
 func parseFields(s string) (http.Header, error) {
-	lines := min(strings.Count(s, "\n"), 64) // a hint; a hostile head has more
-	header, values := make(http.Header, lines), make([]string, 0, lines)
+	b := newHeaderBuilder(min(strings.Count(s, "\n"), 64)) // bounded, since the header may be hostile
 	for {
 		line, rest, found := strings.Cut(s, "\n")
 		s = rest
 		line = strings.TrimSuffix(line, "\r")
 		if line == "" && found && s == "" {
-			return header, nil
+			return b.header, nil
 		}
 		name, value, ok := strings.Cut(line, ":")
 		value = strings.Trim(value, " \t")
 		if !ok || !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(value) {
-			return nil, errMalformedHeader // also a folded line: its name would begin with a space
+			return nil, errMalformedHeader // also a folded line: its name begins with a space
 		}
-		name = textproto.CanonicalMIMEHeaderKey(name)
-		if have := header[name]; have != nil {
-			header[name] = append(have, value)
-			continue
-		}
-		values = append(values, value)
-		header[name] = values[len(values)-1 : len(values) : len(values)]
+		b.addField(textproto.CanonicalMIMEHeaderKey(name), value)
 	}
 }

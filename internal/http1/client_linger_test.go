@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"berth/llmserver"
 )
 
 // aborts are the ways to abort a request. Each begins one, calls ready when the replica has it, waits
@@ -35,7 +33,7 @@ func abortDo(body string) func(*testing.T, *Client, <-chan struct{}) {
 			<-abort
 			cancel(errHungUp)
 		}()
-		if _, _, err := c.Do(newRequest(ctx, http.MethodPost, "/", body), llmserver.Token{}); err != errHungUp {
+		if _, err := c.Do(newRequest(ctx, http.MethodPost, "/", body)); err != errHungUp {
 			t.Errorf("Do = %v", err)
 		}
 	}
@@ -45,7 +43,7 @@ func abortBody(byContext bool) func(*testing.T, *Client, <-chan struct{}) {
 	return func(t *testing.T, c *Client, abort <-chan struct{}) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		defer cancel(nil)
-		resp, _, err := c.Do(newPost(ctx, "/"), llmserver.Token{})
+		resp, err := c.Do(newPost(ctx, "/"))
 		if err != nil {
 			t.Error(err)
 			return
@@ -131,7 +129,7 @@ func TestADeadReplicaIsNotLingeredFor(t *testing.T) {
 	fastest := time.Hour
 	for range 10 { // of which a busy machine may delay some
 		began := time.Now()
-		if resp, _, err := c.Do(newPost(t.Context(), "/"), llmserver.Token{}); err == nil {
+		if resp, err := c.Do(newPost(t.Context(), "/")); err == nil {
 			if _, err := io.ReadAll(resp.Body); err == nil {
 				t.Error("the response looks complete")
 			}

@@ -8,8 +8,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-
-	"berth/llmserver"
 )
 
 // parts is a body in memory, in several pieces.
@@ -67,8 +65,8 @@ func TestABodyInMemoryIsSentAsItIs(t *testing.T) {
 func TestABodyInMemoryThatIsShorterThanItSaysEndsTheConnection(t *testing.T) {
 	base, _ := cannedServer(t, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 	c := newTestClient(t, base)
-	_, _, err := c.Do(newMemoryPost(t, 200_001, strings.Repeat("x", 200_000)), llmserver.Token{})
-	wantFailure(t, err, llmserver.ErrBroken)
+	_, err := c.Do(newMemoryPost(t, 200_001, strings.Repeat("x", 200_000)))
+	wantFailure(t, err, failureBroken)
 	if idleConns(c) != 0 {
 		t.Error("the connection is kept")
 	}

@@ -7,10 +7,11 @@ import (
 	"unsafe"
 )
 
-// canPeek: a connection can be looked at here.
+// canPeek reports whether recvWouldBlock inspects the socket on this platform.
 const canPeek = true
 
-// recvWouldBlock tells whether a read of the socket would wait. The scheduler is not told of so short a call, see package socket.
+// recvWouldBlock reports whether a read of the socket would block. It is a raw system call, of which
+// the scheduler is not notified, see package tcp.
 func recvWouldBlock(fd uintptr) bool {
 	var one [1]byte
 	_, _, err := syscall.RawSyscall6(syscall.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(&one)), uintptr(len(one)),

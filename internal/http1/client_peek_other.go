@@ -2,8 +2,9 @@
 
 package http1
 
-// canPeek: a connection cannot be looked at here, so none is used twice.
+// canPeek reports whether recvWouldBlock inspects the socket on this platform. Here it does not, so
+// no connection is reused.
 const canPeek = false
 
-// recvWouldBlock assumes so: what it could have told comes out at the next write or read.
+// recvWouldBlock returns true. What it misses shows at the next write or read.
 func recvWouldBlock(uintptr) bool { return true }

@@ -4,10 +4,10 @@ package http1
 
 import "syscall"
 
-// canPeek: a connection can be looked at here.
+// canPeek reports whether recvWouldBlock inspects the socket on this platform.
 const canPeek = true
 
-// recvWouldBlock reports whether a read of the socket would wait.
+// recvWouldBlock reports whether a read of the socket would block.
 func recvWouldBlock(fd uintptr) bool {
 	var one [1]byte
 	_, _, err := syscall.Recvfrom(int(fd), one[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)

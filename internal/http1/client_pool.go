@@ -7,26 +7,26 @@ import (
 )
 
 const (
-	// idleTimeout is how long an unused connection is kept. It stays below the
-	// 5 s after which common engines (uvicorn's, and so vLLM's and SGLang's, and
-	// llama.cpp's default) close one.
+	// idleTimeout is how long an unused connection is kept. It is below the 5 s after which common
+	// engines close one: uvicorn, and so vLLM and SGLang, and llama.cpp's default.
 	idleTimeout = 4 * time.Second
-	// maxIdle bounds what a burst leaves behind.
+	// maxIdle bounds the connections that remain after a burst.
 	maxIdle = 4096
 )
 
-// A pool holds the idle connections to one replica. The one used last is the
-// first to be used again, so that what a burst has left over grows old and is closed.
-// Its zero value is empty and ready.
+// A connPool holds the idle connections to one server. The connection used last is reused first, so
+// that the surplus of a burst grows old and is closed. The zero value is empty and ready for use.
+// Its methods may be called from any goroutine.
 type connPool struct {
 	mu         sync.Mutex
-	idle       []*clientConn // the one used last at the end
-	timer      *time.Timer
-	timerArmed bool // the timer runs
-	closed     bool // nothing is kept any more
+	idle       []*clientConn // ordered by last use, the most recent at the end
+	timer      *time.Timer   // closes the oldest connection when its time is over
+	timerArmed bool
+	closed     bool // no connection is kept any more
 }
 
-// get returns a connection that is still open and silent, or nil.
+// takeConn returns an idle connection that is still open and has no pending data, or nil. It closes
+// the connections that do not qualify.
 func (p *connPool) takeConn() *clientConn {
 	for {
 		c := p.popConn()
@@ -41,8 +41,8 @@ func (p *connPool) takeConn() *clientConn {
 	}
 }
 
-// usable reports whether a connection that was idle for so long is open and nothing unread is on
-// it. Bytes that nobody asked for would be taken for the next response, perhaps another client's.
+// reusable reports whether a connection that was idle for the given time is open with nothing unread
+// on it. Stray bytes would be taken for the next response, perhaps of another client.
 func (c *clientConn) reusable(idle time.Duration) bool {
 	return canPeek && idle < idleTimeout && c.noPendingData()
 }
@@ -60,7 +60,7 @@ func (p *connPool) popConn() *clientConn {
 	return c
 }
 
-// put takes a connection on which nothing is under way.
+// putConn keeps a connection that has no request, or closes it if the pool is full or closed.
 func (p *connPool) putConn(c *clientConn) {
 	c.idleSince = time.Now()
 	if !p.pushConn(c) {
@@ -79,7 +79,8 @@ func (p *connPool) pushConn(c *clientConn) bool {
 	return true
 }
 
-// arm sets the timer to when the oldest connection has been idle for too long. The caller holds mu.
+// armTimer sets the timer to when the oldest connection reaches idleTimeout, unless it is set. The
+// caller holds mu.
 func (p *connPool) armTimer() {
 	if p.timerArmed || len(p.idle) == 0 {
 		return
@@ -93,7 +94,7 @@ func (p *connPool) armTimer() {
 	}
 }
 
-// expire closes what has been idle for too long.
+// closeExpired closes the connections that have been idle for idleTimeout. The timer calls it.
 func (p *connPool) closeExpired() {
 	p.mu.Lock()
 	p.timerArmed = false
@@ -101,14 +102,14 @@ func (p *connPool) closeExpired() {
 	if young < 0 {
 		young = len(p.idle)
 	}
-	old := slices.Clone(p.idle[:young])
+	expired := slices.Clone(p.idle[:young])
 	p.idle = slices.Delete(p.idle, 0, young)
 	p.armTimer()
 	p.mu.Unlock()
-	closeConns(old)
+	closeConns(expired) // without the lock: closing is a system call
 }
 
-// drop closes what is idle.
+// closeIdle closes all idle connections.
 func (p *connPool) closeIdle() {
 	p.mu.Lock()
 	all := p.idle
@@ -117,7 +118,7 @@ func (p *connPool) closeIdle() {
 	closeConns(all)
 }
 
-// close closes what is idle, now and later.
+// close closes all idle connections, and from now on every connection that is put back.
 func (p *connPool) close() {
 	p.mu.Lock()
 	p.closed = true
@@ -125,8 +126,8 @@ func (p *connPool) close() {
 	p.closeIdle()
 }
 
-func closeConns(cs []*clientConn) {
-	for _, c := range cs {
+func closeConns(conns []*clientConn) {
+	for _, c := range conns {
 		c.Close()
 	}
 }

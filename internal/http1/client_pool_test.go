@@ -9,8 +9,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"berth/llmserver"
 )
 
 const smallResponse = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
@@ -19,7 +17,7 @@ const smallResponse = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 func holdResponses(t *testing.T, c *Client, n int) (bodies []io.ReadCloser) {
 	t.Helper()
 	for range n {
-		resp, _, err := c.Do(newPost(t.Context(), "/"), llmserver.Token{})
+		resp, err := c.Do(newPost(t.Context(), "/"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -81,12 +79,12 @@ func TestWhatEndsOddlyIsNotUsedAgain(t *testing.T) {
 func TestWhatComesBehindALengthIsSeenInTheSameRead(t *testing.T) {
 	for surplus, again := range map[string]bool{"": true, "x": false} {
 		head := "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n"
-		x, err := receiveScripted(http.MethodPost, &scriptConn{data: []byte(head + "abcd" + surplus), maxRead: len(head)})
+		rt, err := receiveScripted(http.MethodPost, &scriptConn{data: []byte(head + "abcd" + surplus), maxRead: len(head)})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if body, err := io.ReadAll(x); string(body) != "abcd" || err != nil || x.reusable != again {
-			t.Errorf("behind %q: the body is %q, %v; the connection is kept: %v", surplus, body, err, x.reusable)
+		if body, err := io.ReadAll(rt); string(body) != "abcd" || err != nil || rt.reusable != again {
+			t.Errorf("behind %q: the body is %q, %v; the connection is kept: %v", surplus, body, err, rt.reusable)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package http1
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -10,15 +11,17 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// A requestPage is where a request is put together, so that it goes out in
-// one write, or one per page. It is held only while the request is written.
+// A requestBuffer is where a request is composed, so that it goes out in one write, or one per 64
+// KiB. It is held only while the request is written.
 type requestBuffer [64 << 10]byte
 
 var requestBuffers = sync.Pool{New: func() any { return new(requestBuffer) }}
 
-// appendHead appends the request's head to b: header fields as given, but for
-// the framing and the Host, and the client's key if the replica has one of its own. No User-Agent is made up.
-// The error says what cannot be sent, without its value.
+var errInvalidAPIKey = errors.New("the replica's key cannot be sent")
+
+// appendHeader appends the request's header to b: fields as given, except for the framing, the Host
+// and, if the options have an API key, the client's own. No User-Agent is added. An error names what
+// is invalid, without its value.
 func (c *Client) appendHeader(b []byte, req *http.Request) ([]byte, error) {
 	method := req.Method
 	if method == "" {
@@ -30,14 +33,14 @@ func (c *Client) appendHeader(b []byte, req *http.Request) ([]byte, error) {
 	b = append(b, method...)
 	b = append(b, ' ')
 	b = c.appendTarget(b, req.URL)
-	b = append(b, " HTTP/1.1\r\nHost: "...)
-	b = append(b, c.host...)
-	b = append(b, "\r\n"...)
-	if key := c.endpoint.Load().APIKey; key != "" {
+	b = append(b, " HTTP/1.1\r\n"...)
+	b = appendFieldLine(b, "Host", c.host)
+	if key := c.options.Load().APIKey; key != "" {
 		if !httpguts.ValidHeaderFieldValue(key) {
-			return nil, fmt.Errorf("the replica's key cannot be sent")
+			return nil, errInvalidAPIKey
 		}
-		b = appendField(b, "Authorization", "Bearer "+key)
+		b = append(b, "Authorization: Bearer "...)
+		b = append(append(b, key...), crlf...)
 	}
 	b, err := c.appendHeaderFields(b, req.Header)
 	if err != nil {
@@ -46,13 +49,13 @@ func (c *Client) appendHeader(b []byte, req *http.Request) ([]byte, error) {
 	if req.ContentLength > 0 || method != http.MethodGet && method != http.MethodHead {
 		b = append(b, "Content-Length: "...)
 		b = strconv.AppendInt(b, req.ContentLength, 10)
-		b = append(b, "\r\n"...)
+		b = append(b, crlf...)
 	}
-	return append(b, "\r\n"...), nil
+	return append(b, crlf...), nil
 }
 
-// appendTarget appends the base path, the request's own, and its query. What
-// would end the line is escaped: a client of HTTP/2 can put a space there.
+// appendTarget appends the base path, the request's own path and its query. It escapes what would
+// end the request line: a client of HTTP/2 can send a space there.
 func (c *Client) appendTarget(b []byte, u *url.URL) []byte {
 	start := len(b)
 	if c.base.Path != "" {
@@ -75,14 +78,15 @@ func (c *Client) appendTarget(b []byte, u *url.URL) []byte {
 	return b
 }
 
+// appendHeaderFields appends the fields that are the caller's to set.
 func (c *Client) appendHeaderFields(b []byte, header http.Header) ([]byte, error) {
-	keyed := c.endpoint.Load().APIKey != ""
+	hasKey := c.options.Load().APIKey != ""
 	for name, values := range header {
 		switch name {
 		case "Host", "Content-Length", "Transfer-Encoding", "Trailer":
 			continue
 		case "Authorization", "X-Api-Key":
-			if keyed {
+			if hasKey {
 				continue
 			}
 		}
@@ -93,15 +97,8 @@ func (c *Client) appendHeaderFields(b []byte, header http.Header) ([]byte, error
 			if !httpguts.ValidHeaderFieldValue(value) {
 				return nil, fmt.Errorf("the value of the header field %s cannot be sent", name)
 			}
-			b = appendField(b, name, value)
+			b = appendFieldLine(b, name, value)
 		}
 	}
 	return b, nil
-}
-
-func appendField(b []byte, name, value string) []byte {
-	b = append(b, name...)
-	b = append(b, ": "...)
-	b = append(b, value...)
-	return append(b, "\r\n"...)
 }

@@ -18,23 +18,23 @@ var (
 	errContentLength    = errors.New("its length is contradictory or no number")
 )
 
-// readResponse reads the header of the response, past interim ones: any number of them, as long as all
-// together fit into maxHead.
-func (x *roundTrip) readResponse() error {
-	room := maxResponseHeader
+// readResponse reads the header of the response. It skips interim responses: any number of them, as
+// long as all headers together fit into maxResponseHeader.
+func (rt *roundTrip) readResponse() error {
+	limit := maxResponseHeader
 	for {
-		head, err := x.readHeader(room)
+		header, err := rt.readHeader(limit)
 		if err != nil {
 			return err
 		}
-		room -= len(head)
-		if err := x.parseHeader(head); err != nil {
+		limit -= len(header)
+		if err := rt.parseHeader(header); err != nil {
 			return err
 		}
-		if err := x.setFraming(); err != nil {
+		if err := rt.setFraming(); err != nil {
 			return err
 		}
-		switch code := x.response.StatusCode; {
+		switch code := rt.response.StatusCode; {
 		case code == http.StatusSwitchingProtocols:
 			return errUpgrade
 		case code >= http.StatusOK:
@@ -43,13 +43,13 @@ func (x *roundTrip) readResponse() error {
 	}
 }
 
-// frame finds out how the body ends and whether the connection lives on, by
-// RFC 9112, section 6.3. What could be understood in two ways is refused.
-func (x *roundTrip) setFraming() error {
-	r := &x.response
-	coded, err := takeTransferEncoding(r)
-	if err == nil && coded {
-		err = x.parseTrailerNames()
+// setFraming determines how the body ends and whether the connection can be reused, by RFC 9112,
+// section 6.3. It refuses what has two possible meanings.
+func (rt *roundTrip) setFraming() error {
+	r := &rt.response
+	isChunked, err := takeTransferEncoding(r)
+	if err == nil && isChunked {
+		err = rt.parseTrailerNames()
 	}
 	if err != nil {
 		return err
@@ -59,26 +59,27 @@ func (x *roundTrip) setFraming() error {
 		return err
 	}
 	r.Close = willClose(r)
-	x.reusable = x.reusable && !r.Close && (!coded || length < 0)
+	rt.reusable = rt.reusable && !r.Close && (!isChunked || length < 0)
 	switch {
 	case r.Request.Method == http.MethodHead:
 		r.ContentLength = length
 	case r.StatusCode == http.StatusNoContent:
-		x.reusable = x.reusable && !coded && length <= 0 // else a body may follow, against the rules
+		rt.reusable = rt.reusable && !isChunked && length <= 0 // else a body may follow, against the rules
 	case r.StatusCode < http.StatusOK || r.StatusCode == http.StatusNotModified:
-	case coded:
-		x.framing, r.ContentLength = framingChunked, -1
+	case isChunked:
+		rt.framing, r.ContentLength = framingChunked, -1
 		delete(r.Header, "Content-Length")
 	case length > 0:
-		x.framing, x.remaining, r.ContentLength = framingLength, length, length
+		rt.framing, rt.remaining, r.ContentLength = framingLength, length, length
 	case length < 0:
-		x.framing, r.ContentLength, r.Close, x.reusable = framingClose, -1, true, false
+		rt.framing, r.ContentLength, r.Close, rt.reusable = framingClose, -1, true, false
 	}
 	return nil
 }
 
-// isChunked takes the Transfer-Encoding out of the header.
-func takeTransferEncoding(r *http.Response) (bool, error) {
+// takeTransferEncoding moves the Transfer-Encoding from the header to where readers of an
+// http.Response expect it. It reports whether the body is chunked.
+func takeTransferEncoding(r *http.Response) (isChunked bool, err error) {
 	codings, ok := r.Header["Transfer-Encoding"]
 	if !ok {
 		return false, nil
@@ -91,7 +92,8 @@ func takeTransferEncoding(r *http.Response) (bool, error) {
 	return true, nil
 }
 
-// contentLength is -1 if there is none. One told repeatedly is reduced to one.
+// parseContentLength returns the Content-Length, or -1 if there is none. It reduces equal fields to
+// one.
 func parseContentLength(h http.Header) (int64, error) {
 	lengths := h["Content-Length"]
 	if len(lengths) == 0 {
@@ -110,20 +112,21 @@ func parseContentLength(h http.Header) (int64, error) {
 	return int64(n), nil
 }
 
-// closes tells whether the replica will close the connection after the answer.
+// willClose reports whether the server closes the connection after the response.
 func willClose(r *http.Response) bool {
 	connection := r.Header["Connection"]
 	return httpguts.HeaderValuesContainsToken(connection, "close") ||
 		r.ProtoMinor == 0 && !httpguts.HeaderValuesContainsToken(connection, "keep-alive")
 }
 
-// announceTrailer moves the names of the trailer fields to come from the header to where readers look for them.
-func (x *roundTrip) parseTrailerNames() error {
-	names, ok := x.response.Header["Trailer"]
+// parseTrailerNames moves the names of the announced trailer fields from the header to the response's
+// Trailer.
+func (rt *roundTrip) parseTrailerNames() error {
+	names, ok := rt.response.Header["Trailer"]
 	if !ok {
 		return nil
 	}
-	delete(x.response.Header, "Trailer")
+	delete(rt.response.Header, "Trailer")
 	for _, list := range names {
 		for name := range strings.SplitSeq(list, ",") {
 			switch name = textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(name)); name {
@@ -132,28 +135,29 @@ func (x *roundTrip) parseTrailerNames() error {
 			case "Transfer-Encoding", "Trailer", "Content-Length":
 				return errMalformedHeader
 			}
-			if x.response.Trailer == nil {
-				x.response.Trailer = make(http.Header)
+			if rt.response.Trailer == nil {
+				rt.response.Trailer = make(http.Header)
 			}
-			x.response.Trailer[name] = nil
+			rt.response.Trailer[name] = nil
 		}
 	}
 	return nil
 }
 
-// mergeTrailer takes over the fields that came behind the last chunk. It returns io.EOF, the end of the body.
-func (x *roundTrip) mergeTrailer() error {
-	if x.chunks.trailer == nil {
+// mergeTrailer adds the fields after the last chunk to the response's Trailer. It returns io.EOF, the
+// end of the body, unless they are malformed.
+func (rt *roundTrip) mergeTrailer() error {
+	if rt.chunks.trailer == nil {
 		return io.EOF
 	}
-	fields, err := parseFields(string(x.chunks.trailer))
+	fields, err := parseFields(string(rt.chunks.trailer))
 	if err != nil {
 		return err
 	}
-	if x.response.Trailer == nil {
-		x.response.Trailer = fields
+	if rt.response.Trailer == nil {
+		rt.response.Trailer = fields
 	} else {
-		maps.Copy(x.response.Trailer, fields)
+		maps.Copy(rt.response.Trailer, fields)
 	}
 	return io.EOF
 }

@@ -3,62 +3,62 @@ package http1
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"sync/atomic"
 	"time"
 
 	"berth/internal/tcp"
-	"berth/llmserver"
 )
 
-// An exchange is one request and its answer on a connection, and the body of
-// that answer. It owns the connection until it ends:
+// A roundTrip is one request and its response on a connection, and the body of that response. It
+// owns the connection until it is done:
 //
-//	open → ended   by the last byte read, or Close
+//	open → done   by the last byte read, or by Close
 //
-// The edge is one CAS, and who wins it lets go of the connection. All but Close is
-// for one goroutine at a time. After an error of Read only Close ends it.
+// The transition is one CAS, and whoever wins it releases the connection. All methods but Close are
+// for one goroutine at a time. After an error of Read, only Close releases the connection.
 type roundTrip struct {
 	response   http.Response   // the caller's, once Do has returned
-	ctx        context.Context // the request's
+	ctx        context.Context // of the request
 	conn       *clientConn
 	pool       *connPool
 	start      time.Time
-	stopCancel func() bool // that the context's end hangs up
+	stopCancel func() bool // unregisters halfClose from ctx; false if that has run or is running
 	done       atomic.Bool
 
 	readBuffer
-	responseBegun bool // some byte of an answer has come
-	reusable      bool // the connection may be used again after the end of the answer
-	sendTimedOut  bool // the replica stopped reading the request
+	responseBegun bool // at least one byte of a response has been read
+	reusable      bool // the connection may be reused after the response
+	sendTimedOut  bool // the server stopped reading the request
 
 	framing   bodyFraming
-	remaining int64 // of the body, if its length is known
+	remaining int64 // of the body, with framingLength
 	chunks    chunkDecoder
 	err       error // of all further reads
 }
 
+// newRoundTrip begins a round trip. From now on the end of the request's context half-closes c.
 func newRoundTrip(req *http.Request, c *clientConn, p *connPool) *roundTrip {
 	ctx := req.Context()
-	x := &roundTrip{ctx: ctx, conn: c, pool: p, start: time.Now(), stopCancel: context.AfterFunc(ctx, c.onCancel)}
-	x.response.Request = req
-	return x
+	rt := &roundTrip{ctx: ctx, conn: c, pool: p, start: time.Now(), stopCancel: context.AfterFunc(ctx, c.onCancel)}
+	rt.response.Request = req
+	return rt
 }
 
-// errBody is what the caller does wrong whose request is shorter than it said.
+// errRequestBody is the error of a request whose body fails or is shorter than announced.
 var errRequestBody = errors.New("the request's body could not be read to its end")
 
-// send writes the head and the body behind it. It stops without an error when
-// the replica answers, or hangs up, before it has all: what it says is still to be read.
+// sendRequest writes b, the header, and the request's body after it. If the server responds or closes
+// the connection before it has read everything, sendRequest stops without an error: the response is
+// still to be read.
 //
-// What fits the page with the head goes out in one write, and so does, from where it lies, a longer body that is a Sender.
-func (x *roundTrip) sendRequest(b []byte) error {
-	body, left := x.response.Request.Body, x.response.Request.ContentLength
+// The part of the body that fits into b's capacity goes out with the header in one write. So does,
+// without being copied, a longer body that is a Sender.
+func (rt *roundTrip) sendRequest(b []byte) error {
+	body, left := rt.response.Request.Body, rt.response.Request.ContentLength
 	if s, ok := body.(Sender); ok && left > int64(cap(b)-len(b)) {
-		return x.sendFrom(s, b, left)
+		return rt.sendFrom(s, b, left)
 	}
 	for {
 		for left > 0 && len(b) < cap(b) {
@@ -68,133 +68,99 @@ func (x *roundTrip) sendRequest(b []byte) error {
 				return errRequestBody
 			}
 		}
-		if !x.writeBuffers(b, nil, left == 0) {
+		if !rt.writeBuffers(b, nil, left == 0) {
 			return nil
 		}
 		if left == 0 {
-			x.reusable = true
+			rt.reusable = true
 			return nil
 		}
 		b = b[:0]
 	}
 }
 
-// sendAll writes all of p and of what is behind it; false if what the replica says, or its end, is to be read now, or it is
-// late.
-func (x *roundTrip) writeBuffers(p, behind []byte, last bool) bool {
-	early, err := x.conn.writeRequest(p, behind)
-	x.sendTimedOut = err == tcp.ErrSendTimeout
-	return err == nil && !early && (last || x.conn.noPendingData())
-}
-
-// Sender is a request body in memory. SendTo writes what has not been read of it, as an io.WriterTo would; but it may
-// hold a lock meanwhile that Close waits for, which net/http's transport could not bear.
-type Sender interface{ SendTo(w io.Writer) error }
-
-// sendFrom has the body write itself behind the head.
-func (x *roundTrip) sendFrom(body Sender, head []byte, left int64) error {
-	u := uploadWriter{rt: x, pending: head, remaining: left}
+// sendFrom writes the header and then the body from its own memory.
+func (rt *roundTrip) sendFrom(body Sender, header []byte, left int64) error {
+	u := uploadWriter{rt: rt, pending: header, remaining: left}
 	if err := body.SendTo(&u); err != nil && err != errUploadStopped || err == nil && u.remaining > 0 {
 		return errRequestBody
 	}
-	x.reusable = u.remaining == 0 && !u.stopped
+	rt.reusable = u.remaining == 0 && !u.stopped
 	return nil
 }
 
-// errStopped ends an upload that the replica does not want to its end.
-var errUploadStopped = errors.New("the replica has answered or hung up")
-
-// An upload is where a body writes itself. It takes no more than it is to have.
-type uploadWriter struct {
-	rt        *roundTrip
-	pending   []byte // the head, and what is short behind it: they go out with what comes next
-	remaining int64
-	stopped   bool
+// writeBuffers writes all of p and then of rest. It returns false if the upload is to stop: the
+// response, or the end of the connection, is to be read now, or the send timeout has passed.
+func (rt *roundTrip) writeBuffers(p, rest []byte, last bool) bool {
+	early, err := rt.conn.writeRequest(p, rest)
+	rt.sendTimedOut = err == tcp.ErrSendTimeout
+	return err == nil && !early && (last || rt.conn.noPendingData())
 }
 
-// stretch is how much is sent between two looks whether the replica has answered.
-const uploadChunk = 1 << 20
-
-func (u *uploadWriter) Write(p []byte) (n int, err error) {
-	p = p[:min(int64(len(p)), u.remaining)]
-	if len(u.pending)+len(p) <= singleWriteMax && int64(len(p)) < u.remaining {
-		u.pending, u.remaining = append(u.pending, p...), u.remaining-int64(len(p))
-		return len(p), nil
-	}
-	for piece := range slices.Chunk(p, uploadChunk) {
-		n, u.remaining = n+len(piece), u.remaining-int64(len(piece))
-		if u.stopped = !u.rt.writeBuffers(u.pending, piece, u.remaining == 0); u.stopped {
-			return n, errUploadStopped
-		}
-		u.pending = nil
-	}
-	return n, nil
-}
-
-// answer reads up to the end of the answer's head. After an error nothing is left of the exchange.
-func (x *roundTrip) receive() error {
-	err := x.readResponse()
-	if x.ctx.Err() != nil {
-		err = x.ctx.Err() // some servers answer when they see a disconnect
+// receive reads to the end of the response header. After an error the round trip has released
+// everything.
+func (rt *roundTrip) receive() error {
+	err := rt.readResponse()
+	if rt.ctx.Err() != nil {
+		err = rt.ctx.Err() // some servers respond when they notice a disconnect
 	}
 	if err != nil {
-		return x.failWith(err)
+		return rt.failWith(err)
 	}
-	x.conn.finishUpload()
-	if len(x.unread) == 0 {
-		x.releasePage() // the rest of the answer may be long in coming
+	rt.conn.finishUpload()
+	if len(rt.unread) == 0 {
+		rt.releasePage() // the body may take long to arrive
 	}
-	x.response.Body = x
-	if x.framing == framingNone {
-		x.response.Body = http.NoBody
-		x.endBody(io.EOF)
+	rt.response.Body = rt
+	if rt.framing == framingNone {
+		rt.response.Body = http.NoBody
+		rt.endBody(io.EOF)
 	}
 	return nil
 }
 
-// fail ends the exchange before there is an answer, and gives err the
-// sentinel that decides whether another try is allowed.
-func (x *roundTrip) failWith(err error) error {
-	defer x.Close()
-	x.releasePage()
-	if errors.Is(err, errRequestBody) && x.ctx.Err() == nil {
-		return fmt.Errorf("%w: %w", llmserver.ErrBroken, err)
+// failWith ends the round trip before its response and returns the error for the caller: the cause
+// of the context's end, or else an *Error. It waits for the server to close its side, see Close.
+func (rt *roundTrip) failWith(err error) error {
+	defer rt.Close()
+	rt.releasePage()
+	if rt.ctx.Err() != nil {
+		return context.Cause(rt.ctx)
 	}
-	p := llmserver.Progress{Connected: true, Reused: x.conn.reused, Answered: x.responseBegun, At: x.start}
-	return p.Failure(x.ctx, err)
+	return &Error{Connected: true, Reused: rt.conn.reused, ResponseBegun: rt.responseBegun, Start: rt.start, Err: err}
 }
 
-// end notes what a read came to, and returns what the reader is to see. The end of the body ends the
-// exchange; after an error the connection is left to Close.
-func (x *roundTrip) endBody(err error) error {
-	if err == io.EOF && x.done.CompareAndSwap(false, true) {
-		alive := x.stopCancel() // else the context's end is hanging up
-		if alive && x.reusable && len(x.unread) == 0 {
-			x.pool.putConn(x.conn)
+// endBody records that a read ended with err and returns the error for the reader. The end of the
+// body ends the round trip; after any other error that is left to Close.
+func (rt *roundTrip) endBody(err error) error {
+	if err == io.EOF && rt.done.CompareAndSwap(false, true) {
+		alive := rt.stopCancel() // else the end of the context is half-closing the connection
+		if alive && rt.reusable && len(rt.unread) == 0 {
+			rt.pool.putConn(rt.conn)
 		} else {
-			x.conn.Close()
+			rt.conn.Close()
 		}
-		x.releasePage()
+		rt.releasePage()
 		return err
 	}
-	x.releasePage()
-	if x.done.Load() {
+	rt.releasePage()
+	if rt.done.Load() {
 		return http.ErrBodyReadAfterClose
 	}
-	if x.ctx.Err() != nil {
-		return context.Cause(x.ctx)
+	if rt.ctx.Err() != nil {
+		return context.Cause(rt.ctx)
 	}
 	return err
 }
 
-// Close ends the exchange. Before the end of the body the replica is told that nobody wants the
-// rest, and Close returns when the replica has let go of the request, as far as that can be seen: it
-// has closed its side of the connection, or has not done so within 250 ms. The caller holds its slot
-// until then. Memory that a Read may be using is left to it.
-func (x *roundTrip) Close() error {
-	if x.done.CompareAndSwap(false, true) {
-		x.stopCancel()
-		x.conn.lingeringClose()
+// Close ends the round trip. Before the end of the body it half-closes the connection, so that the
+// server aborts the response, and returns when the server has released the request, as far as that
+// can be observed: it has closed its side, or 250 ms have passed. The caller holds its slot until
+// then. Further calls do nothing. Memory that a concurrent Read may be using is left to that Read.
+func (rt *roundTrip) Close() error {
+	if rt.done.CompareAndSwap(false, true) {
+		rt.stopCancel()
+		rt.conn.lingeringClose()
 	}
 	return nil
 }

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"berth/llmserver"
+	"berth/internal/tcp"
 )
 
 // upload32 is longer than what the kernel takes off a writer's hands.
@@ -20,7 +20,7 @@ var largeUpload = strings.Repeat("x", 32<<20)
 func newClientWithSendTimeout(t *testing.T, base string, sendTimeout time.Duration) *Client {
 	t.Helper()
 	c := newTestClient(t, base)
-	c.Describe(llmserver.Endpoint{URL: base, ConnectTimeout: 5 * time.Second, SendTimeout: sendTimeout})
+	c.SetOptions(ClientOptions{ConnectTimeout: 5 * time.Second, SendTimeout: sendTimeout})
 	return c
 }
 
@@ -32,8 +32,8 @@ func TestAReplicaThatStopsReadingARequestIsGivenUp(t *testing.T) {
 	})
 	defer close(gone)
 	_, _, err := roundTripBody(newClientWithSendTimeout(t, base, 250*time.Millisecond), newRequest(t.Context(), http.MethodPost, "/", largeUpload))
-	if !errors.Is(err, llmserver.ErrTimeout) || !errors.Is(err, llmserver.ErrSendTimeout) {
-		t.Errorf("the error is %v, want ErrSendTimeout", err)
+	if !errors.Is(err, tcp.ErrSendTimeout) {
+		t.Errorf("the error is %v, want tcp.ErrSendTimeout", err)
 	}
 }
 
@@ -63,7 +63,7 @@ func TestTheKernelWaitsForAReplicaUntilItResponds(t *testing.T) {
 	base, _ := cannedServer(t, smallResponse)
 	c := newClientWithSendTimeout(t, base, 2*time.Minute)
 	for _, body := range []string{"{}", largeUpload[:1<<20], "{}", largeUpload[:1<<20]} {
-		x, err := c.startRequest(newRequest(t.Context(), http.MethodPost, "/", body))
+		rt, err := c.startRequest(newRequest(t.Context(), http.MethodPost, "/", body))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -72,7 +72,7 @@ func TestTheKernelWaitsForAReplicaUntilItResponds(t *testing.T) {
 			want = 180_000
 		}
 		for deadline := time.Now().Add(10 * time.Second); ; <-time.After(uploadPoll / 10) {
-			got := userTimeoutOf(t, x.conn)
+			got := userTimeoutOf(t, rt.conn)
 			if got == want {
 				break
 			}
@@ -80,13 +80,13 @@ func TestTheKernelWaitsForAReplicaUntilItResponds(t *testing.T) {
 				t.Fatalf("before the response to %d bytes the user timeout is %d ms, want %d", len(body), got, want)
 			}
 		}
-		if err := x.receive(); err != nil {
+		if err := rt.receive(); err != nil {
 			t.Fatal(err)
 		}
-		if got := userTimeoutOf(t, x.conn); got != 30_000 {
+		if got := userTimeoutOf(t, rt.conn); got != 30_000 {
 			t.Errorf("with the response to %d bytes the user timeout is %d ms, want 30000", len(body), got)
 		}
-		io.Copy(io.Discard, x)
+		io.Copy(io.Discard, rt)
 	}
 }
 

@@ -11,8 +11,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"berth/llmserver"
 )
 
 // Clients come, read all, leave early, or are cut off, all at once. What is read whole is right, and nothing stays behind.
@@ -56,26 +54,26 @@ func stormRequest(t *testing.T, c *Client, what int, events string) {
 	switch what {
 	case 0:
 		want := strings.Repeat("x", 100_000)
-		if _, body, err := roundTripBody(c, newRequest(ctx, http.MethodPost, "/echo", want)); err != nil && !errors.Is(err, llmserver.ErrStale) || err == nil && body != want {
+		if _, body, err := roundTripBody(c, newRequest(ctx, http.MethodPost, "/echo", want)); err != nil && failureOf(err) != failureStale || err == nil && body != want {
 			t.Errorf("an echo of %d bytes: %d, %v", len(want), len(body), err)
 		}
 	case 1:
-		if _, body, err := roundTripBody(c, newPost(ctx, "/stream")); err != nil && !errors.Is(err, llmserver.ErrStale) || err == nil && body != events {
+		if _, body, err := roundTripBody(c, newPost(ctx, "/stream")); err != nil && failureOf(err) != failureStale || err == nil && body != events {
 			t.Errorf("a stream: %q, %v", body, err)
 		}
 	case 2:
-		if _, _, err := roundTripBody(c, newPost(ctx, "/break")); !errors.Is(err, llmserver.ErrBroken) {
+		if _, _, err := roundTripBody(c, newPost(ctx, "/break")); failureOf(err) != failureBroken && failureOf(err) != failureStale {
 			t.Errorf("a broken answer: %v", err)
 		}
 	case 3:
-		resp, _, err := c.Do(newPost(ctx, "/stream"), llmserver.Token{})
+		resp, err := c.Do(newPost(ctx, "/stream"))
 		if err == nil {
 			bufio.NewReader(resp.Body).ReadString('\n')
 			resp.Body.Close()
 		}
 	case 4:
 		time.AfterFunc(time.Duration(len(events))*time.Microsecond, func() { cancel(gone) })
-		if _, _, err := roundTripBody(c, newPost(ctx, "/stream")); err != nil && err != gone && !errors.Is(err, llmserver.ErrStale) {
+		if _, _, err := roundTripBody(c, newPost(ctx, "/stream")); err != nil && err != gone && failureOf(err) != failureStale {
 			t.Errorf("a cancelled stream: %v", err)
 		}
 	}

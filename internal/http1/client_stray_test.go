@@ -8,8 +8,6 @@ import (
 	"net/http"
 	"sync/atomic"
 	"testing"
-
-	"berth/llmserver"
 )
 
 // A replica sends bytes that nobody asked for behind a complete response. Whatever they are, and
@@ -30,7 +28,7 @@ func TestStrayBytesAreNobodysResponse(t *testing.T) {
 				req := newPost(t.Context(), "/")
 				id := fmt.Sprint(n)
 				req.Header.Set("X-Request", id)
-				resp, _, err := client.Do(req, llmserver.Token{})
+				resp, err := client.Do(req)
 				if err != nil {
 					t.Fatal(err)
 				}

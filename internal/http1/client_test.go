@@ -10,14 +10,12 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
-
-	"berth/llmserver"
 )
 
 func TestAURLThatCannotBeDialledIsRefused(t *testing.T) {
 	for _, bad := range []string{"", "host:8000", "ftp://host", "https://", "http://", "/v1", "http://[::1", "http://a\x7f", "http://xn--\u00ff"} {
-		if _, err := Dial(llmserver.Endpoint{URL: bad}); err == nil {
-			t.Errorf("Dial(%q) succeeded", bad)
+		if _, err := NewClient(bad, ClientOptions{}); err == nil {
+			t.Errorf("NewClient(%q) succeeded", bad)
 		}
 	}
 }
@@ -99,12 +97,12 @@ func TestNothingCanBeSmuggledIntoAHead(t *testing.T) {
 		req := newPost(t.Context(), "/")
 		spoil(req)
 		_, _, err := roundTripBody(newTestClient(t, base), req)
-		if err == nil || errors.Is(err, llmserver.ErrNoConnection) || strings.Contains(err.Error(), "\n") {
+		if err == nil || failureOf(err) != failureNone || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: Do = %v", name, err)
 		}
 	}
 	c := newTestClient(t, base)
-	c.Describe(llmserver.Endpoint{APIKey: "k\r\nX: y"})
+	c.SetOptions(ClientOptions{APIKey: "k\r\nX: y"})
 	if _, _, err := roundTripBody(c, newPost(t.Context(), "/")); err == nil || strings.Contains(err.Error(), "X: y") {
 		t.Errorf("a key: Do = %v", err)
 	}
@@ -125,7 +123,7 @@ func TestAReplicasOwnKeyGoesToThatReplicaAlone(t *testing.T) {
 	}))
 	defer server.Close()
 	keyless, keyed := newTestClient(t, server.URL), newTestClient(t, server.URL)
-	keyed.Describe(llmserver.Endpoint{APIKey: "own"})
+	keyed.SetOptions(ClientOptions{APIKey: "own"})
 	send := func(c *Client) {
 		req := newPost(t.Context(), "/")
 		req.Header.Set("Authorization", "Bearer client")
@@ -136,7 +134,7 @@ func TestAReplicasOwnKeyGoesToThatReplicaAlone(t *testing.T) {
 	}
 	send(keyed)
 	send(keyless)
-	keyed.Describe(llmserver.Endpoint{APIKey: "new"})
+	keyed.SetOptions(ClientOptions{APIKey: "new"})
 	send(keyed)
 	if want := []string{"Bearer own", "Bearer client" + "client's", "Bearer new"}; !slices.Equal(got, want) {
 		t.Errorf("the replicas saw %q; want %q", got, want)
@@ -162,8 +160,8 @@ func TestABodyThatIsShorterThanItSaysEndsTheConnection(t *testing.T) {
 	for _, body := range []io.Reader{strings.NewReader("short"), iotest.ErrReader(errors.New("lost"))} {
 		req := newPost(t.Context(), "/")
 		req.Body, req.ContentLength = io.NopCloser(body), 100_000
-		_, _, err := c.Do(req, llmserver.Token{})
-		wantFailure(t, err, llmserver.ErrBroken)
+		_, err := c.Do(req)
+		wantFailure(t, err, failureBroken)
 	}
 	if n := len(connections()); n != 1 {
 		t.Errorf("the replica saw %d requests", n)
@@ -214,33 +212,5 @@ func TestARequestOfUnknownLengthIsABug(t *testing.T) {
 	}()
 	req := newPost(t.Context(), "/")
 	req.ContentLength = -1
-	newTestClient(t, "http://127.0.0.1:9").Do(req, llmserver.Token{})
-}
-
-func TestAnyAnswerBelow500IsASignOfLife(t *testing.T) {
-	for status, alive := range map[int]bool{200: true, 204: true, 401: true, 404: true, 429: true, 500: false, 503: false, 599: false} {
-		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-			if req.Method != http.MethodGet || req.URL.Path != "/base/health" || len(req.Header) > 0 {
-				t.Errorf("it was asked for %s %s with %v", req.Method, req.URL, req.Header)
-			}
-			w.WriteHeader(status)
-		}))
-		c := newTestClient(t, server.URL+"/base")
-		if _, err := c.Probe(t.Context()); (err == nil) != alive {
-			t.Errorf("a probe answered with %d says %v", status, err)
-		}
-		server.Close()
-		_, err := c.Probe(t.Context())
-		wantFailure(t, err, llmserver.ErrNoConnection)
-	}
-}
-
-func TestReservingAtAPlainEngineIsFree(t *testing.T) {
-	c := newTestClient(t, "http://127.0.0.1:9")
-	if _, err := c.Reserve(t.Context(), llmserver.Token{}, 0); err != nil {
-		t.Error(err)
-	}
-	if _, err := c.Cancel(t.Context(), llmserver.Token{}); err != nil {
-		t.Error(err)
-	}
+	newTestClient(t, "http://127.0.0.1:9").Do(req)
 }

@@ -11,8 +11,6 @@ import (
 	"syscall"
 	"testing"
 	"testing/iotest"
-
-	"berth/llmserver"
 )
 
 // stuck is a connection whose replica reads nothing any more, and responds instead.
@@ -83,15 +81,15 @@ func TestUploadThatHangsIsGivenUpWhenTheReplicaResponds(t *testing.T) {
 				for conn.noPendingData() { // it has not arrived
 				}
 			}
-			x := newRoundTrip(c.request(), conn, &connPool{closed: true})
-			if err := x.sendRequest(make([]byte, 0, c.room)); err != nil {
+			rt := newRoundTrip(c.request(), conn, &connPool{closed: true})
+			if err := rt.sendRequest(make([]byte, 0, c.room)); err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
-			if s.writes > 2 || x.reusable {
-				t.Errorf("%s, stuck after %d bytes: %d writes in vain, the connection is kept: %t", name, taken, s.writes, x.reusable)
+			if s.writes > 2 || rt.reusable {
+				t.Errorf("%s, stuck after %d bytes: %d writes in vain, the connection is kept: %t", name, taken, s.writes, rt.reusable)
 			}
-			if err := x.receive(); err != nil || x.response.StatusCode != http.StatusRequestEntityTooLarge {
-				t.Errorf("%s, stuck after %d bytes: %s, %v", name, taken, x.response.Status, err)
+			if err := rt.receive(); err != nil || rt.response.StatusCode != http.StatusRequestEntityTooLarge {
+				t.Errorf("%s, stuck after %d bytes: %s, %v", name, taken, rt.response.Status, err)
 			}
 		}
 	}
@@ -122,7 +120,7 @@ func TestBodyThatBreaksOffWithItsContextIsNoBrokenConnection(t *testing.T) {
 		cancel(errHungUp)
 		return 0, errors.New("the body is gone")
 	}))
-	if _, _, err := newTestClient(t, base).Do(req, llmserver.Token{}); err != errHungUp {
+	if _, err := newTestClient(t, base).Do(req); err != errHungUp {
 		t.Errorf("Do = %v", err)
 	}
 }

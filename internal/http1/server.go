@@ -12,26 +12,27 @@ import (
 	"time"
 )
 
-// Server serves HTTP as an http.Server does that it is made from, whose Handler, ReadHeaderTimeout, IdleTimeout and
-// ErrorLog it goes by, and to which it gives every connection that is not plain. Listeners of TLS are that server's own.
+// Server handles simple HTTP/1.1 connections itself and hands all others over to the http.Server it
+// wraps. It uses that server's Handler, ReadHeaderTimeout, IdleTimeout and ErrorLog. It does not do
+// TLS: a listener of TLS belongs to the http.Server alone.
 type Server struct {
 	fallback      *http.Server
 	fallbackConns *fallbackListener
 	date          dateCache
 
 	stopping      atomic.Bool
-	ticks         atomic.Uint32 // see sweep
+	ticks         atomic.Uint32 // sweeps so far, the time that connection states are stamped with
 	sweepInterval time.Duration
-	goroutines    sync.WaitGroup
+	goroutines    sync.WaitGroup // of connections, and of the fallback
 
 	mu       sync.Mutex
 	conns    map[*serverConn]struct{}
 	listener net.Listener
 	sweeper  *time.Timer   // nil while there are no connections
-	drained  chan struct{} // once stopping; closed when there are no connections
+	drained  chan struct{} // nil until stopping; closed when there are no connections
 }
 
-// NewServer makes a server that stands before fallback.
+// NewServer returns a Server that wraps fallback.
 func NewServer(fallback *http.Server) *Server {
 	return &Server{
 		fallback:      fallback,
@@ -41,6 +42,7 @@ func NewServer(fallback *http.Server) *Server {
 	}
 }
 
+// orInfinite returns d, or the longest duration if d means no timeout.
 func orInfinite(d time.Duration) time.Duration {
 	if d <= 0 {
 		return 1<<63 - 1
@@ -48,20 +50,20 @@ func orInfinite(d time.Duration) time.Duration {
 	return d
 }
 
-// Serve accepts connections until the listener fails, or Shutdown or Close is called: http.ErrServerClosed then. It is
-// called once.
+// Serve accepts connections until the listener fails, or until Shutdown or Close is called, when it
+// returns http.ErrServerClosed. It may be called once.
 func (s *Server) Serve(l net.Listener) error {
 	defer l.Close()
 	if !s.startFallback(l) {
 		return http.ErrServerClosed
 	}
-	for pause := time.Duration(0); ; {
+	for backoff := time.Duration(0); ; {
 		if s.stopping.Load() {
 			return http.ErrServerClosed
 		}
 		nc, err := l.Accept()
 		if err == nil {
-			pause = 0
+			backoff = 0
 			s.startConn(nc)
 			continue
 		}
@@ -71,13 +73,13 @@ func (s *Server) Serve(l net.Listener) error {
 		if ne, ok := errors.AsType[net.Error](err); !ok || !ne.Temporary() {
 			return err
 		}
-		pause = min(max(2*pause, 5*time.Millisecond), time.Second) // out of descriptors, perhaps
-		s.logf("http: Accept error: %v; retrying in %v", err, pause)
-		time.Sleep(pause)
+		backoff = min(max(2*backoff, 5*time.Millisecond), time.Second) // no descriptors left, perhaps
+		s.logf("http: Accept error: %v; retrying in %v", err, backoff)
+		time.Sleep(backoff)
 	}
 }
 
-// start begins to serve; false if the server has been stopped before.
+// startFallback starts the fallback server. It returns false if the server has been stopped.
 func (s *Server) startFallback(l net.Listener) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,7 +91,8 @@ func (s *Server) startFallback(l net.Listener) bool {
 	return true
 }
 
-// accepted begins to serve a connection.
+// startConn starts the goroutine of an accepted connection, or hands the connection over if its
+// disconnect cannot be watched for.
 func (s *Server) startConn(nc net.Conn) {
 	if tcp, ok := nc.(*net.TCPConn); ok {
 		if c, err := newServerConn(s, tcp); err == nil {
@@ -102,7 +105,7 @@ func (s *Server) startConn(nc net.Conn) {
 	s.fallbackConns.handOff(nc)
 }
 
-// track counts a connection in; false if the server stops, and it is closed.
+// track adds a connection. If the server is stopping, it closes the connection and returns false.
 func (s *Server) track(c *serverConn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,26 +122,28 @@ func (s *Server) track(c *serverConn) bool {
 	return true
 }
 
-// Connections returns the number of open connections that the server serves itself, those of the
-// http.Server behind it not included.
+// untrack removes a connection whose goroutine ends.
+func (s *Server) untrack(c *serverConn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, c)
+	if len(s.conns) == 0 && s.drained != nil {
+		close(s.drained) // once, since no connection is added while stopping
+	}
+	s.goroutines.Done()
+}
+
+// Connections returns the number of open connections that the server serves itself, without those of
+// the http.Server it wraps.
 func (s *Server) Connections() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.conns)
 }
 
-func (s *Server) untrack(c *serverConn) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.conns, c)
-	if len(s.conns) == 0 && s.drained != nil {
-		close(s.drained) // once: nothing is tracked any more
-	}
-	s.goroutines.Done()
-}
-
-// sweep moves the clock by one, and ends connections that have been at the same head, or idle, for too long. So nobody
-// sets a timer per request; the price is that a bound may be passed by a quarter of the shortest and a bit.
+// sweep advances the clock by one tick and closes connections that have been reading a header, or
+// idle, for too long. One timer for all connections costs nothing per request; in return a timeout
+// may be exceeded by a little more than a quarter of the shortest one.
 func (s *Server) sweep() {
 	now := s.ticks.Add(1)
 	s.mu.Lock()
@@ -157,10 +162,11 @@ func (s *Server) sweep() {
 	}
 }
 
-// Shutdown stops accepting, ends connections on which no request is under way and waits for the others, whose answers say
-// that the connection closes. It returns nil when that is done, or the error of ctx if that ends before.
+// Shutdown stops accepting, closes connections without an active request and waits for the others,
+// whose responses announce that the connection closes. It returns nil when all are closed, or the
+// error of ctx if that ends first.
 func (s *Server) Shutdown(ctx context.Context) error {
-	empty := s.beginStop(func(c *serverConn) {
+	drained := s.beginStop(func(c *serverConn) {
 		if seen := timedState(c.state.Load()); seen.state() == stateHeader || seen.state() == stateIdle {
 			c.closeIf(seen)
 		}
@@ -169,15 +175,15 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		return err
 	}
 	select {
-	case <-empty:
+	case <-drained:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// Close ends every connection at once, cancels the requests under way and returns when their handlers have, but for those
-// of the server that it was made from.
+// Close closes all connections at once and cancels the active requests. It returns when their
+// handlers have returned, except for those of the http.Server it wraps.
 func (s *Server) Close() error {
 	s.beginStop(func(c *serverConn) {
 		c.TCPConn.Close()
@@ -186,11 +192,12 @@ func (s *Server) Close() error {
 	s.fallbackConns.Close()
 	_ = s.fallback.Close()
 	s.goroutines.Wait()
-	return s.fallback.Close() // what it accepted meanwhile
+	return s.fallback.Close() // connections that it accepted meanwhile
 }
 
-// stop lets nothing new begin and does to each connection what is to be done. The channel is closed when there is none.
-func (s *Server) beginStop(end func(*serverConn)) (empty <-chan struct{}) {
+// beginStop closes the listener, so that no connection is added, and calls end for each existing one.
+// The returned channel is closed when there are none.
+func (s *Server) beginStop(end func(*serverConn)) (drained <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stopping.Store(true)
@@ -209,14 +216,15 @@ func (s *Server) beginStop(end func(*serverConn)) (empty <-chan struct{}) {
 	return s.drained
 }
 
-// handle runs the handler, and tells whether it returned. When it panics, what it has not flushed is not sent.
-func (s *Server) runHandler(x *responseWriter) (returned bool) {
+// runHandler runs the handler and reports whether it returned. If it panics, what it has not flushed
+// is not sent. The panic is logged, unless it is http.ErrAbortHandler.
+func (s *Server) runHandler(w *responseWriter) (returned bool) {
 	defer func() {
 		if cause := recover(); cause != nil && cause != http.ErrAbortHandler {
-			s.logf("http: panic serving %v: %v\n%s", x.conn.remoteAddr, cause, debug.Stack())
+			s.logf("http: panic serving %v: %v\n%s", w.conn.remoteAddr, cause, debug.Stack())
 		}
 	}()
-	s.fallback.Handler.ServeHTTP(x, x.request)
+	s.fallback.Handler.ServeHTTP(w, w.request)
 	return true
 }
 

@@ -5,10 +5,10 @@ import (
 	"net/http"
 )
 
-// ResetAborted returns a handler that serves by h, and resets the connection when h panics within a
-// response to a client of HTTP/1.0 that has no Content-Length. The end of such a response is the end
-// of its connection, so after the usual close it would look complete. (What cannot be told from its
-// end otherwise, as with HTTP/1.1, is better closed: a reset may overtake the last bytes.)
+// ResetAborted returns a handler that runs h and resets the connection if h panics within a response
+// to an HTTP/1.0 client that has no Content-Length. Such a response ends with its connection, so
+// after an orderly close it would look complete. A response that marks its end, as in HTTP/1.1, is
+// better closed, because a reset may overtake its last bytes.
 //
 // The connection is taken from net/http by Hijack, and its ConnState becomes StateHijacked.
 func ResetAborted(h http.Handler) http.Handler {
@@ -28,8 +28,8 @@ func ResetAborted(h http.Handler) http.Handler {
 	})
 }
 
-// reset ends a connection of net/http so that the peer reads an error in place of the end. TLS says
-// no goodbye, which would be an end, too.
+// resetConn closes a connection of net/http so that the client reads an error instead of the end. It
+// skips the close_notify of TLS, which would mark an end as well.
 func resetConn(w http.ResponseWriter) {
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
@@ -47,5 +47,5 @@ func resetConn(w http.ResponseWriter) {
 		_ = tcp.SetLinger(0) // fails on a closed connection only
 	}
 	inner.Close()
-	conn.Close() // of TLS: it has nothing left to close
+	conn.Close() // of TLS: there is nothing left to send
 }

@@ -12,52 +12,27 @@ import (
 	"berth/internal/tcp"
 )
 
-// phase is what a connection is at:
-//
-//	heading ⇄ idle     its head has not come whole, nor begun to come
-//	heading, idle → busy → idle     a request is being answered
-//	heading, idle → over     closed by its peer or by the server, or handed over
-//	busy → over
-//
-// Every edge is one CAS, so that the server closes a connection that waits only while it does, and a request that has come
-// whole is answered.
-type connState uint64
-
-const (
-	stateHeader connState = iota
-	stateIdle
-	stateActive
-	stateClosed
-)
-
-// A state is a phase, and by the server's clock when it began.
-type timedState uint64
-
-func newTimedState(p connState, since uint32) timedState {
-	return timedState(p)<<32 | timedState(since)
-}
-func (s timedState) state() connState { return connState(s >> 32) }
-func (s timedState) since() uint32    { return uint32(s) }
-
-// A conn is a client's connection. Its goroutine reads requests and answers them, one after the other.
+// A serverConn is a client's connection. Its goroutine, that of serve, reads requests and runs the
+// handler for them, one after the other. Other goroutines may use only state, clientGone, active and
+// the methods that say so.
 type serverConn struct {
 	rawConn
 	server     *Server
-	ctx        context.Context // of the connection: values alone
+	ctx        context.Context // parent of the requests' contexts; holds net/http's two values
 	remoteAddr string
 	watch      tcp.Watch
-	state      atomic.Uint64
+	state      atomic.Uint64 // a timedState
 
-	clientGone atomic.Bool                    // the client has left, or been cut off
-	active     atomic.Pointer[responseWriter] // to be told so; nil between requests
+	clientGone atomic.Bool                    // the client has disconnected, or the server is closing
+	active     atomic.Pointer[responseWriter] // whose request a disconnect cancels; nil between requests
 
-	unread      []byte // what was read and not taken
-	page        *page  // that rest lies in; nil if it is empty
-	hadRequest  bool   // there has been a request before
-	lastWasPOST bool   // and it was a POST
+	readBuffer
+	hadRequest  bool // there has been a request before
+	lastWasPOST bool // that request was a POST
 }
 
-// newConn makes the connection of an accepted one, which must be watched.
+// newServerConn returns the connection of an accepted TCP connection. The error means that its
+// disconnect cannot be watched for; nc is unchanged then.
 func newServerConn(s *Server, nc *net.TCPConn) (*serverConn, error) {
 	c := &serverConn{server: s, remoteAddr: nc.RemoteAddr().String()}
 	c.ctx = context.WithValue(context.WithValue(context.Background(), http.ServerContextKey, s.fallback),
@@ -71,15 +46,16 @@ func newServerConn(s *Server, nc *net.TCPConn) (*serverConn, error) {
 	return c, err
 }
 
-// left is called when the client has gone, and tells the handler at work.
+// onPeerClosed records that the client has disconnected and cancels the active request. Any
+// goroutine may call it; it does not block.
 func (c *serverConn) onPeerClosed() {
 	c.clientGone.Store(true)
-	if x := c.active.Load(); x != nil {
-		x.cancel()
+	if w := c.active.Load(); w != nil {
+		w.cancel()
 	}
 }
 
-// serve owns the connection until it is over.
+// serve owns the connection until it is closed or handed over.
 func (c *serverConn) serve() {
 	handedOver := false
 	defer func() {
@@ -90,49 +66,39 @@ func (c *serverConn) serve() {
 		c.releasePage()
 		c.server.untrack(c)
 	}()
-	if plain := c.serveRequests(); plain || c.hadRequest && bytes.HasPrefix(c.unread, []byte("PRI")) || !c.transition(stateClosed) {
-		return // HTTP/2 begins at the beginning
+	ended := c.serveRequests()
+	lateHTTP2 := c.hadRequest && bytes.HasPrefix(c.unread, []byte("PRI")) // a preface must come first
+	if ended || lateHTTP2 || !c.transition(stateClosed) {
+		return
 	}
 	handedOver = true
 	c.watch.Stop()
-	c.readDeadline.beforeIO() // takes back what is armed
+	c.readDeadline.beforeIO() // disarms a deadline of a past request
 	c.writeDeadline.beforeIO()
 	c.server.fallbackConns.handOff(&handoffConn{tcp.Wrap(c.TCPConn), bytes.NewReader(bytes.Clone(c.unread))})
 }
 
-// requests answers one after the other, and returns when there will be none; if not plain, the next one is net/http's.
-func (c *serverConn) serveRequests() (plain bool) {
+// serveRequests serves one request after the other. It returns true when the connection has ended,
+// and false when the next request, of which unread is the beginning, is for net/http.
+func (c *serverConn) serveRequests() (ended bool) {
 	for {
-		x, plain := c.readRequest()
-		if x == nil {
-			return plain
+		w, ended := c.readRequest()
+		if w == nil {
+			return ended
 		}
-		if !c.serveRequest(x) || !c.transition(stateIdle) || c.server.stopping.Load() {
+		if !c.serveRequest(w) || !c.transition(stateIdle) || c.server.stopping.Load() {
 			return true
 		}
 	}
 }
 
-// turn enters a phase; false if the server has ended the connection. Only the connection's goroutine calls it.
-func (c *serverConn) transition(to connState) bool {
-	now := c.state.Load()
-	return timedState(now).state() != stateClosed && c.state.CompareAndSwap(now, uint64(newTimedState(to, c.server.ticks.Load())))
-}
-
-// cut ends the connection unless it has moved on from the state that it was seen in. Any goroutine may call it.
-func (c *serverConn) closeIf(seen timedState) {
-	if c.state.CompareAndSwap(uint64(seen), uint64(newTimedState(stateClosed, 0))) {
-		c.TCPConn.Close() // there is no request to tell
-	}
-}
-
-// next reads the head of the next request. Without one, plain tells whether the connection has ended; else what has been
-// read of it is net/http's.
-func (c *serverConn) readRequest() (x *responseWriter, plain bool) {
+// readRequest reads the header of the next request. If it returns nil, ended tells a connection that
+// has ended from a request that is for net/http.
+func (c *serverConn) readRequest() (w *responseWriter, ended bool) {
 	skipped := 0
-	for lines := 0; ; {
+	for checked := 0; ; {
 		for c.lastWasPOST && skipped < 4 && len(c.unread) > 0 && (c.unread[0] == '\r' || c.unread[0] == '\n') {
-			c.unread, skipped = c.unread[1:], skipped+1 // net/http's tolerance: some old clients end a body that way
+			c.unread, skipped = c.unread[1:], skipped+1 // as net/http tolerates: old clients end a body that way
 		}
 		if len(c.unread) == 0 {
 			c.releasePage()
@@ -140,9 +106,9 @@ func (c *serverConn) readRequest() (x *responseWriter, plain bool) {
 		if end := bytes.Index(c.unread, []byte("\r\n\r\n")); end >= 0 {
 			return c.startRequest(string(c.unread[:end+2]), end+4)
 		}
-		begun := !c.hadRequest && len(c.unread) > 0 || skipped+len(c.unread) >= 4 // less than that net/http does not look at
-		if n := bytes.LastIndexByte(c.unread, '\n') + 1; begun && n > lines {
-			if lines = n; !parseSimple(string(c.unread[:n]), new(http.Request)) {
+		begun := !c.hadRequest && len(c.unread) > 0 || skipped+len(c.unread) >= 4 // net/http ignores fewer bytes
+		if lines := bytes.LastIndexByte(c.unread, '\n') + 1; begun && lines > checked {
+			if checked = lines; !parseSimple(string(c.unread[:lines]), new(http.Request)) {
 				return nil, false
 			}
 		}
@@ -153,13 +119,14 @@ func (c *serverConn) readRequest() (x *responseWriter, plain bool) {
 			return nil, false
 		}
 		if err := c.fillPage(); err != nil {
-			return nil, err != io.EOF || !begun // to half of a head net/http says that it is bad
+			return nil, err != io.EOF || !begun // net/http responds to a truncated header
 		}
 	}
 }
 
-// begin makes the exchange of a head that has come whole, in size bytes.
-func (c *serverConn) startRequest(lines string, size int) (x *responseWriter, plain bool) {
+// startRequest begins the request whose complete header has size bytes, its lines without the empty
+// one. It returns as readRequest does.
+func (c *serverConn) startRequest(lines string, size int) (w *responseWriter, ended bool) {
 	var r http.Request
 	if !parseSimple(lines, &r) || r.Host == "" {
 		return nil, false
@@ -176,7 +143,7 @@ func (c *serverConn) startRequest(lines string, size int) (x *responseWriter, pl
 	return newResponseWriter(c, &r), true
 }
 
-// fill reads more into the page.
+// fillPage reads once. It takes a page when bytes have arrived, so that waiting holds none.
 func (c *serverConn) fillPage() error {
 	if c.page == nil {
 		p, n, err := c.readPage()
@@ -186,7 +153,7 @@ func (c *serverConn) fillPage() error {
 		c.page, c.unread = p, p[:n]
 		return nil
 	}
-	if len(c.unread) == cap(c.unread) { // at the end of the page, not all of it
+	if len(c.unread) == cap(c.unread) { // at the end of the page, but not all of it
 		c.unread = c.page[:copy(c.page[:], c.unread)]
 	}
 	n, err := c.readRaw(c.unread[len(c.unread):cap(c.unread)])
@@ -194,40 +161,35 @@ func (c *serverConn) fillPage() error {
 	return err
 }
 
-func (c *serverConn) releasePage() {
-	if c.page != nil {
-		pages.Put(c.page)
-		c.page, c.unread = nil, nil
-	}
-}
-
-// answer has the handler answer, and tells whether there may be another request.
-func (c *serverConn) serveRequest(x *responseWriter) (again bool) {
-	c.active.Store(x)
+// serveRequest runs the handler and sends the rest of the response. It reports whether the connection
+// can be reused, and otherwise closes it.
+func (c *serverConn) serveRequest(w *responseWriter) (reusable bool) {
+	c.active.Store(w)
 	if c.clientGone.Load() {
-		x.cancel()
+		w.cancel()
 	}
 	returned := false
 	defer func() {
 		c.active.Store(nil)
-		x.cancel()
-		if !again {
-			if !returned && x.closeDelimited() {
-				_ = c.SetLinger(0) // a reset: after the usual close the response would look complete
+		w.cancel()
+		if !reusable {
+			if !returned && w.closeDelimited() {
+				_ = c.SetLinger(0) // a reset: after an orderly close the response would look complete
 			}
-			c.TCPConn.Close() // so that nobody still reads the body
+			c.TCPConn.Close() // ends a read of the body in another goroutine
 		}
-		x.release()
+		w.cleanUp()
 	}()
-	returned = c.server.runHandler(x)
-	return returned && x.finishResponse()
+	returned = c.server.runHandler(w)
+	return returned && w.finishResponse()
 }
 
-// lingering is how long a client has to read the answer to a request that was not read whole. Were the connection closed
-// at once, its kernel might drop the answer for what it sent too much.
+// serverLingerTimeout is how long a client may read the response to a request that was not read
+// completely. If the connection were closed at once, unread data would reset it, and the client's
+// kernel could discard the response.
 const serverLingerTimeout = 500 * time.Millisecond
 
-// linger ends the connection's sending half, and drops what still comes.
+// lingeringClose closes the sending half and discards what still arrives.
 func (c *serverConn) lingeringClose() {
 	_ = c.TCPConn.CloseWrite()
 	until := time.Now().Add(serverLingerTimeout)

@@ -123,7 +123,7 @@ func TestARequestOfAClientThatHasGoneBeforeBeginsCancelled(t *testing.T) {
 
 func TestADeadlineIsArmedForWhatWaitsAndTakenBackBeforeTheNext(t *testing.T) {
 	var armed []time.Time
-	d := deadline{setDeadline: func(at time.Time) error { armed = append(armed, at); return nil }}
+	d := ioDeadline{setDeadline: func(at time.Time) error { armed = append(armed, at); return nil }}
 	one, two := time.Unix(1, 0), time.Unix(2, 0)
 	expect := func(when string, want ...time.Time) {
 		t.Helper()

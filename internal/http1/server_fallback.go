@@ -6,7 +6,8 @@ import (
 	"sync"
 )
 
-// others is a listener to which connections come that are not plain.
+// A fallbackListener is the listener of the wrapped http.Server: it accepts the connections that are
+// handed over.
 type fallbackListener struct {
 	address net.Addr
 	conns   chan net.Conn
@@ -18,50 +19,51 @@ func newFallbackListener() *fallbackListener {
 	return &fallbackListener{conns: make(chan net.Conn), closed: make(chan struct{})}
 }
 
-// take gives c away: to who accepts it, or closed if nobody does any more.
-func (o *fallbackListener) handOff(c net.Conn) {
+// handOff passes c to Accept, for which it waits, or closes c if the listener is closed.
+func (l *fallbackListener) handOff(c net.Conn) {
 	select {
-	case o.conns <- c:
-	case <-o.closed:
+	case l.conns <- c:
+	case <-l.closed:
 		c.Close()
 	}
 }
 
-func (o *fallbackListener) Accept() (net.Conn, error) {
+func (l *fallbackListener) Accept() (net.Conn, error) {
 	select {
-	case c := <-o.conns:
+	case c := <-l.conns:
 		return c, nil
-	case <-o.closed:
+	case <-l.closed:
 		return nil, net.ErrClosed
 	}
 }
 
-func (o *fallbackListener) Close() error {
-	o.once.Do(func() { close(o.closed) })
+func (l *fallbackListener) Close() error {
+	l.once.Do(func() { close(l.closed) })
 	return nil
 }
 
-func (o *fallbackListener) Addr() net.Addr { return o.address }
+func (l *fallbackListener) Addr() net.Addr { return l.address }
 
-// handed is a connection with what was read of it before.
+// A handoffConn is a connection with the bytes that were read from it before. It hides ReadFrom and
+// WriteTo of the TCP connection, which would skip those bytes.
 type handoffConn struct {
-	net.Conn // of TCP, whose ReadFrom and WriteTo must not be seen: they know nothing of rest
-	unread   io.Reader
+	net.Conn
+	unread io.Reader // nil once it is read
 }
 
-func (h *handoffConn) Read(p []byte) (int, error) {
-	if h.unread != nil {
-		if n, err := h.unread.Read(p); err == nil {
+func (c *handoffConn) Read(p []byte) (int, error) {
+	if c.unread != nil {
+		if n, err := c.unread.Read(p); err == nil {
 			return n, nil
 		}
-		h.unread = nil
+		c.unread = nil
 	}
-	return h.Conn.Read(p)
+	return c.Conn.Read(p)
 }
 
 // NetConn returns the connection itself.
-func (h *handoffConn) NetConn() net.Conn { return h.Conn }
+func (c *handoffConn) NetConn() net.Conn { return c.Conn }
 
-func (h *handoffConn) CloseWrite() error {
-	return h.Conn.(interface{ CloseWrite() error }).CloseWrite()
+func (c *handoffConn) CloseWrite() error {
+	return c.Conn.(interface{ CloseWrite() error }).CloseWrite()
 }

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// hasBody tells whether an answer of a status has a body.
+// bodyAllowed reports whether a response of the given status may have a body.
 func bodyAllowed(status int) bool {
 	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
 }
@@ -28,10 +28,11 @@ func appendStatusLine(out []byte, status int) []byte {
 	return append(out, crlf...)
 }
 
-// appendFields appends the header but for what is decided when it is sent, which goes into f.
+// appendHeader appends the fields of h, sorted by name. It stores those that are decided when the
+// header is sent in f instead.
 func appendHeader(out []byte, h http.Header, status int, f *framingFields) []byte {
-	var room [24]string
-	names := room[:0]
+	var buf [24]string // on the stack, as most headers are smaller
+	names := buf[:0]
 	for name, values := range h {
 		switch name {
 		case "Content-Length":
@@ -62,14 +63,14 @@ func appendHeader(out []byte, h http.Header, status int, f *framingFields) []byt
 		}
 		names = append(names, name)
 	}
-	slices.Sort(names) // for answers that look alike
+	slices.Sort(names) // so that equal headers are equal bytes
 	for _, name := range names {
 		out = appendFieldLines(out, name, h[name])
 	}
 	return out
 }
 
-// announce takes note of which trailers will follow.
+// addTrailers adds the names in a Trailer field.
 func (f *framingFields) addTrailers(lists []string) {
 	f.hasTrailers = f.hasTrailers || len(lists) > 0
 	for _, list := range lists {
@@ -82,10 +83,11 @@ func (f *framingFields) addTrailers(lists []string) {
 	}
 }
 
-// oneLine keeps a value from ending its line.
+// newlineReplacer removes the line breaks by which a value could begin a line of its own.
 var newlineReplacer = strings.NewReplacer("\n", " ", "\r", " ")
 
-// appendField appends a line for each value, made fit for it; none at all if the name is no name.
+// appendFieldLines appends a line for each value, without its line breaks, or nothing if the name is
+// invalid.
 func appendFieldLines(out []byte, name string, values []string) []byte {
 	if !httpguts.ValidHeaderFieldName(name) {
 		return out
@@ -94,20 +96,12 @@ func appendFieldLines(out []byte, name string, values []string) []byte {
 		if strings.ContainsAny(value, crlf) {
 			value = newlineReplacer.Replace(value)
 		}
-		out = append(append(out, name...), ": "...)
-		out = append(append(out, textproto.TrimString(value)...), crlf...)
+		out = appendFieldLine(out, name, textproto.TrimString(value))
 	}
 	return out
 }
 
-func firstValue(values []string) string {
-	if len(values) == 0 {
-		return ""
-	}
-	return values[0]
-}
-
-// A date is the time as heads tell it, written once per second.
+// A dateCache formats the current time once per second. Any goroutine may use it.
 type dateCache struct {
 	last atomic.Pointer[cachedDate]
 }
@@ -117,6 +111,7 @@ type cachedDate struct {
 	text   string
 }
 
+// now returns the current time as the value of a Date field.
 func (d *dateCache) now() string {
 	now := time.Now()
 	last := d.last.Load()

@@ -3,12 +3,12 @@ package http1
 import "net/http"
 
 const (
-	// MaxHeaderBytes bounds the header of a request, its target included. 64 KiB is what uvicorn, and so
-	// vLLM and SGLang, take, and several times what browsers, SDKs and gateways send with cookies and
-	// tokens; nginx and HAProxy take less.
+	// MaxHeaderBytes bounds the header of a request, including its target. 64 KiB is the limit of
+	// uvicorn, and so of vLLM and SGLang, and several times what browsers, SDKs and gateways send with
+	// cookies and tokens; nginx and HAProxy accept less.
 	MaxHeaderBytes = 64 << 10
-	// ReadHeaderBytes is where a server stops reading. It is more than the bound so that a request
-	// beyond the bound can be answered in the API's own form; one beyond this gets net/http's.
+	// ReadHeaderBytes is where a server stops reading. It exceeds the bound so that a request beyond
+	// the bound gets an error in the API's own form; one beyond ReadHeaderBytes gets net/http's.
 	ReadHeaderBytes = 2 * MaxHeaderBytes
 )
 

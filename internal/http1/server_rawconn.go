@@ -8,138 +8,141 @@ import (
 	"time"
 )
 
-// A page is what a head is read into, and where an answer is put together.
-type page [4 << 10]byte
-
-var pages = sync.Pool{New: func() any { return new(page) }}
-
-// A wire is a TCP connection that is read and written by its descriptor, for two reasons. Who waits for a request holds
-// no buffer: a page is taken when something has come. And a deadline costs nothing until something must wait: see deadline.
+// A rawConn is a TCP connection that is read and written by its descriptor, for two reasons. Waiting
+// for a request holds no buffer: a page is taken when bytes have arrived. And a deadline costs
+// nothing until a read or write has to wait, see ioDeadline.
 //
-// One goroutine at a time reads, one writes. Deadlines may be set and the connection closed by any.
+// One goroutine at a time may read and one may write. Deadlines may be set and the connection closed
+// by any goroutine.
 type rawConn struct {
 	*net.TCPConn
 	raw                         syscall.RawConn
-	readDeadline, writeDeadline deadline
+	readDeadline, writeDeadline ioDeadline
 
-	// What the functions that try are to do and what came of it. They are made once per connection, not per call.
+	// Arguments and results of the functions for raw, which are made once per connection.
 	readFunc, writeFunc func(fd uintptr) bool
 	readBuf, writeBuf   []byte
-	readPageBuf         *page // that was read into, for want of into
+	readPageBuf         *page // what was read into if readBuf is nil
 	readN               int
 	readErr, writeErr   error
 	vector              net.Buffers
 	vectorBuf           [3][]byte
 }
 
-func (w *rawConn) init(c *net.TCPConn) (err error) {
-	w.TCPConn = c
-	w.raw, err = c.SyscallConn()
-	w.readDeadline.setDeadline, w.writeDeadline.setDeadline = c.SetReadDeadline, c.SetWriteDeadline
-	w.readFunc, w.writeFunc = w.tryRead, w.tryWrite
+func (c *rawConn) init(tcp *net.TCPConn) (err error) {
+	c.TCPConn = tcp
+	c.raw, err = tcp.SyscallConn()
+	c.readDeadline.setDeadline, c.writeDeadline.setDeadline = tcp.SetReadDeadline, tcp.SetWriteDeadline
+	c.readFunc, c.writeFunc = c.tryRead, c.tryWrite
 	return err
 }
 
-// read reads once, at least a byte.
-func (w *rawConn) readRaw(p []byte) (int, error) {
-	w.readBuf = p
-	w.readDeadline.beforeIO()
-	err := w.raw.Read(w.readFunc)
-	w.readDeadline.afterIO()
-	w.readBuf = nil
+// readRaw reads once, at least one byte. The error at the end of the connection is io.EOF.
+func (c *rawConn) readRaw(p []byte) (int, error) {
+	c.readBuf = p
+	c.readDeadline.beforeIO()
+	err := c.raw.Read(c.readFunc)
+	c.readDeadline.afterIO()
+	c.readBuf = nil
 	if err == nil {
-		err = w.readErr
+		err = c.readErr
 	}
 	if err != nil {
 		return 0, err
 	}
-	return w.readN, nil
+	return c.readN, nil
 }
 
-// readPage is read with a page to read into, which the caller gives back.
-func (w *rawConn) readPage() (*page, int, error) {
-	n, err := w.readRaw(nil)
-	p := w.readPageBuf
-	w.readPageBuf = nil
+// readPage is readRaw into a page that is taken when bytes have arrived. The caller returns the page
+// to the pool.
+func (c *rawConn) readPage() (*page, int, error) {
+	n, err := c.readRaw(nil)
+	p := c.readPageBuf
+	c.readPageBuf = nil
 	return p, n, err
 }
 
-func (w *rawConn) tryRead(fd uintptr) (done bool) {
-	p := w.readBuf
+// tryRead reads once. It returns false if the read would block, which makes raw wait and call it
+// again.
+func (c *rawConn) tryRead(fd uintptr) (done bool) {
+	p := c.readBuf
 	var own *page
 	if p == nil {
 		own = pages.Get().(*page)
 		p = own[:]
 	}
-	w.readN, w.readErr = readFD(fd, p)
-	if w.readN > 0 {
-		w.readPageBuf = own
+	c.readN, c.readErr = readFD(fd, p)
+	if c.readN > 0 {
+		c.readPageBuf = own
 		return true
 	}
 	if own != nil {
 		pages.Put(own)
 	}
-	if w.readErr == syscall.EAGAIN {
-		w.readDeadline.beforeWait()
+	if c.readErr == syscall.EAGAIN {
+		c.readDeadline.beforeWait()
 		return false
 	}
-	if w.readErr == nil {
-		w.readErr = io.EOF
+	if c.readErr == nil {
+		c.readErr = io.EOF
 	}
 	return true
 }
 
-// write writes all of p.
-func (w *rawConn) writeRaw(p []byte) error {
-	w.writeBuf = p
-	w.writeDeadline.beforeIO()
-	err := w.raw.Write(w.writeFunc)
-	w.writeDeadline.afterIO()
-	w.writeBuf = nil
+// writeRaw writes all of p.
+func (c *rawConn) writeRaw(p []byte) error {
+	c.writeBuf = p
+	c.writeDeadline.beforeIO()
+	err := c.raw.Write(c.writeFunc)
+	c.writeDeadline.afterIO()
+	c.writeBuf = nil
 	if err == nil {
-		err = w.writeErr
+		err = c.writeErr
 	}
 	return err
 }
 
-func (w *rawConn) tryWrite(fd uintptr) (done bool) {
+// tryWrite writes what is left of writeBuf. It returns false if a write would block.
+func (c *rawConn) tryWrite(fd uintptr) (done bool) {
 	for {
 		var n int
-		n, w.writeErr = writeFD(fd, w.writeBuf)
-		if w.writeErr == syscall.EAGAIN {
-			w.writeDeadline.beforeWait()
+		n, c.writeErr = writeFD(fd, c.writeBuf)
+		if c.writeErr == syscall.EAGAIN {
+			c.writeDeadline.beforeWait()
 			return false
 		}
-		if w.writeBuf = w.writeBuf[max(n, 0):]; w.writeErr != nil || len(w.writeBuf) == 0 {
+		if c.writeBuf = c.writeBuf[max(n, 0):]; c.writeErr != nil || len(c.writeBuf) == 0 {
 			return true
 		}
 	}
 }
 
-// writeParts writes all that lies in three places in one system call, if the kernel has room for it.
-func (w *rawConn) writeVector(a, b, c []byte) error {
-	w.vector = append(w.vectorBuf[:0], a, b, c)
-	w.writeDeadline.beforeIO()
-	w.writeDeadline.beforeWait()
-	_, err := w.vector.WriteTo(w.TCPConn)
-	w.writeDeadline.afterIO()
-	w.vector, w.vectorBuf = nil, [3][]byte{}
+// writeVector writes three buffers, in one system call if the kernel has room for them.
+func (c *rawConn) writeVector(first, second, third []byte) error {
+	c.vector = append(c.vectorBuf[:0], first, second, third)
+	c.writeDeadline.beforeIO()
+	c.writeDeadline.beforeWait()
+	_, err := c.vector.WriteTo(c.TCPConn)
+	c.writeDeadline.afterIO()
+	c.vector, c.vectorBuf = nil, [3][]byte{}
 	return err
 }
 
-// A deadline bounds one direction of a wire, as that of a net.Conn does, but is noticed only by what must wait. So it is
-// armed only then: it may be moved and taken back many times per request, and most requests never wait, while
-// each change of an armed one is a change of a timer.
-type deadline struct {
-	setDeadline func(time.Time) error
+// An ioDeadline is the deadline of one direction of a rawConn. Unlike that of a net.Conn it ends a
+// read or write only if that has to wait, so it is armed only then. It may be moved and removed many
+// times per request, most requests never wait, and each change of an armed deadline costs a change of
+// a runtime timer.
+type ioDeadline struct {
+	setDeadline func(time.Time) error // of the TCP connection
 
 	mu          sync.Mutex
 	want, armed time.Time
 	waiting     bool
 }
 
-// set may be called by any goroutine, and ends what waits if t has passed.
-func (d *deadline) set(t time.Time) {
+// set sets the deadline; the zero time removes it. A read or write that waits ends if t has passed.
+// Any goroutine may call it.
+func (d *ioDeadline) set(t time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.want = t; d.waiting {
@@ -147,8 +150,8 @@ func (d *deadline) set(t time.Time) {
 	}
 }
 
-// begin comes before a read or write: what is armed and holds no more would end it at once.
-func (d *deadline) beforeIO() {
+// beforeIO is called before a read or write, which an outdated armed deadline would end at once.
+func (d *ioDeadline) beforeIO() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.armed.IsZero() {
@@ -156,22 +159,23 @@ func (d *deadline) beforeIO() {
 	}
 }
 
-// wait comes when it turns out that it has to wait.
-func (d *deadline) beforeWait() {
+// beforeWait is called when the read or write has to wait.
+func (d *ioDeadline) beforeWait() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.waiting = true
 	d.applyLocked()
 }
 
-func (d *deadline) afterIO() {
+// afterIO is called after a read or write.
+func (d *ioDeadline) afterIO() {
 	d.mu.Lock()
 	d.waiting = false
 	d.mu.Unlock()
 }
 
-// apply arms what is wanted. The caller holds mu. It fails only on a connection that is closed.
-func (d *deadline) applyLocked() {
+// applyLocked arms the wanted deadline. It fails only on a closed connection.
+func (d *ioDeadline) applyLocked() {
 	if d.armed != d.want && d.setDeadline(d.want) == nil {
 		d.armed = d.want
 	}

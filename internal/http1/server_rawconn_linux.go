@@ -6,12 +6,9 @@ import (
 	"berth/internal/tcp"
 )
 
-// short is what may be read without telling Go's scheduler; to copy more takes time.
-const short = 64 << 10
-
-// readFD reads once. At the end there is neither a byte nor an error.
+// readFD reads once. At the end of the connection it returns neither a byte nor an error.
 func readFD(fd uintptr, p []byte) (int, error) {
-	if len(p) <= short {
+	if len(p) <= tcp.MaxRaw {
 		n, err := tcp.Read(fd, p)
 		return n, errnoError(err)
 	}
@@ -22,9 +19,9 @@ func readFD(fd uintptr, p []byte) (int, error) {
 	}
 }
 
-// writeFD writes once, as much as there is room for.
+// writeFD writes once, as much of p as there is room for.
 func writeFD(fd uintptr, p []byte) (int, error) {
-	n, err := tcp.Write(fd, p[:min(len(p), short)])
+	n, err := tcp.Write(fd, p[:min(len(p), tcp.MaxRaw)])
 	return n, errnoError(err)
 }
 

@@ -4,7 +4,8 @@ package http1
 
 import "errors"
 
-// Connections cannot be watched here, so none is served but by net/http.
+// Disconnects cannot be watched for on this platform, so all connections are served by net/http and
+// these are not called.
 
 func readFD(uintptr, []byte) (int, error)  { return 0, errors.ErrUnsupported }
 func writeFD(uintptr, []byte) (int, error) { return 0, errors.ErrUnsupported }

@@ -10,12 +10,12 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// What a byte may be part of.
+// The classes of a byte: where it may occur.
 const (
-	classToken  = 1 << iota // of a field's name
-	classValue              // of a field's value: visible ASCII, space and tab
-	classTarget             // of a request's target: visible ASCII
-	classPath               // of a path that is what it looks like, escaped or not
+	classToken  = 1 << iota // in a field's name
+	classValue              // in a field's value: visible ASCII, space and tab
+	classTarget             // in a request's target: visible ASCII
+	classPath               // in a path whose escaped and unescaped forms are equal
 )
 
 var byteClasses = newByteClasses()
@@ -37,23 +37,24 @@ func newByteClasses() (table [256]uint8) {
 	return table
 }
 
-// all tells whether every byte of s is of a class.
-func allOf(s string, of uint8) bool {
+// allOf reports whether every byte of s is of a class.
+func allOf(s string, class uint8) bool {
 	for i := range len(s) {
-		if byteClasses[s[i]]&of == 0 {
+		if byteClasses[s[i]]&class == 0 {
 			return false
 		}
 	}
 	return true
 }
 
-// methods are those that a plain request may have.
+// simpleMethods are the methods that a simple request may have.
 var simpleMethods = [...]string{http.MethodPost, http.MethodGet, http.MethodDelete, http.MethodPut, http.MethodPatch, http.MethodOptions}
 
-// parse fills in r from the lines of a head: the request line and fields, each with its CRLF, without the empty line. It
-// reports whether they are plain: nothing in them that anyone could understand otherwise. What it leaves out is for
-// net/http to judge, so it may be as strict as it likes. Whether there is a Host, which there must be, is left to the caller.
-func parseSimple(lines string, r *http.Request) (plain bool) {
+// parseSimple sets r from the lines of a header: request line and fields, each with its CRLF, without
+// the empty line. It reports whether they are simple: nothing in them has a second possible meaning.
+// All others are for net/http, so it may be as strict as it likes. The caller checks for the required
+// Host, because the lines may be the beginning of a header.
+func parseSimple(lines string, r *http.Request) (simple bool) {
 	line, fields, found := strings.Cut(lines, "\r\n")
 	return found && parseRequestLine(line, r) && parseSimpleFields(fields, r)
 }
@@ -91,11 +92,8 @@ func parseTarget(r *http.Request) bool {
 	return err == nil
 }
 
-// parseFields parses the fields, whose values share one slice of memory.
 func parseSimpleFields(s string, r *http.Request) bool {
-	lines := strings.Count(s, "\n")
-	r.Header = make(http.Header, lines)
-	values := make([]string, 0, lines)
+	b := newHeaderBuilder(strings.Count(s, "\n"))
 	for s != "" {
 		line, rest, found := strings.Cut(s, "\r\n")
 		name, value, colon := strings.Cut(line, ":")
@@ -104,17 +102,11 @@ func parseSimpleFields(s string, r *http.Request) bool {
 		}
 		s = rest
 		name, value = textproto.CanonicalMIMEHeaderKey(name), strings.Trim(value, " \t")
-		have := r.Header[name]
-		if !acceptField(name, value, have != nil, r) {
+		if repeated := b.addField(name, value); !acceptField(name, value, repeated, r) {
 			return false
 		}
-		if have != nil {
-			r.Header[name] = append(have, value)
-			continue
-		}
-		values = append(values, value)
-		r.Header[name] = values[len(values)-1 : len(values) : len(values)]
 	}
+	r.Header = b.header
 	delete(r.Header, "Host")
 	if pragma := r.Header["Pragma"]; len(pragma) > 0 && pragma[0] == "no-cache" && r.Header["Cache-Control"] == nil {
 		r.Header["Cache-Control"] = []string{"no-cache"} // as net/http does
@@ -122,19 +114,20 @@ func parseSimpleFields(s string, r *http.Request) bool {
 	return true
 }
 
-// admit takes note of the fields by which requests are told apart, and of the connection's. again: there has been one.
-func acceptField(name, value string, again bool, r *http.Request) bool {
+// acceptField sets in r what net/http derives from a field. It reports whether the field may occur in
+// a simple request. repeated is true for a field whose name occurred before.
+func acceptField(name, value string, repeated bool, r *http.Request) bool {
 	switch name {
 	case "Host":
 		r.Host = value
-		return !again && value != "" && httpguts.ValidHostHeader(value)
+		return !repeated && value != "" && httpguts.ValidHostHeader(value)
 	case "Content-Length":
 		n, err := strconv.ParseUint(value, 10, 62)
 		r.ContentLength = int64(n)
-		return !again && err == nil
+		return !repeated && err == nil
 	case "Connection":
 		r.Close = strings.EqualFold(value, "close")
-		return !again && (r.Close || strings.EqualFold(value, "keep-alive"))
+		return !repeated && (r.Close || strings.EqualFold(value, "keep-alive"))
 	case "Transfer-Encoding", "Trailer", "Expect", "Upgrade", "Http2-Settings":
 		return false
 	default:

@@ -6,16 +6,15 @@ import (
 	"sync"
 )
 
-// drainable is how much of a body is read that the handler has left, so that the connection can be kept: net/http's bound.
+// maxDrain is how much unread request body is discarded to keep the connection, as in net/http.
 const maxDrain = 256 << 10
 
-// A body is a request's, of declared length. It takes from the connection what is left of that and never more.
-//
-// Read and Close may be called by any goroutine, and after the handler has returned.
+// A requestBody is the body of a request, of declared length. It never reads more of the connection
+// than that. Read and Close may be called by any goroutine, also after the handler has returned.
 type requestBody struct {
 	w *responseWriter
 
-	mu        sync.Mutex
+	mu        sync.Mutex // held while a read waits, as in net/http
 	remaining int64
 	closed    bool
 	err       error // of the connection; of all further reads
@@ -27,11 +26,11 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	if b.closed {
 		return 0, http.ErrBodyReadAfterClose
 	}
-	return b.readRemaining(p)
+	return b.readLocked(p)
 }
 
-// read reads once. The last bytes come with io.EOF.
-func (b *requestBody) readRemaining(p []byte) (n int, err error) {
+// readLocked reads once. The last bytes come with io.EOF.
+func (b *requestBody) readLocked(p []byte) (n int, err error) {
 	switch {
 	case b.err != nil:
 		return 0, b.err
@@ -42,16 +41,15 @@ func (b *requestBody) readRemaining(p []byte) (n int, err error) {
 	}
 	c := b.w.conn
 	p = p[:min(int64(len(p)), b.remaining)]
-	if n = copy(p, c.unread); n > 0 {
-		if c.unread = c.unread[n:]; len(c.unread) == 0 {
-			c.releasePage()
-		}
-	} else if n, err = c.readRaw(p); err != nil {
+	if n = c.consume(p); n == 0 {
+		n, err = c.readRaw(p)
+	}
+	if err != nil {
 		if err == io.EOF {
 			err = io.ErrUnexpectedEOF
 		}
 		b.err = err
-		b.w.cancel() // as net/http does: nobody can tell any more what the client wants
+		b.w.cancel() // as in net/http: the request is incomplete for good
 		return 0, err
 	}
 	if b.remaining -= int64(n); b.remaining == 0 {
@@ -60,7 +58,7 @@ func (b *requestBody) readRemaining(p []byte) (n int, err error) {
 	return n, err
 }
 
-// Close ends reading. What is left is drained when the answer is sent.
+// Close makes further reads fail. The rest of the body is drained when the response is sent.
 func (b *requestBody) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -68,14 +66,15 @@ func (b *requestBody) Close() error {
 	return nil
 }
 
-// drain reads and drops what is left, if that is not too much, and tells whether nothing is. It ends reading then.
+// drain discards the rest of the body, if it is less than maxDrain, and reports whether the body has
+// ended. Then, and once the handler has returned, further reads fail.
 func (b *requestBody) drain() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	closed := b.closed
-	b.closed = closed || b.w.handlerDone // or who lingers would read beside a goroutine that the handler has left behind
+	b.closed = closed || b.w.handlerDone // else a goroutine of the handler could read beside lingeringClose
 	switch {
-	case b.remaining == 0, b.err == io.ErrUnexpectedEOF && (closed || b.remaining < maxDrain): // nothing will come, as the handler has seen
+	case b.remaining == 0, b.err == io.ErrUnexpectedEOF && (closed || b.remaining < maxDrain): // the client has gone, as the handler has seen
 		b.closed = true
 		return true
 	case b.remaining >= maxDrain:
@@ -84,7 +83,7 @@ func (b *requestBody) drain() bool {
 	p := pages.Get().(*page)
 	defer pages.Put(p)
 	for b.remaining > 0 {
-		if _, err := b.readRemaining(p[:]); err != nil && err != io.EOF {
+		if _, err := b.readLocked(p[:]); err != nil && err != io.EOF {
 			return false
 		}
 	}

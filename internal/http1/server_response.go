@@ -8,221 +8,227 @@ import (
 	"time"
 )
 
-// errOver is for who writes after the handler has returned.
+// errHandlerReturned is the error of a write after the handler has returned.
 var errHandlerReturned = errors.New("the handler has returned")
 
-// An exchange is a request and its answer, and the http.ResponseWriter of that answer. Until the handler returns it is
-// the handler's, one goroutine at a time; only the deadlines may be set by any.
+// A responseWriter is a request and the http.ResponseWriter of its response. Until the handler
+// returns it belongs to the handler, one goroutine at a time; deadlines may be set by any goroutine.
 //
-// What the handler writes is kept in a page until there is more than fits, the handler flushes or has returned. It is
-// sent then, and the head with the first of it.
+// Written bytes are kept in a page until they exceed it, or the handler flushes or returns. The
+// header is sent with the first of them, so that a short response is one write.
 type responseWriter struct {
 	conn    *serverConn
 	request *http.Request
-	cancel  context.CancelFunc
+	cancel  context.CancelFunc // of the request's context
 	body    requestBody
 
 	header        http.Header
 	status        int   // 0 until WriteHeader
-	contentLength int64 // as declared; -1
-	written       int64
+	contentLength int64 // as declared by the handler, or -1
+	written       int64 // bytes of the body, pending ones included
 	framing       framingFields
 	headerBuf     pageBuffer // status line and fields, until they are sent
-	pending       pageBuffer // of the body, behind the lead
+	pending       pageBuffer // chunkPrefix bytes, and then the unsent part of the body
 
-	fullDuplex  bool  // the body may be read while the answer is written
-	chunked     bool  // the answer is
-	closeAfter  bool  // the connection is closed behind the answer
-	headerSent  bool  // the head is
+	fullDuplex  bool // the request's body may be read after the header was sent
+	chunked     bool // the response is
+	closeAfter  bool // the connection is closed after the response
+	headerSent  bool
 	handlerDone bool  // the handler has returned
 	err         error // of all further writes
 }
 
-// A buffer is a page while it has something in it, or more if a head is that long.
+// A pageBuffer holds bytes to be sent, in a page, or in more memory if a header is that large. Empty,
+// it holds no memory.
 type pageBuffer struct {
 	bytes []byte
 	page  *page
 }
 
-func (b *pageBuffer) acquire(size int) {
+// takePage takes a page from the pool and begins with its first size bytes.
+func (b *pageBuffer) takePage(size int) {
 	b.page = pages.Get().(*page)
 	b.bytes = b.page[:size]
 }
 
-func (b *pageBuffer) release() {
+// dropPage discards the bytes and returns the page to the pool.
+func (b *pageBuffer) dropPage() {
 	if b.page != nil {
 		pages.Put(b.page)
 		b.bytes, b.page = nil, nil
 	}
 }
 
-// newExchange begins what r asks for.
+// newResponseWriter returns the writer of the response to r, whose context and body it sets.
 func newResponseWriter(c *serverConn, r *http.Request) *responseWriter {
-	x := &responseWriter{conn: c, header: make(http.Header), contentLength: -1, closeAfter: r.Close}
-	x.body.w = x
+	w := &responseWriter{conn: c, header: make(http.Header), contentLength: -1, closeAfter: r.Close}
+	w.body.w = w
 	r.Body = http.NoBody
 	if r.ContentLength > 0 {
-		x.body.remaining = r.ContentLength
-		r.Body = &x.body
+		w.body.remaining = r.ContentLength
+		r.Body = &w.body
 	}
 	var ctx context.Context
-	ctx, x.cancel = context.WithCancel(c.ctx)
-	x.request = r.WithContext(ctx)
-	return x
+	ctx, w.cancel = context.WithCancel(c.ctx)
+	w.request = r.WithContext(ctx)
+	return w
 }
 
-// SetReadDeadline bounds what waits for more of the request's body.
-func (x *responseWriter) SetReadDeadline(t time.Time) error {
-	x.conn.readDeadline.set(t)
+// SetReadDeadline ends a read of the request's body that waits at t or later.
+func (w *responseWriter) SetReadDeadline(t time.Time) error {
+	w.conn.readDeadline.set(t)
 	return nil
 }
 
-// SetWriteDeadline bounds what waits for the client to take more of the answer.
-func (x *responseWriter) SetWriteDeadline(t time.Time) error {
-	x.conn.writeDeadline.set(t)
+// SetWriteDeadline ends a write that waits for the client at t or later.
+func (w *responseWriter) SetWriteDeadline(t time.Time) error {
+	w.conn.writeDeadline.set(t)
 	return nil
 }
 
-// EnableFullDuplex leaves the request's body to be read while the answer is written.
-func (x *responseWriter) EnableFullDuplex() error {
-	x.fullDuplex = true
+// EnableFullDuplex keeps the request's body readable after the response header was sent.
+func (w *responseWriter) EnableFullDuplex() error {
+	w.fullDuplex = true
 	return nil
 }
 
-// Header is what the head of the answer is to have, until WriteHeader; after that only trailers are taken from it.
-func (x *responseWriter) Header() http.Header { return x.header }
+// Header returns the header to be sent by WriteHeader. Later only trailers are taken from it.
+func (w *responseWriter) Header() http.Header { return w.header }
 
-// WriteHeader fixes status and header. Informational ones are sent at once, and there may be any number of them.
-func (x *responseWriter) WriteHeader(status int) {
+// WriteHeader fixes status and header. Informational ones are sent at once, any number of them.
+func (w *responseWriter) WriteHeader(status int) {
 	switch {
-	case x.status != 0:
-		x.logf("http: superfluous response.WriteHeader call with status %d", status)
+	case w.status != 0:
+		w.logf("http: superfluous response.WriteHeader call with status %d", status)
 		return
 	case status < 100 || status > 999:
 		panic("invalid WriteHeader code " + strconv.Itoa(status))
-	case x.err != nil:
+	case w.err != nil:
 		return
 	}
-	x.headerBuf.acquire(0)
-	x.headerBuf.bytes = appendHeader(appendStatusLine(x.headerBuf.bytes, status), x.header, status, &x.framing)
+	w.headerBuf.takePage(0)
+	w.headerBuf.bytes = appendHeader(appendStatusLine(w.headerBuf.bytes, status), w.header, status, &w.framing)
 	if status < 200 && status != http.StatusSwitchingProtocols {
-		head := appendFieldLines(x.headerBuf.bytes, "Connection", x.framing.connection)
-		_ = x.setError(x.conn.writeRaw(append(head, crlf...)))
-		x.headerBuf.release()
-		x.framing = framingFields{}
+		header := appendFieldLines(w.headerBuf.bytes, "Connection", w.framing.connection)
+		_ = w.setError(w.conn.writeRaw(append(header, crlf...)))
+		w.headerBuf.dropPage()
+		w.framing = framingFields{}
 		return
 	}
-	x.status = status
-	if declared := firstValue(x.framing.contentLength); declared != "" {
+	w.status = status
+	if declared := firstValue(w.framing.contentLength); declared != "" {
 		if n, err := strconv.ParseUint(declared, 10, 63); err == nil {
-			x.contentLength = int64(n)
+			w.contentLength = int64(n)
 		} else {
-			x.logf("http: invalid Content-Length of %q", declared)
+			w.logf("http: invalid Content-Length of %q", declared)
 		}
 	}
 }
 
-// Write takes a part of the body. Its errors are net/http's, and those of the connection.
-func (x *responseWriter) Write(p []byte) (int, error) {
-	if x.status == 0 {
-		x.WriteHeader(http.StatusOK)
+// Write writes a part of the body. Its errors are those of net/http and of the connection.
+func (w *responseWriter) Write(p []byte) (int, error) {
+	if w.status == 0 {
+		w.WriteHeader(http.StatusOK)
 	}
 	switch {
-	case x.err != nil || len(p) == 0:
-		return 0, x.err
-	case !bodyAllowed(x.status):
+	case w.err != nil || len(p) == 0:
+		return 0, w.err
+	case !bodyAllowed(w.status):
 		return 0, http.ErrBodyNotAllowed
 	}
-	x.written += int64(len(p))
-	if x.contentLength >= 0 && x.written > x.contentLength {
+	w.written += int64(len(p))
+	if w.contentLength >= 0 && w.written > w.contentLength {
 		return 0, http.ErrContentLength
 	}
-	if x.bufferPending(p) {
+	if w.appendPending(p) {
 		return len(p), nil
 	}
-	if err := x.sendPending(p); err != nil {
+	if err := w.sendPending(p); err != nil {
 		return 0, err
 	}
 	return len(p), nil
 }
 
-// shortAnswer is how long an answer of undeclared length may be that is sent whole, with its length, when the handler has
-// returned: net/http's bound.
+// maxUnsized is how long a body of undeclared length may be to be sent with its length when the
+// handler has returned: net/http's bound.
 const maxUnsized = 2 << 10
 
-// keep puts p behind what is kept, if there is room.
-func (x *responseWriter) bufferPending(p []byte) bool {
+// appendPending appends p to the pending bytes. It returns false if there is no room.
+func (w *responseWriter) appendPending(p []byte) bool {
 	room := len(page{}) - chunkPrefix - len(crlf) - len(lastChunk)
-	if !x.headerSent && x.contentLength < 0 {
+	if !w.headerSent && w.contentLength < 0 {
 		room = maxUnsized
 	}
-	if max(len(x.pending.bytes)-chunkPrefix, 0)+len(p) > room {
+	if max(len(w.pending.bytes)-chunkPrefix, 0)+len(p) > room {
 		return false
 	}
-	if x.pending.page == nil {
-		x.pending.acquire(chunkPrefix)
+	if w.pending.page == nil {
+		w.pending.takePage(chunkPrefix)
 	}
-	x.pending.bytes = append(x.pending.bytes, p...)
+	w.pending.bytes = append(w.pending.bytes, p...)
 	return true
 }
 
 // Flush sends what has been written.
-func (x *responseWriter) Flush() { _ = x.FlushError() }
+func (w *responseWriter) Flush() { _ = w.FlushError() }
 
-// FlushError is Flush that tells whether it could.
-func (x *responseWriter) FlushError() error {
-	if x.status == 0 {
-		x.WriteHeader(http.StatusOK)
+// FlushError sends what has been written and returns the error of the connection.
+func (w *responseWriter) FlushError() error {
+	if w.status == 0 {
+		w.WriteHeader(http.StatusOK)
 	}
-	if x.err != nil {
-		return x.err
+	if w.err != nil {
+		return w.err
 	}
-	return x.sendPending(nil)
+	return w.sendPending(nil)
 }
 
-// finish sends the rest when the handler has returned, and tells whether the connection may be used again.
-func (x *responseWriter) finishResponse() (again bool) {
-	x.handlerDone = true
-	x.cancel() // what follows may wait for the client
-	if x.FlushError() != nil {
+// finishResponse sends the rest of the response after the handler has returned. It reports whether
+// the connection can be reused.
+func (w *responseWriter) finishResponse() (reusable bool) {
+	w.handlerDone = true
+	w.cancel() // the rest may wait for the client
+	if w.FlushError() != nil {
 		return false
 	}
-	whole := x.body.drain()
-	if short := x.contentLength >= 0 && bodyAllowed(x.status) && x.written != x.contentLength; x.closeAfter || short || !whole {
-		if !whole {
-			x.conn.lingeringClose()
+	drained := w.body.drain()
+	truncated := w.contentLength >= 0 && bodyAllowed(w.status) && w.written != w.contentLength
+	if w.closeAfter || truncated || !drained {
+		if !drained {
+			w.conn.lingeringClose()
 		}
 		return false
 	}
-	x.conn.readDeadline.set(time.Time{})
-	x.conn.writeDeadline.set(time.Time{})
+	w.conn.readDeadline.set(time.Time{})
+	w.conn.writeDeadline.set(time.Time{})
 	return true
 }
 
-// endsWithConnection reports whether the client can tell the end of the response, as far as it was
-// sent, by the end of the connection alone.
-func (x *responseWriter) closeDelimited() bool {
-	return x.headerSent && bodyAllowed(x.status) && !x.chunked && x.contentLength < 0
+// closeDelimited reports whether the response has begun and only the end of the connection marks its
+// end.
+func (w *responseWriter) closeDelimited() bool {
+	return w.headerSent && bodyAllowed(w.status) && !w.chunked && w.contentLength < 0
 }
 
-// end lets go of all that the exchange has.
-func (x *responseWriter) release() {
-	x.body.Close()
-	x.headerBuf.release()
-	x.pending.release()
-	x.err = errHandlerReturned
-	if x.request.MultipartForm != nil {
-		_ = x.request.MultipartForm.RemoveAll()
+// cleanUp releases everything that belongs to the request. Later writes fail.
+func (w *responseWriter) cleanUp() {
+	w.body.Close()
+	w.headerBuf.dropPage()
+	w.pending.dropPage()
+	w.err = errHandlerReturned
+	if w.request.MultipartForm != nil {
+		_ = w.request.MultipartForm.RemoveAll()
 	}
 }
 
-// fail takes note of an error of the connection, if there is one. The client cannot be answered any more.
-func (x *responseWriter) setError(err error) error {
+// setError records an error of the connection, if it is not nil, and cancels the request, whose
+// response cannot be sent any more. It returns err.
+func (w *responseWriter) setError(err error) error {
 	if err != nil {
-		x.err = err
-		x.cancel()
+		w.err = err
+		w.cancel()
 	}
 	return err
 }
 
-func (x *responseWriter) logf(format string, args ...any) { x.conn.server.logf(format, args...) }
+func (w *responseWriter) logf(format string, args ...any) { w.conn.server.logf(format, args...) }

@@ -11,153 +11,158 @@ import (
 )
 
 const (
-	crlf      = "\r\n"
 	lastChunk = "0\r\n"
-	// lead is the room before what is kept of a body, for the size of its chunk and CRLF.
+	// chunkPrefix is the room before the pending bytes for the size of their chunk and a CRLF.
 	chunkPrefix = 16 + len(crlf)
 )
 
-// send sends what is kept and p behind it, as one chunk if the answer is chunked, the head before it if that is due, and
-// the end if the handler has returned. All of it is one write, and p is copied only if it fits into a page with the rest.
-func (x *responseWriter) sendPending(p []byte) error {
-	kept := x.pending.bytes[min(len(x.pending.bytes), chunkPrefix):]
-	size := len(kept) + len(p)
-	if x.headerSent && size == 0 && !(x.chunked && x.handlerDone) {
+// sendPending sends the header if that is due, the pending bytes and p, as one chunk if the response
+// is chunked, and the end of the body if the handler has returned. All of that is one write. p is
+// copied only if it fits into a page with the rest.
+func (w *responseWriter) sendPending(p []byte) error {
+	pending := w.pending.bytes[min(len(w.pending.bytes), chunkPrefix):]
+	size := len(pending) + len(p)
+	if w.headerSent && size == 0 && !(w.chunked && w.handlerDone) {
 		return nil
 	}
-	defer x.pending.release()
-	out := kept
+	defer w.pending.dropPage()
+	out := pending
 	switch {
-	case !x.headerSent:
-		x.headerSent = true
-		x.finishHeader(kept, p)
-		defer x.headerBuf.release()
-		out = x.headerBuf.bytes
-		if x.chunked && size > 0 {
+	case !w.headerSent:
+		w.headerSent = true
+		w.finishHeader(pending, p)
+		defer w.headerBuf.dropPage()
+		out = w.headerBuf.bytes
+		if w.chunked && size > 0 {
 			out = append(strconv.AppendInt(out, int64(size), 16), crlf...)
 		}
-		out = append(out, kept...)
-	case x.chunked && size > 0:
-		out = x.prependChunkSize(size)
-	case x.pending.page == nil:
-		x.pending.acquire(0)
-		out = x.pending.bytes
+		out = append(out, pending...)
+	case w.chunked && size > 0:
+		out = w.prependChunkSize(size)
+	case w.pending.page == nil:
+		w.pending.takePage(0)
+		out = w.pending.bytes
 	}
-	return x.setError(x.writeParts(out, p, x.chunkEnd(size)))
+	return w.setError(w.writeParts(out, p, w.bodyEnd(size)))
 }
 
-// frame writes the size of a chunk before what is kept of it.
-func (x *responseWriter) prependChunkSize(size int) []byte {
-	if x.pending.page == nil {
-		x.pending.acquire(chunkPrefix)
+// prependChunkSize writes the size of a chunk into the room before the pending bytes and returns the
+// chunk from there.
+func (w *responseWriter) prependChunkSize(size int) []byte {
+	if w.pending.page == nil {
+		w.pending.takePage(chunkPrefix)
 	}
-	var room [16]byte
-	digits := strconv.AppendInt(room[:0], int64(size), 16)
+	var buf [16]byte
+	digits := strconv.AppendInt(buf[:0], int64(size), 16)
 	begin := chunkPrefix - len(crlf) - len(digits)
-	copy(x.pending.bytes[begin:], digits)
-	copy(x.pending.bytes[begin+len(digits):], crlf)
-	return x.pending.bytes[begin:]
+	copy(w.pending.bytes[begin:], digits)
+	copy(w.pending.bytes[begin+len(digits):], crlf)
+	return w.pending.bytes[begin:]
 }
 
-// ending is what follows a part of the body of this size.
-func (x *responseWriter) chunkEnd(size int) string {
+// bodyEnd returns the framing after size bytes of the body: the end of the chunk, and after the last
+// byte the last chunk and the trailers.
+func (w *responseWriter) bodyEnd(size int) string {
 	switch {
-	case !x.chunked:
+	case !w.chunked:
 		return ""
-	case !x.handlerDone && size == 0:
+	case !w.handlerDone && size == 0:
 		return ""
-	case !x.handlerDone:
+	case !w.handlerDone:
 		return crlf
 	}
-	last := lastChunk + string(x.appendTrailers(nil)) + crlf
+	last := lastChunk + string(w.appendTrailers(nil)) + crlf
 	if size > 0 {
 		return crlf + last
 	}
 	return last
 }
 
-// write sends its three parts in one write.
-func (x *responseWriter) writeParts(out, p []byte, end string) error {
+// writeParts writes its three parts in one system call.
+func (w *responseWriter) writeParts(out, p []byte, end string) error {
 	if len(out)+len(p)+len(end) <= cap(out) {
-		return x.conn.writeRaw(append(append(out, p...), end...))
+		return w.conn.writeRaw(append(append(out, p...), end...))
 	}
-	return x.conn.writeVector(out, p, []byte(end))
+	return w.conn.writeVector(out, p, []byte(end))
 }
 
-// framing are the fields of a head that are decided when it is sent, as they were at WriteHeader.
+// framingFields are the header fields that are decided when the header is sent, as they were at
+// WriteHeader.
 type framingFields struct {
 	contentLength, transferEncoding, connection []string
-	hasContentLength, hasContentType, hasDate   bool // even if to nothing
-	hasContentEncoding                          bool // there is a Content-Encoding
-	trailers                                    []string
-	hasTrailers                                 bool
+
+	hasContentLength, hasContentType, hasDate bool // even if set to nothing
+	hasContentEncoding                        bool // and it is not empty
+	hasTrailers                               bool
+	trailers                                  []string // names that the handler announced
 }
 
-// seal completes the head. kept and p are the first of the body, all of it if the handler has returned. It reads what is left of the
-// request's body, for there are clients that read nothing before they have sent all of it.
-func (x *responseWriter) finishHeader(kept, p []byte) {
-	f, head := &x.framing, x.headerBuf.bytes
-	coding, size := firstValue(f.transferEncoding), len(kept)+len(p)
-	if x.handlerDone && !f.hasTrailers && coding == "" && bodyAllowed(x.status) && !f.hasContentLength {
-		x.contentLength = int64(size)
-		head = strconv.AppendInt(append(head, "Content-Length: "...), x.contentLength, 10)
-		head = append(head, crlf...)
+// finishHeader completes the header. pending and p are the beginning of the body, or all of it if the
+// handler has returned. It drains the request's body first, because some clients read nothing before
+// they have sent all of it.
+func (w *responseWriter) finishHeader(pending, p []byte) {
+	f, header := &w.framing, w.headerBuf.bytes
+	coding, size := firstValue(f.transferEncoding), len(pending)+len(p)
+	if w.handlerDone && !f.hasTrailers && coding == "" && bodyAllowed(w.status) && !f.hasContentLength {
+		w.contentLength = int64(size)
+		header = strconv.AppendInt(append(header, "Content-Length: "...), w.contentLength, 10)
+		header = append(header, crlf...)
 	}
-	stopping := x.conn.server.stopping.Load()
-	x.closeAfter = x.closeAfter || stopping || firstValue(f.connection) == "close"
-	if !x.closeAfter && !x.fullDuplex && !x.body.drain() {
-		x.closeAfter = true
+	stopping := w.conn.server.stopping.Load()
+	w.closeAfter = w.closeAfter || stopping || firstValue(f.connection) == "close"
+	if !w.closeAfter && !w.fullDuplex && !w.body.drain() {
+		w.closeAfter = true
 	}
-	if bodyAllowed(x.status) && size > 0 && !f.hasContentType && !f.hasContentEncoding && coding == "" {
-		head = appendFieldLines(head, "Content-Type", []string{sniffContentType(kept, p)})
+	if bodyAllowed(w.status) && size > 0 && !f.hasContentType && !f.hasContentEncoding && coding == "" {
+		header = appendFieldLine(header, "Content-Type", sniffContentType(pending, p))
 	}
 	if !f.hasDate {
-		head = appendFieldLines(head, "Date", []string{x.conn.server.date.now()})
+		header = appendFieldLine(header, "Date", w.conn.server.date.now())
 	}
-	known := x.contentLength >= 0
-	if known && coding != "" && coding != "identity" {
-		x.logf("http: WriteHeader called with both Transfer-Encoding of %q and a Content-Length of %d", coding, x.contentLength)
-		known = false
+	sized := w.contentLength >= 0
+	if sized && coding != "" && coding != "identity" {
+		w.logf("http: WriteHeader called with both Transfer-Encoding of %q and a Content-Length of %d", coding, w.contentLength)
+		sized = false
 	}
-	head = x.appendFraming(head, known, coding)
-	if x.closeAfter && (stopping || !httpguts.HeaderValuesContainsToken(f.connection[:min(len(f.connection), 1)], "close")) {
-		head = append(head, "Connection: close\r\n"...)
+	header = w.appendFraming(header, sized, coding)
+	if w.closeAfter && (stopping || !httpguts.HeaderValuesContainsToken(f.connection[:min(len(f.connection), 1)], "close")) {
+		header = appendFieldLine(header, "Connection", "close")
 	} else {
-		head = appendFieldLines(head, "Connection", f.connection)
+		header = appendFieldLines(header, "Connection", f.connection)
 	}
-	x.headerBuf.bytes = append(head, crlf...)
+	w.headerBuf.bytes = append(header, crlf...)
 }
 
-// appendFraming decides how the end of the answer is told.
-func (x *responseWriter) appendFraming(head []byte, known bool, coding string) []byte {
+// appendFraming decides how the end of the body is marked and appends the field for it.
+func (w *responseWriter) appendFraming(header []byte, sized bool, coding string) []byte {
 	switch {
-	case !bodyAllowed(x.status):
-	case known:
-		return appendFieldLines(head, "Content-Length", x.framing.contentLength)
+	case !bodyAllowed(w.status):
+	case sized:
+		return appendFieldLines(header, "Content-Length", w.framing.contentLength)
 	case coding == "identity":
-		x.closeAfter = true
+		w.closeAfter = true
 	default:
-		x.chunked = true
+		w.chunked = true
 		if coding != "" && coding != "chunked" {
-			head = appendFieldLines(head, "Transfer-Encoding", x.framing.transferEncoding)
+			header = appendFieldLines(header, "Transfer-Encoding", w.framing.transferEncoding)
 		}
-		return append(head, "Transfer-Encoding: chunked\r\n"...)
+		return appendFieldLine(header, "Transfer-Encoding", "chunked")
 	}
-	return head
+	return header
 }
 
-// sniff finds the type of a body by its beginning.
-func sniffContentType(kept, p []byte) string {
-	if len(kept) == 0 {
+// sniffContentType returns the content type of a body by its beginning.
+func sniffContentType(pending, p []byte) string {
+	if len(pending) == 0 {
 		return http.DetectContentType(p)
 	}
-	return http.DetectContentType(slices.Concat(kept, p[:min(len(p), 512)]))
+	return http.DetectContentType(slices.Concat(pending, p[:min(len(p), 512)]))
 }
 
 // appendTrailers appends the trailers, announced or not.
-func (x *responseWriter) appendTrailers(out []byte) []byte {
+func (w *responseWriter) appendTrailers(out []byte) []byte {
 	var trailers http.Header
-	for name, values := range x.header {
+	for name, values := range w.header {
 		if name, ok := strings.CutPrefix(name, http.TrailerPrefix); ok {
 			if trailers == nil {
 				trailers = make(http.Header)
@@ -165,11 +170,11 @@ func (x *responseWriter) appendTrailers(out []byte) []byte {
 			trailers[name] = values
 		}
 	}
-	for _, name := range x.framing.trailers {
+	for _, name := range w.framing.trailers {
 		if trailers == nil {
 			trailers = make(http.Header)
 		}
-		trailers[name] = append(slices.Clip(trailers[name]), x.header[name]...)
+		trailers[name] = append(slices.Clip(trailers[name]), w.header[name]...)
 	}
 	for _, name := range slices.Sorted(maps.Keys(trailers)) {
 		out = appendFieldLines(out, name, trailers[name])

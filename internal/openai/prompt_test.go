@@ -229,6 +229,7 @@ func FuzzPromptHasher(f *testing.F) {
 	for _, seed := range []string{
 		`{"messages":[{"role":"user","content":"a\\\"b"}],"tools":[]}`, `{"prompt":[[1,-2.5e3],["x",{}],[]]}`,
 		`{"input":{"a":[{}]}}`, `{"messages":[{"content":[{"text":1},{"text":"t"},[],null]}],"cache_salt":"s"}`, `{"prompt":"\ud800\u0041"}`,
+		`{"system":"s","prompt":"p"}`, `{"system":"s","prompt":"p","system":null}`, `{"prompt":"p","input":"i","prompt":null}`,
 		`{"system":"x\ud83d\ude00","prompt":"\ud83d\ud83x"}`, `{"input":"\/\b\q"}`, "{\"messages\":[{\"content\":\"\x01\"}]}", `{"prompt":"x`, `{"prompt":"\ud83d\udcg0"}`,
 	} {
 		f.Add([]byte(seed), 7)

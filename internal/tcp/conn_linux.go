@@ -10,7 +10,7 @@ import (
 
 // short is what one call of ours moves at most. Longer ones are left to package net: to copy that much takes time enough for
 // the scheduler to hear of it.
-const short = 64 << 10
+const MaxRaw = 64 << 10
 
 // Conn is a TCP connection that is read and written by calls of ours.
 type Conn struct {
@@ -45,7 +45,7 @@ func Wrap(c net.Conn) net.Conn {
 }
 
 func (c *Conn) Read(p []byte) (int, error) {
-	if len(p) == 0 || len(p) > short {
+	if len(p) == 0 || len(p) > MaxRaw {
 		return c.TCPConn.Read(p)
 	}
 	c.reads.begin(p)
@@ -57,7 +57,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 }
 
 func (c *Conn) Write(p []byte) (int, error) {
-	if len(p) == 0 || len(p) > short {
+	if len(p) == 0 || len(p) > MaxRaw {
 		return c.TCPConn.Write(p)
 	}
 	c.writes.begin(p)

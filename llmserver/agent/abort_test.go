@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"berth/internal/http1"
 	"berth/llmserver"
 )
 
@@ -87,7 +86,7 @@ func rawEngine(t *testing.T, serve func(c net.Conn, r *bufio.Reader)) llmserver.
 			}()
 		}
 	}()
-	backend, err := http1.Dial(llmserver.Endpoint{URL: "http://" + l.Addr().String(), ConnectTimeout: time.Second})
+	backend, err := llmserver.DialHTTP(llmserver.Endpoint{URL: "http://" + l.Addr().String(), ConnectTimeout: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -81,7 +81,7 @@ func TestServerRefusesBodiesOverTheBudgetAsFull(t *testing.T) {
 	})
 	<-entered
 	a := s.call(http.MethodPost, "/v1/completions", large)
-	if a.StatusCode != http.StatusServiceUnavailable || a.Header.Get(headerRefused) != refusedFull || !strings.Contains(a.text, "too_many_bytes_held") {
+	if a.StatusCode != http.StatusServiceUnavailable || a.Header.Get(headerRefused) != refusedFull || !strings.Contains(a.text, "request_memory_exhausted") {
 		t.Errorf("the second: %s %s", a.Status, a.text)
 	}
 	close(leave)

@@ -15,7 +15,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"berth/internal/http1"
 	"berth/llmserver"
 )
 
@@ -34,11 +33,11 @@ type client struct {
 // Dial returns the backend of a replica with an agent. It does not connect until the first call.
 // Each backend is a holder of its own towards the agent.
 func Dial(e llmserver.Endpoint) (llmserver.Backend, error) {
-	requests, err := http1.Dial(e)
+	requests, err := llmserver.DialHTTP(e)
 	if err != nil {
 		return nil, err
 	}
-	control, err := http1.Dial(e)
+	control, err := llmserver.DialHTTP(e)
 	if err != nil {
 		return nil, err
 	}

@@ -15,13 +15,12 @@ import (
 
 	"github.com/google/uuid"
 
-	"berth/internal/http1"
 	"berth/llmserver"
 )
 
 // engineAt returns the backend of an engine with that URL.
 func engineAt(t *testing.T, url string) llmserver.Backend {
-	backend, err := http1.Dial(llmserver.Endpoint{URL: url, ConnectTimeout: time.Second})
+	backend, err := llmserver.DialHTTP(llmserver.Endpoint{URL: url, ConnectTimeout: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

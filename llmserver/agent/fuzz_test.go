@@ -11,13 +11,12 @@ import (
 
 	"github.com/google/uuid"
 
-	"berth/internal/http1"
 	"berth/llmserver"
 )
 
 // fuzzAgent is an agent with an unreachable engine, so that admitted requests get a response too.
 func fuzzAgent() *Server {
-	engine, err := http1.Dial(llmserver.Endpoint{URL: "http://127.0.0.1:1", ConnectTimeout: time.Second})
+	engine, err := llmserver.DialHTTP(llmserver.Endpoint{URL: "http://127.0.0.1:1", ConnectTimeout: time.Second})
 	if err != nil {
 		panic(err)
 	}

@@ -15,7 +15,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"berth/internal/http1"
 	"berth/llmserver"
 )
 
@@ -45,7 +44,7 @@ func newTestAgent(t testing.TB, limit int, engine http.HandlerFunc, change ...fu
 		engine(w, r)
 	}))
 	t.Cleanup(upstream.Close)
-	backend, err := http1.Dial(llmserver.Endpoint{URL: upstream.URL, ConnectTimeout: time.Second})
+	backend, err := llmserver.DialHTTP(llmserver.Endpoint{URL: upstream.URL, ConnectTimeout: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +191,7 @@ func eventually(t *testing.T, what string, f func() bool) {
 func unreachableEngine(t *testing.T) llmserver.Backend {
 	gone := httptest.NewServer(http.NotFoundHandler())
 	gone.Close()
-	backend, err := http1.Dial(llmserver.Endpoint{URL: gone.URL, ConnectTimeout: time.Second})
+	backend, err := llmserver.DialHTTP(llmserver.Endpoint{URL: gone.URL, ConnectTimeout: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,14 +18,14 @@ import (
 	"berth/config"
 )
 
-// library is a fleet of replicas that hold no response.
+// library is a set of replicas that hold no response.
 type library struct {
 	asked   atomic.Int64 // requests
-	now     atomic.Int64 // of them under way
+	now     atomic.Int64 // in progress
 	most    atomic.Int64 // at once
 	opened  atomic.Int64 // connections
 	status  atomic.Int64
-	waiting chan struct{} // what each waits for, unless nil
+	waiting chan struct{} // each request receives from it, unless nil
 }
 
 func (l *library) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -44,7 +44,7 @@ func (l *library) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, `{"error":{"message":"no such response","padding":%q}}`, strings.Repeat("x", 8000))
 }
 
-// libraries is a model of n replicas without responses.
+// libraries returns a model of n replicas without responses.
 func libraries(t *testing.T, n int, wait chan struct{}) (*library, config.Model) {
 	l := &library{waiting: wait}
 	l.status.Store(404)
@@ -63,7 +63,7 @@ func libraries(t *testing.T, n int, wait chan struct{}) (*library, config.Model)
 	return l, narrow(modelOn("m", urls...))
 }
 
-func TestAnUnknownResponseIsLookedUpOnceForManyRequestsInARow(t *testing.T) {
+func TestOwnerLookupOnceForConsecutiveRequests(t *testing.T) {
 	for status, want := range map[int]int{404: 404, 503: 503} {
 		l, m := libraries(t, 20, nil)
 		l.status.Store(int64(status))
@@ -75,7 +75,7 @@ func TestAnUnknownResponseIsLookedUpOnceForManyRequestsInARow(t *testing.T) {
 			}
 		}
 		conn.Close()
-		// What is uncertain is remembered for a second, and this may take longer on a busy machine.
+		// An uncertain result is remembered for a second; this may take longer on a busy machine.
 		if n := l.asked.Load(); n != 20 && (status == 404 || n > 100) {
 			t.Errorf("after %d: the replicas were asked %d times", status, n)
 		}
@@ -85,7 +85,7 @@ func TestAnUnknownResponseIsLookedUpOnceForManyRequestsInARow(t *testing.T) {
 	}
 }
 
-func TestOneUnknownResponseIsLookedUpOnceForManyAtOnce(t *testing.T) {
+func TestOwnerLookupOnceForConcurrentRequests(t *testing.T) {
 	wait := make(chan struct{})
 	l, m := libraries(t, 4, wait)
 	f := serve(t, m)
@@ -93,7 +93,7 @@ func TestOneUnknownResponseIsLookedUpOnceForManyAtOnce(t *testing.T) {
 	for range 30 {
 		all.Go(func() { wantError(t, f.get("/v1/responses/resp_x"), 404, "response_not_found", "response_id") })
 	}
-	f.eventually("it is asked for", func() bool { return l.now.Load() == 4 })
+	f.eventually("the replicas are asked", func() bool { return l.now.Load() == 4 })
 	close(wait)
 	all.Wait()
 	if n := l.asked.Load(); n != 4 {
@@ -101,7 +101,7 @@ func TestOneUnknownResponseIsLookedUpOnceForManyAtOnce(t *testing.T) {
 	}
 }
 
-func TestLookupsOfManyUnknownResponsesAreBounded(t *testing.T) {
+func TestOwnerLookupConcurrencyIsBounded(t *testing.T) {
 	const replicas = 3
 	wait := make(chan struct{})
 	l, m := libraries(t, replicas, wait)
@@ -112,32 +112,32 @@ func TestLookupsOfManyUnknownResponsesAreBounded(t *testing.T) {
 			wantError(t, f.get(fmt.Sprint("/v1/responses/resp_", i)), 404, "response_not_found", "response_id")
 		})
 	}
-	f.eventually("as many as may be are asked", func() bool { return l.now.Load() == replicas*maxLookups })
+	f.eventually("the limit of concurrent calls is reached", func() bool { return l.now.Load() == replicas*maxConcurrentLookups })
 	close(wait)
 	all.Wait()
-	if most := l.most.Load(); most > replicas*maxLookups {
-		t.Errorf("%d requests were under way at once", most)
+	if most := l.most.Load(); most > replicas*maxConcurrentLookups {
+		t.Errorf("%d concurrent requests", most)
 	}
-	if n := l.opened.Load(); n > replicas*maxLookups {
-		t.Errorf("%d connections were opened: those of answers that say no are not used again", n)
+	if n := l.opened.Load(); n > replicas*maxConcurrentLookups {
+		t.Errorf("%d connections were opened: those of 404 responses are not reused", n)
 	}
 }
 
-func TestOneLookupAsksABoundedNumberOfReplicasAtOnce(t *testing.T) {
+func TestOwnerLookupBoundsConcurrentCalls(t *testing.T) {
 	wait := make(chan struct{})
-	l, m := libraries(t, maxAsked+8, wait)
+	l, m := libraries(t, maxLookupCalls+8, wait)
 	f := serve(t, m)
 	done := f.background(func() reply { return f.get("/v1/responses/resp_x") })
-	f.eventually("as many as may be are asked", func() bool { return l.now.Load() == maxAsked })
+	f.eventually("the limit of concurrent calls is reached", func() bool { return l.now.Load() == maxLookupCalls })
 	close(wait)
 	wantError(t, receive(t, done), 404, "response_not_found", "response_id")
-	if most, n := l.most.Load(), l.asked.Load(); most != maxAsked || n != maxAsked+8 {
+	if most, n := l.most.Load(), l.asked.Load(); most != maxLookupCalls || n != maxLookupCalls+8 {
 		t.Errorf("%d replicas were asked, %d at once", n, most)
 	}
 }
 
-// A replica that does not accept one client's key says nothing about what another client's finds.
-func TestARefusedKeyIsNotRememberedAsAbsence(t *testing.T) {
+// A replica that rejects one client's key may find the response with another client's.
+func TestOwnerLookupDoesNotRememberDeniedKey(t *testing.T) {
 	url := upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer right" {
 			w.WriteHeader(401)
@@ -152,40 +152,40 @@ func TestARefusedKeyIsNotRememberedAsAbsence(t *testing.T) {
 	}
 }
 
-func TestMissesAreRememberedForAShortWhileAndBounded(t *testing.T) {
+func TestOwnerLookupRemembersMissesBriefly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLookups(prometheus.NewRegistry())
+		l := newOwnerLookups(new(responseOwners), prometheus.NewRegistry())
 		m, n := &model{config: config.Model{ID: "m"}}, &model{config: config.Model{ID: "n"}}
 		missed := func(id string, models ...*model) bool {
-			_, found := l.missed(id, models)
+			_, found := l.recentMiss(id, models)
 			return found
 		}
-		l.remember("absent", []*model{m}, nil)
-		l.remember("unsure", []*model{m, n}, errResponseAstray)
+		l.rememberMiss("absent", []*model{m}, nil)
+		l.rememberMiss("unsure", []*model{m, n}, errOwnerUnknown)
 		if !missed("absent", m) || missed("absent", m, n) || !missed("unsure", n) || missed("other", m) {
-			t.Error("what was asked of whom is not remembered")
+			t.Error("the miss is not remembered")
 		}
-		if miss, _ := l.missed("unsure", []*model{m}); miss.err != errResponseAstray {
+		if miss, _ := l.recentMiss("unsure", []*model{m}); miss.err != errOwnerUnknown {
 			t.Errorf("remembered as %v", miss.err)
 		}
-		time.Sleep(unsureFor + 1)
+		time.Sleep(uncertainTTL + 1)
 		if missed("unsure", m) || !missed("absent", m) {
-			t.Error("after a second")
+			t.Error("not remembered after a second")
 		}
-		time.Sleep(absentFor)
+		time.Sleep(absentTTL)
 		if missed("absent", m) {
-			t.Error("absence is remembered for too long")
+			t.Error("the miss is remembered for too long")
 		}
 		for i := range 2 * maxMisses {
-			l.remember(fmt.Sprint(i), []*model{m}, nil)
+			l.rememberMiss(fmt.Sprint(i), []*model{m}, nil)
 		}
-		if len(l.known) != maxMisses || missed("0", m) || !missed(fmt.Sprint(2*maxMisses-1), m) {
-			t.Errorf("%d are remembered", len(l.known))
+		if len(l.misses) != maxMisses || missed("0", m) || !missed(fmt.Sprint(2*maxMisses-1), m) {
+			t.Errorf("%d are remembered", len(l.misses))
 		}
 	})
 }
 
-func TestRequestsForStoredResponsesCountAgainstTheirKey(t *testing.T) {
+func TestAuthCountsStoredResponses(t *testing.T) {
 	g := gated(t)
 	f := serveConfig(t, withKeys(configured(modelOn("m", g.url)), 1, map[string][]string{"sk-1": nil}))
 	ask := func(method string) reply {
@@ -196,7 +196,7 @@ func TestRequestsForStoredResponsesCountAgainstTheirKey(t *testing.T) {
 	for _, method := range []string{"GET", "DELETE"} {
 		wantError(t, ask(method), 429, "key_limit_reached", "")
 	}
-	g.open <- struct{}{} // for the look-up
+	g.open <- struct{}{} // for the lookup
 	receive(t, g.arrived)
 	g.open <- struct{}{}
 	if r := receive(t, first); r.body != "ok" {

@@ -22,7 +22,7 @@ func (f *front) mustApply(models ...config.Model) {
 	}
 }
 
-func TestModelsAreListedInTheOrderOfTheConfiguration(t *testing.T) {
+func TestModelsListInConfigurationOrder(t *testing.T) {
 	first, second := modelOn("org/z", refusing(1)), modelOn("a", refusing(2))
 	first.Aliases = []string{"y", "b"}
 	f := serve(t, first, second)
@@ -43,10 +43,10 @@ func TestModelsAreListedInTheOrderOfTheConfiguration(t *testing.T) {
 		for _, m := range l.Data {
 			ids = append(ids, m.ID)
 			if m.Object != "model" || m.Created == 0 || m.OwnedBy == "" {
-				t.Errorf("%+v lacks something", m)
+				t.Errorf("%+v is incomplete", m)
 			}
 			if before, ok := created[m.ID]; ok && before != m.Created {
-				t.Errorf("%s was created at %d, and now at %d", m.ID, before, m.Created)
+				t.Errorf("%s was created at %d, after a reload at %d", m.ID, before, m.Created)
 			}
 			created[m.ID] = m.Created
 		}
@@ -73,7 +73,7 @@ func TestModelsAreListedInTheOrderOfTheConfiguration(t *testing.T) {
 	}
 }
 
-func TestAModelIsFoundByIDAndAliasWithEscapedSlashesOrNot(t *testing.T) {
+func TestModelsFindByIDAndAlias(t *testing.T) {
 	m := modelOn("org/model/v1.5", refusing(1))
 	m.Aliases = []string{"short"}
 	f := serve(t, m)
@@ -94,7 +94,7 @@ func TestAModelIsFoundByIDAndAliasWithEscapedSlashesOrNot(t *testing.T) {
 	wantError(t, f.get("/v1/models/org"), 404, "model_not_found", "model")
 }
 
-func TestHeadGetsTheHeadOfGet(t *testing.T) {
+func TestRoutesServeHEADLikeGET(t *testing.T) {
 	f := serve(t, modelOn("m", upstream(t, ok)))
 	for _, path := range []string{"/livez", "/readyz", "/health", "/v1/models", "/models/m", "/v1/models/x", "/nothing"} {
 		get := f.get(path)
@@ -107,10 +107,10 @@ func TestHeadGetsTheHeadOfGet(t *testing.T) {
 	}
 }
 
-func TestAServerIsReadyWhileSomeReplicaCanServe(t *testing.T) {
+func TestReadinessFollowsAvailableReplicas(t *testing.T) {
 	f := serve(t, modelOn("m", refusing(1)))
 	if r := f.get("/readyz"); r.StatusCode != 200 {
-		t.Errorf("before anything is known: %d %s", r.StatusCode, r.body)
+		t.Errorf("before the first probe: %d %s", r.StatusCode, r.body)
 	}
 	f.chat("m")
 	for _, path := range []string{"/readyz", "/health"} {
@@ -127,7 +127,7 @@ func TestAServerIsReadyWhileSomeReplicaCanServe(t *testing.T) {
 	}
 }
 
-func TestAnHTTP10ClientIsServed(t *testing.T) {
+func TestRoutesServeHTTP10(t *testing.T) {
 	f := serve(t, modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Write([]byte("data: 1\n\n"))
 		w.(http.Flusher).Flush()
@@ -140,8 +140,8 @@ func TestAnHTTP10ClientIsServed(t *testing.T) {
 	}
 }
 
-// A replica's URL may end in /v1, as those that clients are given do.
-func TestAReplicasURLMayHaveTheVersion(t *testing.T) {
+// A replica's URL may end in /v1, like a client's base URL.
+func TestRoutesReplicaURLMayHaveVersion(t *testing.T) {
 	url := upstream(t, func(w http.ResponseWriter, r *http.Request) { w.Write([]byte(r.RequestURI)) })
 	for _, given := range []string{url, url + "/", url + "/v1", url + "/v1/"} {
 		c, _, err := config.Parse([]byte("http: {address: 127.0.0.1:0}\nadmin: {address: 127.0.0.1:0}\nllm_configs:\n"+
@@ -152,11 +152,11 @@ func TestAReplicasURLMayHaveTheVersion(t *testing.T) {
 		f := serveConfig(t, c)
 		for _, path := range []string{"/v1/completions", "/completions"} {
 			if r := f.post(path, chat("m")); r.body != "/v1/completions" {
-				t.Errorf("%s came to %s as %d %s", path, given, r.StatusCode, r.body)
+				t.Errorf("%s on %s: %d %s", path, given, r.StatusCode, r.body)
 			}
 		}
 		if r := f.post("/tokenize", chat("m")); r.body != "/tokenize" {
-			t.Errorf("/tokenize came to %s as %d %s", given, r.StatusCode, r.body)
+			t.Errorf("/tokenize on %s: %d %s", given, r.StatusCode, r.body)
 		}
 	}
 }

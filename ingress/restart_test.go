@@ -12,7 +12,7 @@ import (
 	"berth/llmserver"
 )
 
-func TestProcessesThatTakeTurnsAtOneAddressAreTakenOverEverMoreSeldom(t *testing.T) {
+func TestRestartBackoffOfAlternatingProcesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := new(record)
 		r := newRegistry(newMetrics(), slog.New(slog.NewTextHandler(log, nil)))
@@ -21,10 +21,10 @@ func TestProcessesThatTakeTurnsAtOneAddressAreTakenOverEverMoreSeldom(t *testing
 		}
 		defer r.close()
 		e := llmserver.Endpoint{ID: "a", URL: "http://a"}
-		// renew waits for the renewal and tells when it came.
+		// renew waits for the reload and returns how long that took.
 		renew := func() time.Duration {
 			began, before := time.Now(), r.table.Load()
-			r.restarted(e)
+			r.onRestart(e)
 			for synctest.Wait(); r.table.Load() == before; synctest.Wait() {
 				time.Sleep(100 * time.Millisecond)
 			}
@@ -32,28 +32,28 @@ func TestProcessesThatTakeTurnsAtOneAddressAreTakenOverEverMoreSeldom(t *testing
 		}
 		for n, want := range []int{0, 1, 2, 4, 8, 16, 32, 60, 60} {
 			if took := renew(); took != time.Duration(want)*time.Second {
-				t.Errorf("renewal %d came after %v; want %d s", n, took, want)
+				t.Errorf("reload %d came after %v; want %d s", n, took, want)
 			}
 			time.Sleep(time.Second)
 		}
 		text := log.take()
 		if info, warn := strings.Count(text, "level=INFO"), strings.Count(text, "level=WARN"); info != 1 || warn != 8 {
-			t.Errorf("told %d restarts and %d alternations:\n%s", info, warn, text)
+			t.Errorf("logged %d restarts and %d alternations:\n%s", info, warn, text)
 		}
 		other := llmserver.Endpoint{ID: "a", URL: "http://of-another-model"}
-		if wait := r.renewals.next(other.URL); wait != 0 {
-			t.Errorf("another address waits %v", wait)
+		if wait := r.restarts.nextDelay(other.URL); wait != 0 {
+			t.Errorf("another address has a delay of %v", wait)
 		}
-		time.Sleep(calm)
+		time.Sleep(resetAfter)
 		if took := renew(); took != 0 {
-			t.Errorf("after a calm minute it took %v", took)
+			t.Errorf("a minute later the delay is %v", took)
 		}
-		r.restarted(e)
-		r.restarted(e) // the end of the registry ends their waits
+		r.onRestart(e)
+		r.onRestart(e) // closing the registry ends their delays
 	})
 }
 
-// registryFor returns a registry that goes by c and logs to log.
+// registryFor returns a registry with configuration c that logs to log.
 func registryFor(t *testing.T, log *record, c *config.Config) *registry {
 	r := newRegistry(newMetrics(), slog.New(slog.NewTextHandler(log, nil)))
 	if err := r.apply(c); err != nil {
@@ -62,14 +62,14 @@ func registryFor(t *testing.T, log *record, c *config.Config) *registry {
 	return r
 }
 
-// A configuration that is applied while a restarted replica waits for its turn stays in force after that.
-func TestRenewalGoesByTheLatestConfiguration(t *testing.T) {
+// A configuration applied during a restart's delay stays in force after the reload.
+func TestRestartReloadsLatestConfiguration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := registryFor(t, new(record), configured(modelOn("before", refusing(1))))
 		defer r.close()
 		e := llmserver.Endpoint{ID: "a", URL: refusing(1)}
-		r.restarted(e)
-		r.restarted(e) // taken over in a second
+		r.onRestart(e)
+		r.onRestart(e) // reloads in a second
 		synctest.Wait()
 		if err := r.apply(configured(modelOn("after", refusing(2)))); err != nil {
 			t.Fatal(err)
@@ -77,13 +77,13 @@ func TestRenewalGoesByTheLatestConfiguration(t *testing.T) {
 		table := r.table.Load()
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if now := r.table.Load(); now == table || now.find("after") == nil || now.find("before") != nil {
-			t.Error("the renewal went by the configuration of before, or did not come")
+		if now := r.table.Load(); now == table || now.findModel("after") == nil || now.findModel("before") != nil {
+			t.Error("the reload applied the old configuration, or did not happen")
 		}
 	})
 }
 
-func TestRenewalThatFailsIsLogged(t *testing.T) {
+func TestRestartLogsFailedReload(t *testing.T) {
 	t.Setenv("BERTH_TEST_KEY", "key")
 	synctest.Test(t, func(t *testing.T) {
 		log, m := new(record), modelOn("m", refusing(1))
@@ -92,7 +92,7 @@ func TestRenewalThatFailsIsLogged(t *testing.T) {
 		defer r.close()
 		table := r.table.Load()
 		os.Unsetenv("BERTH_TEST_KEY")
-		r.restarted(llmserver.Endpoint{ID: "a", URL: refusing(1)})
+		r.onRestart(llmserver.Endpoint{ID: "a", URL: refusing(1)})
 		synctest.Wait()
 		if text := log.take(); !strings.Contains(text, "level=ERROR") || !strings.Contains(text, "BERTH_TEST_KEY") || r.table.Load() != table {
 			t.Errorf("logged:\n%s", text)
@@ -100,18 +100,18 @@ func TestRenewalThatFailsIsLogged(t *testing.T) {
 	})
 }
 
-func TestRegistryThatIsClosedTakesNothingOver(t *testing.T) {
+func TestRegistryClosedAppliesNothing(t *testing.T) {
 	r := registryFor(t, new(record), configured())
 	r.close()
-	if err := r.apply(configured(modelOn("m", refusing(1)))); err != nil || r.table.Load().find("m") != nil {
-		t.Errorf("a configuration that came after the end was applied: %v", err)
+	if err := r.apply(configured(modelOn("m", refusing(1)))); err != nil || r.table.Load().findModel("m") != nil {
+		t.Errorf("a configuration was applied after close: %v", err)
 	}
 }
 
-func TestClientsReadNoAddressOfAReplicaThatHasNoName(t *testing.T) {
+func TestRegistryHidesReplicaAddresses(t *testing.T) {
 	m := modelOn("m", refusing(1), refusing(2), refusing(3))
 	for _, i := range []int{0, 2} {
-		m.Replicas[i].ID = strings.TrimPrefix(m.Replicas[i].URL, "http://") // as config gives it
+		m.Replicas[i].ID = strings.TrimPrefix(m.Replicas[i].URL, "http://") // like the default of config
 	}
 	f := serve(t, m)
 	for range 2 {
@@ -121,11 +121,11 @@ func TestClientsReadNoAddressOfAReplicaThatHasNoName(t *testing.T) {
 		}
 		for _, name := range []string{"replica 1:", "replica b:", "replica 3:"} {
 			if !strings.Contains(r.body, name) {
-				t.Errorf("%s does not tell of %s", r.body, name)
+				t.Errorf("%s does not name %s", r.body, name)
 			}
 		}
 	}
 	if f.state("127.0.0.1:1") != "down" {
-		t.Error("operators do not find it by its address")
+		t.Error("the metrics do not show its address")
 	}
 }

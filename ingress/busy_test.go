@@ -22,7 +22,7 @@ import (
 	"berth/streaming"
 )
 
-// answering is the URL of a replica that always gives one answer; it counts them.
+// answering returns the URL of a replica that always sends the same response, and counts its responses.
 func answering(t *testing.T, status int, body string) (string, *atomic.Int32) {
 	calls := new(atomic.Int32)
 	return upstream(t, func(w http.ResponseWriter, r *http.Request) {
@@ -38,7 +38,7 @@ func answering(t *testing.T, status int, body string) (string, *atomic.Int32) {
 
 const queueFull = `{"object":"error","message":"The request queue is full.","code":503}`
 
-func TestAnEngineThatSaysItIsBusyIsPassedBy(t *testing.T) {
+func TestBusyEngineIsRetriedElsewhere(t *testing.T) {
 	busy, asked := answering(t, 503, queueFull)
 	f := serve(t, modelOn("m", busy, upstream(t, ok)))
 	for range 4 {
@@ -47,11 +47,11 @@ func TestAnEngineThatSaysItIsBusyIsPassedBy(t *testing.T) {
 		}
 	}
 	if n := f.metric(`berth_retries_total{model="m",reason="engine_busy"}`); n == 0 || n != float64(asked.Load()) {
-		t.Errorf("counted %v retries after %d refusals", n, asked.Load())
+		t.Errorf("counted %v retries after %d busy responses", n, asked.Load())
 	}
 }
 
-func TestWhenEveryEngineIsBusyTheLastAnswerPassesUntouched(t *testing.T) {
+func TestBusyEverywherePassesLastResponse(t *testing.T) {
 	a, askedA := answering(t, 503, queueFull)
 	b, askedB := answering(t, 503, queueFull)
 	f := serve(t, modelOn("m", a, b))
@@ -64,20 +64,20 @@ func TestWhenEveryEngineIsBusyTheLastAnswerPassesUntouched(t *testing.T) {
 	}
 }
 
-func TestRefusalThatPassesIsInTheAccessLog(t *testing.T) {
+func TestBusyResponseIsInAccessLog(t *testing.T) {
 	busy, _ := answering(t, 503, queueFull)
 	f, path := logging(t, modelOn("m", busy))
 	f.chat("m")
 	wantFields(t, f.logged(path, 1)[0], map[string]any{"status": 503.0, "attempts": 1.0, "replica": "a", "bytes_out": float64(len(queueFull))})
 }
 
-// A request that found no slot in time is told when the queue will have drained, by the rate measured.
-func TestRetryAfterGoesByTheQueue(t *testing.T) {
-	for _, failure := range []error{routers.ErrQueueFull, routers.ErrQueueTimeout, errOverInLine} {
+// The Retry-After of a full queue is the time to drain it at the measured rate.
+func TestBusyRetryAfterFollowsQueue(t *testing.T) {
+	for _, failure := range []error{routers.ErrQueueFull, routers.ErrQueueTimeout, errQueueDeadline} {
 		synctest.Test(t, func(t *testing.T) {
 			r := registryFor(t, new(record), configured(narrow(modelOn("m", refusing(1)))))
 			defer r.close()
-			m := r.table.Load().find("m")
+			m := r.table.Load().findModel("m")
 			holder, err := m.router.Choose(t.Context(), new(routers.Payload))
 			if err != nil {
 				t.Fatal(err)
@@ -85,14 +85,14 @@ func TestRetryAfterGoesByTheQueue(t *testing.T) {
 			defer holder.Release()
 			ctx, leave := context.WithCancel(t.Context())
 			go m.router.Choose(ctx, new(routers.Payload))
-			time.Sleep(5 * time.Second) // in which nothing drains
+			time.Sleep(5 * time.Second) // while nothing drains
 			recorder := httptest.NewRecorder()
 			c, _ := gin.CreateTestContext(recorder)
 			v := enter(c)
 			c.Request = httptest.NewRequest("POST", "/v1/completions", nil)
 			(&proxyRequest{c: c, visit: v, body: new(body.Body), model: m}).fail(failure)
 			if after, err := strconv.Atoi(recorder.Header().Get("Retry-After")); err != nil || after < 48 || after > 60 {
-				t.Errorf("%v: the client may try again in %q s; want about 60", failure, recorder.Header().Get("Retry-After"))
+				t.Errorf("%v: Retry-After is %q s; want about 60", failure, recorder.Header().Get("Retry-After"))
 			}
 			leave()
 			synctest.Wait()
@@ -100,7 +100,7 @@ func TestRetryAfterGoesByTheQueue(t *testing.T) {
 	}
 }
 
-func TestARefusalPassesWhenNoFurtherAttemptIsAllowed(t *testing.T) {
+func TestBusyResponsePassesOnLastAttempt(t *testing.T) {
 	a, askedA := answering(t, 429, `{"error":"Model is overloaded","error_type":"overloaded"}`)
 	b, askedB := answering(t, 429, `{"error":"Model is overloaded","error_type":"overloaded"}`)
 	m := modelOn("m", a, b)
@@ -114,11 +114,11 @@ func TestARefusalPassesWhenNoFurtherAttemptIsAllowed(t *testing.T) {
 	}
 }
 
-func TestAnyOther503IsNoRefusal(t *testing.T) {
+func TestBusyOther503Passes(t *testing.T) {
 	for _, body := range []string{
 		`{"error":{"message":"EngineCore encountered an issue."}}`,
 		"",
-		queueFull + strings.Repeat(" ", maxRefusal), // too long to be looked at whole
+		queueFull + strings.Repeat(" ", maxBusyBody), // longer than maxBusyBody
 	} {
 		a, askedA := answering(t, 503, body)
 		b, askedB := answering(t, 503, body)
@@ -132,7 +132,7 @@ func TestAnyOther503IsNoRefusal(t *testing.T) {
 	}
 }
 
-func TestARefusalThatBreaksOffIsAnUpstreamError(t *testing.T) {
+func TestBusyResponseThatBreaksIsUpstreamError(t *testing.T) {
 	f := serve(t, modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
 		w.Header().Set("Content-Length", "100")
@@ -144,8 +144,8 @@ func TestARefusalThatBreaksOffIsAnUpstreamError(t *testing.T) {
 	wantError(t, f.chat("m"), 502, "upstream_broken", "")
 }
 
-// Only a response that breaks before its first byte, and not by berth's own timeout, is its replica's to answer for.
-func TestBreakBeforeTheFirstByteIsTheReplicasFailure(t *testing.T) {
+// A replica is blamed only for a response that breaks before its first byte, and not by berth's own timeout.
+func TestBusyBreakBeforeFirstByteBlamesReplica(t *testing.T) {
 	broken := fmt.Errorf("%w: EOF", streaming.ErrUpstreamBroken)
 	for name, test := range map[string]struct {
 		started bool
@@ -157,16 +157,16 @@ func TestBreakBeforeTheFirstByteIsTheReplicasFailure(t *testing.T) {
 		"a timeout":             {false, fmt.Errorf("%w: %w", streaming.ErrUpstreamBroken, &streaming.AbortError{}), false},
 		"client gone":           {false, streaming.ErrClientGone, false},
 	} {
-		err := verdict(streaming.Result{Started: test.started}, test.err)
+		err := attributeError(streaming.Result{Started: test.started}, test.err)
 		if errors.Is(err, llmserver.ErrBroken) != test.failure || !errors.Is(err, test.err) {
-			t.Errorf("%s: the verdict is %v", name, err)
+			t.Errorf("%s: attributed as %v", name, err)
 		}
 	}
 }
 
-func TestClientsThatWereTurnedAwayDoNotComeBackTogether(t *testing.T) {
+func TestBusyRetryAfterHasJitter(t *testing.T) {
 	if d := spread(0); d != 0 {
-		t.Errorf("no advice became %v", d)
+		t.Errorf("0 became %v", d)
 	}
 	seen := make(map[time.Duration]bool)
 	for range 200 {
@@ -187,7 +187,7 @@ func TestClientsThatWereTurnedAwayDoNotComeBackTogether(t *testing.T) {
 	}
 }
 
-func TestGrantedReservationsAreCounted(t *testing.T) {
+func TestBusyCountsGrantedReservations(t *testing.T) {
 	f := serve(t, modelOn("m", upstream(t, ok)))
 	for range 3 {
 		f.chat("m")

@@ -25,7 +25,7 @@ func simulatedModel(id string, replicas int) config.Model {
 	return m
 }
 
-func TestSimulatedEnginesStayWhileTheyAreAskedFor(t *testing.T) {
+func TestSimulatedEnginesSurviveReload(t *testing.T) {
 	f := serve(t, simulatedModel("s", 2))
 	urls := func() (urls []string) {
 		for _, r := range f.model("s").replicas {
@@ -42,7 +42,7 @@ func TestSimulatedEnginesStayWhileTheyAreAskedFor(t *testing.T) {
 	if one := urls(); !slices.Equal(one, two[:1]) {
 		t.Errorf("%q became %q", two, one)
 	}
-	f.eventually("the engine that is not asked for has stopped", func() bool {
+	f.eventually("the removed engine has stopped", func() bool {
 		resp, err := http.Get(two[1] + "/health")
 		if err == nil {
 			resp.Body.Close()
@@ -53,7 +53,7 @@ func TestSimulatedEnginesStayWhileTheyAreAskedFor(t *testing.T) {
 	slower.Simulated.DecodeStep *= 2
 	f.mustApply(slower)
 	if other := urls(); slices.Equal(other, two[:1]) {
-		t.Error("an engine of another kind is the same one")
+		t.Error("an engine with other settings is the same one")
 	}
 	r := f.chat("s")
 	var answer struct{ Choices []any }
@@ -62,7 +62,7 @@ func TestSimulatedEnginesStayWhileTheyAreAskedFor(t *testing.T) {
 	}
 }
 
-func TestAStreamOfAStoppedEngineFinishes(t *testing.T) {
+func TestSimulatedEngineFinishesStreamsWhenStopped(t *testing.T) {
 	f := serve(t, simulatedModel("m", 1))
 	resp, err := f.h1.Post("http://"+f.Address()+"/v1/chat/completions", "application/json",
 		strings.NewReader(`{"model":"m","stream":true,"max_tokens":100,"messages":[{"role":"user","content":"Hi"}]}`))

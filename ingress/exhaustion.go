@@ -1,0 +1,62 @@
+package ingress
+
+import (
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// throttleInterval is the shortest time between two lines of a throttledLog. Exhaustion recurs with
+// every request while it lasts.
+const throttleInterval = 10 * time.Second
+
+// A throttledLog logs a warning at most once per throttleInterval. Any goroutine may call warn, which
+// does not wait for others.
+type throttledLog struct {
+	log     *slog.Logger
+	message string
+	start   time.Time    // the origin of next, on the monotonic clock
+	next    atomic.Int64 // when the next line may be logged, in nanoseconds since start
+	omitted atomic.Int64 // lines since the last one
+}
+
+func newThrottledLog(log *slog.Logger, message string) *throttledLog {
+	return &throttledLog{log: log, message: message, start: time.Now()}
+}
+
+// warn logs the message with args, or counts the line as omitted. Of concurrent calls one logs.
+func (e *throttledLog) warn(args ...any) {
+	now, next := int64(time.Since(e.start)), e.next.Load()
+	if now < next || !e.next.CompareAndSwap(next, now+int64(throttleInterval)) {
+		e.omitted.Add(1)
+		return
+	}
+	e.log.Warn(e.message, append(args, "omitted_lines", e.omitted.Swap(0))...)
+}
+
+// An exhaustion counts and logs connections that failed because this process, or its machine, was out
+// of descriptors, ports or memory. No replica is blamed for those.
+type exhaustion struct {
+	count prometheus.Counter
+	*throttledLog
+}
+
+func newExhaustion(r prometheus.Registerer, log *slog.Logger) *exhaustion {
+	e := &exhaustion{
+		count: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "berth_exhausted_total",
+			Help: "Connections to replicas or clients that failed because berth or its machine was out of descriptors, ports or memory.",
+		}),
+		throttledLog: newThrottledLog(log, "out of descriptors, ports or memory for a connection; no replica is to blame"),
+	}
+	r.MustRegister(e.count)
+	return e
+}
+
+// report records one failure. Any goroutine may call it.
+func (e *exhaustion) report(err error) {
+	e.count.Inc()
+	e.warn("error", err)
+}

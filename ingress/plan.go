@@ -1,0 +1,86 @@
+package ingress
+
+import (
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"strconv"
+
+	"berth/config"
+	"berth/llmserver"
+	"berth/routers"
+)
+
+// A modelPlan is a model's part of a reload, prepared as far as preparing can fail.
+type modelPlan struct {
+	config    config.Model
+	build     routers.Builder
+	endpoints []llmserver.Endpoint
+}
+
+// planModels prepares every model of a configuration. On an error it has rolled back the simulated
+// engines that it started. The caller holds applyMu.
+func (r *registry) planModels(c *config.Config) ([]modelPlan, error) {
+	var plans []modelPlan
+	for _, m := range c.Models {
+		p := modelPlan{config: m}
+		var err error
+		if p.build, err = routers.Lookup(m.Router.Class, m.Router.Kwargs); err == nil {
+			p.endpoints, err = r.endpointsFor(m)
+		}
+		if err != nil {
+			r.simulated.rollback()
+			return nil, fmt.Errorf("model %s: %w", m.ID, err)
+		}
+		plans = append(plans, p)
+	}
+	return plans, nil
+}
+
+// endpointsFor returns the endpoints of a model's replicas. Simulated ones are started.
+func (r *registry) endpointsFor(m config.Model) ([]llmserver.Endpoint, error) {
+	replicas := m.Replicas
+	if m.Simulated != nil {
+		var err error
+		if replicas, err = r.simulated.prepare(m); err != nil {
+			return nil, err
+		}
+	}
+	secret := os.Getenv(m.SlotSecretEnv)
+	if m.SlotSecretEnv != "" && secret == "" {
+		return nil, fmt.Errorf("the environment variable %s, which should hold the secret of its agents, is not set", m.SlotSecretEnv)
+	}
+	endpoints := make([]llmserver.Endpoint, len(replicas))
+	for i, replica := range replicas {
+		endpoints[i] = llmserver.Endpoint{
+			Model:          m.ID,
+			ID:             replica.ID,
+			Label:          replicaLabel(i, replica),
+			URL:            replica.URL,
+			Limit:          replica.MaxOngoingRequests,
+			ConnectTimeout: m.ConnectTimeout,
+			SendTimeout:    m.SendTimeout,
+			ProbeEvery:     m.HealthCheckPeriod,
+			ProbeTimeout:   m.HealthCheckTimeout,
+			CountsSlots:    m.SlotAuthority == config.ReplicaCounts,
+			SlotSecret:     secret,
+		}
+		if replica.APIKeyEnv != "" {
+			if endpoints[i].APIKey = os.Getenv(replica.APIKeyEnv); endpoints[i].APIKey == "" {
+				return nil, fmt.Errorf("replica %s: the environment variable %s, which should hold its key, is not set", replica.ID, replica.APIKeyEnv)
+			}
+		}
+	}
+	return endpoints, nil
+}
+
+// replicaLabel returns the name of replica i for clients if its ID is its address, which clients must
+// not read; else "".
+func replicaLabel(i int, r config.Replica) string {
+	u, err := url.Parse(r.URL)
+	if host, _, bad := net.SplitHostPort(r.ID); err != nil || bad != nil || host != u.Hostname() {
+		return ""
+	}
+	return strconv.Itoa(i + 1)
+}

@@ -1,0 +1,53 @@
+package ingress
+
+import (
+	"sync"
+	"time"
+)
+
+// A restartBackoff delays reloads after restarts of replicas, for each address by itself. If two
+// processes share an address, behind a load balancer for example, responses seem to come from a
+// process that restarts again and again. The first reload of an address is immediate, the second
+// waits minReloadDelay, and each further one twice as long as the one before it, up to
+// maxReloadDelay.
+//
+// The zero value is ready to use. Any goroutine may call nextDelay, which does not block.
+type restartBackoff struct {
+	mu     sync.Mutex               // guards states
+	states map[string]*backoffState // by URL
+}
+
+// backoffState is the last reload of an address.
+type backoffState struct {
+	lastReload time.Time     // when it was or will be due
+	delay      time.Duration // before it
+}
+
+const (
+	minReloadDelay = time.Second
+	maxReloadDelay = time.Minute
+	// resetAfter is how long after its last reload an address starts without a delay again.
+	resetAfter = time.Minute
+)
+
+// nextDelay returns the delay of a reload that a restart at url has just made necessary, and counts
+// that reload as made.
+func (b *restartBackoff) nextDelay(url string) time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now, s := time.Now(), b.states[url]
+	switch {
+	case s == nil:
+		if b.states == nil {
+			b.states = make(map[string]*backoffState)
+		}
+		s = new(backoffState)
+		b.states[url] = s
+	case now.Sub(s.lastReload) >= resetAfter:
+		s.delay = 0
+	default:
+		s.delay = min(max(2*s.delay, minReloadDelay), maxReloadDelay)
+	}
+	s.lastReload = now.Add(s.delay)
+	return s.delay
+}

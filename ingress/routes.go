@@ -1,0 +1,61 @@
+package ingress
+
+import (
+	"net/http"
+
+	"github.com/gin-gonic/gin"
+
+	"berth/internal/openai"
+)
+
+// routes returns the handler of the public listener. Paths of the OpenAI API exist with and without
+// /v1, since clients are configured with either as their base URL.
+func (s *Server) routes() *gin.Engine {
+	gin.SetMode(gin.ReleaseMode)
+	e := gin.New()
+	e.RedirectTrailingSlash = false
+	e.HandleMethodNotAllowed = true
+	e.Use(s.observe)
+	if s.tracing != nil {
+		e.Use(s.tracing.request)
+	}
+	// A middleware without work after the handler returns instead of calling Next, so that its frame
+	// is not on the stack that a stream holds for its whole duration.
+	e.Use(s.recover, s.identify, boundHeader, s.cors, s.authorize)
+	e.NoRoute(s.notFound)
+	e.NoMethod(s.notFound)
+
+	get := func(path string, h gin.HandlerFunc) {
+		e.Match([]string{http.MethodGet, http.MethodHead}, path, leaveUnread, h)
+	}
+	get("/livez", func(c *gin.Context) { c.String(http.StatusOK, "ok\n") })
+	get("/readyz", s.serveReadiness)
+	get("/health", s.serveReadiness)
+	get("/metrics", gin.WrapH(s.metricsHandler))
+	for _, base := range []string{"/v1", ""} {
+		get(base+"/models", s.listModels)
+		get(base+"/models/*id", s.getModel)
+		e.GET(base+"/responses/:id", s.serveStoredResponse)
+		e.DELETE(base+"/responses/:id", s.serveStoredResponse)
+		e.GET(base+"/responses/:id/input_items", s.serveStoredResponse)
+	}
+	e.POST("/responses/:id/cancel", s.serveStoredResponse)
+	e.POST("/v1/*path", s.post)
+	for path := range openai.InferencePaths() {
+		e.POST(path, s.post)
+	}
+	return e
+}
+
+// serveReadiness responds 200 while the server can serve requests: it is not draining, and some
+// replica is available.
+func (s *Server) serveReadiness(c *gin.Context) {
+	switch {
+	case s.draining.Load():
+		c.String(http.StatusServiceUnavailable, "draining\n")
+	case !s.registry.ready():
+		c.String(http.StatusServiceUnavailable, "no replica of any model is available\n")
+	default:
+		c.String(http.StatusOK, "ready\n")
+	}
+}
