@@ -16,7 +16,7 @@ import (
 	"berth/llmserver/simulated"
 )
 
-// aiperfCommand is a command of the README, which ends with the directory of its report; aiperfCommon is what they share.
+// aiperfCommand is a command of docs/testing.md, which ends with the directory of its report; aiperfCommon is what they share.
 var (
 	aiperfCommand = regexp.MustCompile(`(?s)aiperf profile .*?--artifact-dir report/(\w+)`)
 	aiperfCommon  = regexp.MustCompile(`(?m)^common=.*\n`)
@@ -26,7 +26,7 @@ var (
 func TestAIPerfMeasuresBerthWithoutAnError(t *testing.T) {
 	blocks := readme(t)["aiperf"]
 	if len(blocks) != 1 {
-		t.Fatalf("the README marks %d blocks as aiperf, want one", len(blocks))
+		t.Fatalf("the documents mark %d blocks as aiperf, want one", len(blocks))
 	}
 	python := inside(virtualenv(t, "aiperf/requirements.txt"), "python")
 	for _, kind := range aiperfCommand.FindAllStringSubmatch(blocks[0], -1) {
@@ -110,7 +110,7 @@ type average struct{ Avg float64 }
 
 type failure struct{ Type, Message string }
 
-// measure runs a command of the README and reads its report. The tokenizer is one of bytes that lies where those that were
+// measure runs a command of docs/testing.md and reads its report. The tokenizer is one of bytes that lies where those that were
 // downloaded lie.
 func (l *measured) measure(t *testing.T, python, command string) (r report) {
 	t.Helper()

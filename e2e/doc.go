@@ -10,7 +10,7 @@
 // like all others; docs/testing.md tells how to run it for longer.
 //
 // It also holds what no compiler does: which package may import which, what the module depends on, and that the
-// commands of the README work.
+// commands of the README work, and that the documents name what exists.
 //
 // Tests that need something beyond Go (python3, curl, two well-known ports) are skipped where it is missing. What a test
 // installs is pinned and goes to the user's cache directory. With
