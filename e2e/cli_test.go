@@ -81,7 +81,7 @@ func TestCommandLineRefusesUnknownCommands(t *testing.T) {
 func TestVersionNamesBerthAndGo(t *testing.T) {
 	t.Parallel()
 	status, out, _ := exits(t, "version")
-	if status != 0 || !regexp.MustCompile(`^berth \S+ go1\.\S+\n$`).MatchString(out) {
+	if status != 0 || !regexp.MustCompile(`^berth \S+ \(commit \S+(, modified)?\) go1\.\S+\n$`).MatchString(out) {
 		t.Errorf("status %d, %q", status, out)
 	}
 }
