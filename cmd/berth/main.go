@@ -33,11 +33,19 @@ func rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "berth",
 		Short:         "An OpenAI-compatible ingress in front of a fleet of LLM servers",
-		Version:       buildVersion(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.SetVersionTemplate("{{.Version}}\n")
+	// Not cobra's Version and SetVersionTemplate: package text/template keeps the linker from removing
+	// unused methods, which are a third of the binary.
+	version := root.Flags().BoolP("version", "v", false, "print version, commit and Go version")
+	root.RunE = func(cmd *cobra.Command, _ []string) error {
+		if *version {
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), buildVersion())
+			return err
+		}
+		return cmd.Help()
+	}
 	root.AddCommand(serveCommand(), llmserverCommand(), replayCommand(), checkCommand(), versionCommand())
 	return root
 }
