@@ -15,7 +15,7 @@ import (
 )
 
 // over waits until the engine has given up a number of requests and works on none.
-func over(t *testing.T, s *simulated.Server, aborted int64) {
+func waitAborted(t *testing.T, s *simulated.Server, aborted int64) {
 	t.Helper()
 	eventually(t, "the engine stops working", func() bool {
 		now := s.Engine().Stats()
@@ -24,33 +24,33 @@ func over(t *testing.T, s *simulated.Server, aborted int64) {
 }
 
 // arrived waits until the engine works on a number of requests.
-func arrived(t *testing.T, s *simulated.Server, n int64) {
+func waitInFlight(t *testing.T, s *simulated.Server, n int64) {
 	t.Helper()
 	eventually(t, "the request is at the engine", func() bool { return s.Engine().Stats().InFlight == n })
 }
 
 // counted waits until berth has counted one abort in a phase.
-func (b *berth) counted(t *testing.T, phase string) {
+func (b *berth) waitAbortCounted(t *testing.T, phase string) {
 	t.Helper()
 	eventually(t, "the abort is counted as "+phase, func() bool {
-		return b.sum(t, "berth_aborts_total", `phase="`+phase+`"`) == 1
+		return b.sumMetric(t, "berth_aborts_total", `phase="`+phase+`"`) == 1
 	})
 }
 
 func TestDisconnectBeforeTheFirstByteStopsTheEngine(t *testing.T) {
 	t.Parallel()
-	overBoth(t, func(t *testing.T, client *http.Client) {
-		engine := engines(t, 1, simulated.Config{})[0]
+	forBothProtocols(t, func(t *testing.T, client *http.Client) {
+		engine := startEngines(t, 1, simulated.Config{})[0]
 		engine.Engine().SetFaults(simulated.Faults{Hang: true})
-		b := serve(t, demo("", engine))
-		ctx, leave := context.WithCancel(t.Context())
-		defer leave()
-		result := begin(ctx, client, b.url, endless("demo"))
-		arrived(t, engine, 1)
-		leave()
-		over(t, engine, 1)
-		b.counted(t, "first_byte")
-		if got := expect(t, result); got.err == nil {
+		b := serve(t, demoConfig("", engine))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		result := startChat(ctx, client, b.url, endlessChatBody("demo"))
+		waitInFlight(t, engine, 1)
+		cancel()
+		waitAborted(t, engine, 1)
+		b.waitAbortCounted(t, "first_byte")
+		if got := waitResponse(t, result); got.err == nil {
 			t.Errorf("got %v after leaving", got)
 		}
 	})
@@ -58,36 +58,36 @@ func TestDisconnectBeforeTheFirstByteStopsTheEngine(t *testing.T) {
 
 func TestDisconnectMidStreamStopsTheEngine(t *testing.T) {
 	t.Parallel()
-	overBoth(t, func(t *testing.T, client *http.Client) {
-		engine := engines(t, 1, simulated.Config{})[0]
-		b := serve(t, demo("", engine))
-		ctx, leave := context.WithCancel(t.Context())
-		defer leave()
-		open(t, ctx, client, b.url, endless("demo"))
-		leave()
-		over(t, engine, 1)
-		b.counted(t, "streaming")
+	forBothProtocols(t, func(t *testing.T, client *http.Client) {
+		engine := startEngines(t, 1, simulated.Config{})[0]
+		b := serve(t, demoConfig("", engine))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		openStream(t, ctx, client, b.url, endlessChatBody("demo"))
+		cancel()
+		waitAborted(t, engine, 1)
+		b.waitAbortCounted(t, "streaming")
 	})
 }
 
 func TestDisconnectInTheQueueNeverReachesTheEngine(t *testing.T) {
 	t.Parallel()
-	overBoth(t, func(t *testing.T, client *http.Client) {
-		engine := engines(t, 1, simulated.Config{})[0]
-		b := serve(t, demo("max_ongoing_requests: 1", engine))
+	forBothProtocols(t, func(t *testing.T, client *http.Client) {
+		engine := startEngines(t, 1, simulated.Config{})[0]
+		b := serve(t, demoConfig("max_ongoing_requests: 1", engine))
 		first, end := context.WithCancel(t.Context())
 		defer end()
-		open(t, first, client, b.url, endless("demo"))
-		second, leave := context.WithCancel(t.Context())
-		defer leave()
-		result := begin(second, client, b.url, ask("demo", "Hello", 1, true))
-		eventually(t, "the second request waits", func() bool { return b.sum(t, "berth_queue_length") == 1 })
-		leave()
-		eventually(t, "the line is empty", func() bool { return b.sum(t, "berth_queue_length") == 0 })
-		b.counted(t, "waiting")
-		expect(t, result)
+		openStream(t, first, client, b.url, endlessChatBody("demo"))
+		second, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		result := startChat(second, client, b.url, chatBody("demo", "Hello", 1, true))
+		eventually(t, "the second request waits", func() bool { return b.sumMetric(t, "berth_queue_length") == 1 })
+		cancel()
+		eventually(t, "the line is empty", func() bool { return b.sumMetric(t, "berth_queue_length") == 0 })
+		b.waitAbortCounted(t, "waiting")
+		waitResponse(t, result)
 		end()
-		over(t, engine, 1)
+		waitAborted(t, engine, 1)
 		if now := engine.Engine().Stats(); now.Requests != 1 {
 			t.Errorf("the engine saw %d requests, want 1", now.Requests)
 		}
@@ -98,11 +98,11 @@ func TestDisconnectIncludesHalfClosedConnections(t *testing.T) {
 	t.Parallel()
 	for _, phase := range []string{"first_byte", "streaming"} {
 		t.Run(phase, func(t *testing.T) {
-			engine := engines(t, 1, simulated.Config{})[0]
+			engine := startEngines(t, 1, simulated.Config{})[0]
 			engine.Engine().SetFaults(simulated.Faults{Hang: phase == "first_byte"})
-			b := serve(t, demo("", engine))
-			conn := dial(t, b.url)
-			body := endless("demo")
+			b := serve(t, demoConfig("", engine))
+			conn := dialTCP(t, b.url)
+			body := endlessChatBody("demo")
 			fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: berth\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 			var head [64]byte
 			if phase == "streaming" {
@@ -110,10 +110,10 @@ func TestDisconnectIncludesHalfClosedConnections(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			arrived(t, engine, 1)
+			waitInFlight(t, engine, 1)
 			conn.CloseWrite()
-			over(t, engine, 1)
-			b.counted(t, phase)
+			waitAborted(t, engine, 1)
+			b.waitAbortCounted(t, phase)
 			rest, _ := io.ReadAll(conn) // a reset is as good an end as any
 			if phase == "first_byte" && len(rest) > 0 {
 				t.Errorf("a client that has gone got %q", rest)
@@ -126,13 +126,13 @@ func TestDisconnectIncludesHalfClosedConnections(t *testing.T) {
 }
 
 // dial opens a bare connection to berth.
-func dial(t *testing.T, url string) *net.TCPConn {
+func dialTCP(t *testing.T, url string) *net.TCPConn {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	conn.SetDeadline(time.Now().Add(patience))
+	conn.SetDeadline(time.Now().Add(waitTimeout))
 	return conn.(*net.TCPConn)
 }

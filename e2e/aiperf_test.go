@@ -28,35 +28,35 @@ func TestAIPerfMeasuresBerthWithoutAnError(t *testing.T) {
 	if len(blocks) != 1 {
 		t.Fatalf("the README marks %d blocks as aiperf, want one", len(blocks))
 	}
-	python := inside(virtualenv(t, "aiperf/requirements.txt"), "python")
+	python := venvProgram(virtualenv(t, "aiperf/requirements.txt"), "python")
 	for _, kind := range aiperfCommand.FindAllStringSubmatch(blocks[0], -1) {
-		check, known := reports[kind[1]]
+		check, known := reportChecks[kind[1]]
 		if !known {
 			t.Fatalf("nobody knows what report/%s should say", kind[1])
 		}
 		t.Run(kind[1], func(t *testing.T) {
-			l := newLoad(t, kind[1] == "cancelled")
-			r := l.measure(t, python, strings.ReplaceAll(aiperfCommon.FindString(blocks[0])+kind[0], "http://127.0.0.1:8000", l.url))
+			l := newLoadTarget(t, kind[1] == "cancelled")
+			r := l.runAIPerf(t, python, strings.ReplaceAll(aiperfCommon.FindString(blocks[0])+kind[0], "http://127.0.0.1:8000", l.url))
 			check(t, l, r)
 		})
 	}
 }
 
 // measured is what a load tool is put before: berth, which keeps sessions together, and two engines that look at them.
-type measured struct {
+type loadTarget struct {
 	*berth
 	engines  []*simulated.Engine
 	mu       sync.Mutex
 	sessions map[string]map[int]int // requests by session and engine
 }
 
-func newLoad(t *testing.T, slow bool) *measured {
-	l := &measured{sessions: map[string]map[int]int{}}
+func newLoadTarget(t *testing.T, slow bool) *loadTarget {
+	l := &loadTarget{sessions: map[string]map[int]int{}}
 	step := time.Millisecond
 	if slow {
 		step = 8 * time.Millisecond // so that answers take far longer than clients stay
 	}
-	config := anywhere + "llm_configs:\n- model_loading_config: {model_id: demo}\n  deployment_config: {request_router_config: {request_router_class: ConsistentHashRouter}}\n  replicas:\n"
+	config := loopbackConfig + "llm_configs:\n- model_loading_config: {model_id: demo}\n  deployment_config: {request_router_config: {request_router_class: ConsistentHashRouter}}\n  replicas:\n"
 	for i := range 2 {
 		e := simulated.New(simulated.Config{PrefillTokensPerSecond: 1e6, DecodeStep: step})
 		t.Cleanup(e.Close)
@@ -64,7 +64,7 @@ func newLoad(t *testing.T, slow bool) *measured {
 		handler := e.Handler()
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.Method == http.MethodPost {
-				l.note(i, r.Header.Get("X-Session-ID"))
+				l.record(i, r.Header.Get("X-Session-ID"))
 			}
 			handler.ServeHTTP(w, r)
 		}))
@@ -75,7 +75,7 @@ func newLoad(t *testing.T, slow bool) *measured {
 	return l
 }
 
-func (l *measured) note(engine int, session string) {
+func (l *loadTarget) record(engine int, session string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.sessions[session] == nil {
@@ -85,7 +85,7 @@ func (l *measured) note(engine int, session string) {
 }
 
 // stats adds up those of the engines.
-func (l *measured) stats() (completed, aborted int64) {
+func (l *loadTarget) stats() (completed, aborted int64) {
 	for _, e := range l.engines {
 		now := e.Stats()
 		completed, aborted = completed+now.Completed, aborted+now.Aborted
@@ -112,7 +112,7 @@ type failure struct{ Type, Message string }
 
 // measure runs a command of the README and reads its report. The tokenizer is one of bytes that lies where those that were
 // downloaded lie.
-func (l *measured) measure(t *testing.T, python, command string) (r report) {
+func (l *loadTarget) runAIPerf(t *testing.T, python, command string) (r report) {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.CopyFS(filepath.Join(dir, "e2e", "aiperf"), os.DirFS("aiperf")); err != nil {
@@ -120,10 +120,10 @@ func (l *measured) measure(t *testing.T, python, command string) (r report) {
 	}
 	home := filepath.Join(dir, "hf")
 	byteTokenizer(t, filepath.Join(home, "hub", "models--berth--bytes"))
-	c := run(t, dir, "sh", "-c", "export HF_HOME='"+home+"' HF_HUB_OFFLINE=1 TOKENIZER=berth/bytes\n"+
+	c := startCommand(t, dir, "sh", "-c", "export HF_HOME='"+home+"' HF_HUB_OFFLINE=1 TOKENIZER=berth/bytes\n"+
 		"aiperf() { exec '"+python+"' -m aiperf \"$@\" --ui-type none --no-gpu-telemetry --workers-max 2 --record-processor-service-count 1; }\n"+command)
-	if status := c.status(t); status != 0 {
-		t.Fatalf("aiperf ended with status %d:\n%s", status, tail(c.out.String(), 8000))
+	if status := c.waitExit(t); status != 0 {
+		t.Fatalf("aiperf ended with status %d:\n%s", status, tail(c.stdout.String(), 8000))
 	}
 	found, err := filepath.Glob(filepath.Join(dir, "report", "*", "profile_export_aiperf.json"))
 	if err != nil || len(found) != 1 {
@@ -179,11 +179,11 @@ func byteTokenizer(t *testing.T, repository string) {
 }
 
 // reports are checked by what was measured.
-var reports = map[string]func(*testing.T, *measured, report){
-	"closed":  func(t *testing.T, l *measured, r report) { l.faultless(t, r, 60, 16) },
-	"poisson": func(t *testing.T, l *measured, r report) { l.faultless(t, r, 60, 16) },
-	"sessions": func(t *testing.T, l *measured, r report) {
-		l.faultless(t, r, 32, 16)
+var reportChecks = map[string]func(*testing.T, *loadTarget, report){
+	"closed":  func(t *testing.T, l *loadTarget, r report) { l.checkAllCompleted(t, r, 60, 16) },
+	"poisson": func(t *testing.T, l *loadTarget, r report) { l.checkAllCompleted(t, r, 60, 16) },
+	"sessions": func(t *testing.T, l *loadTarget, r report) {
+		l.checkAllCompleted(t, r, 32, 16)
 		for session, engines := range l.sessions {
 			if session == "" || len(engines) != 1 {
 				t.Errorf("session %q went to %v", session, engines)
@@ -193,8 +193,8 @@ var reports = map[string]func(*testing.T, *measured, report){
 			t.Errorf("%d sessions, want 8", len(l.sessions))
 		}
 	},
-	"trace": func(t *testing.T, l *measured, r report) { l.faultless(t, r, 30, 0) },
-	"cancelled": func(t *testing.T, l *measured, r report) {
+	"trace": func(t *testing.T, l *loadTarget, r report) { l.checkAllCompleted(t, r, 30, 0) },
+	"cancelled": func(t *testing.T, l *loadTarget, r report) {
 		for _, e := range r.Errors {
 			if e.Details.Type != "RequestCancellationError" {
 				t.Errorf("aiperf met %+v", e)
@@ -212,7 +212,7 @@ var reports = map[string]func(*testing.T, *measured, report){
 }
 
 // faultless demands that every request was served in full, as aiperf and the engines see it.
-func (l *measured) faultless(t *testing.T, r report, requests int, tokens float64) {
+func (l *loadTarget) checkAllCompleted(t *testing.T, r report, requests int, tokens float64) {
 	t.Helper()
 	if !r.Complete || len(r.Errors) > 0 || r.Requests.Avg != float64(requests) || r.Failed.Avg != 0 {
 		t.Errorf("%+v, want %d requests and no error", r, requests)

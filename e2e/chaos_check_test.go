@@ -22,10 +22,10 @@ const (
 	// of the next health check, of the connections of checks that are a few seconds old, of a scrape.
 	goroutineMargin, descriptorMargin = 12, 8
 	// restTimeout is how long idle connections may take to be closed.
-	restTimeout = 45 * time.Second
+	baselineTimeout = 45 * time.Second
 	// calmTimeout is how long slots may be held after the last client has gone: reservations of an
 	// ingress that was killed are held for a lease.
-	calmTimeout = lease + margin
+	releaseTimeout = lease + timingMargin
 )
 
 // refusals are the errors that a client may get, by status and code.
@@ -53,11 +53,11 @@ var internals = regexp.MustCompile(`context deadline|context canceled|dial tcp|r
 
 // judge checks what a client got: a response that ended as if it were whole is the right one, any
 // other is the beginning of the right one, and a refusal says what it is.
-func (c *chaos) judge(a *attempt) {
+func (c *chaos) checkAttempt(a *attempt) {
 	c.counts.add("requests")
 	r, timeout := a.response, net.Error(nil)
 	switch {
-	case a.took >= clientDeadline || errors.As(r.err, &timeout) && timeout.Timeout() && a.leaving == stays:
+	case a.took >= clientDeadline || errors.As(r.err, &timeout) && timeout.Timeout() && a.disconnect == stays:
 		c.findings.add("a request did not end within its deadline", "%v", a)
 	case a.unreachable:
 		c.counts.add("unreachable")
@@ -65,7 +65,7 @@ func (c *chaos) judge(a *attempt) {
 		c.counts.add("raced with the close of a kept connection")
 	case r.err == nil && r.status == http.StatusOK:
 		if !bytes.Equal(a.normalized(r.body), a.normalized(a.want)) {
-			c.judgeWrong(a)
+			c.checkMismatch(a)
 			return
 		}
 		c.counts.add("complete")
@@ -73,21 +73,21 @@ func (c *chaos) judge(a *attempt) {
 		c.times = append(c.times, a.took)
 		c.mu.Unlock()
 	case r.err == nil:
-		c.judgeRefusal(a)
+		c.checkRefusal(a)
 	default:
-		if a.leaving == stays {
+		if a.disconnect == stays {
 			c.counts.add("broken")
 		} else {
-			c.counts.add("left (" + string(a.leaving) + ")")
+			c.counts.add("left (" + string(a.disconnect) + ")")
 		}
-		if r.status == http.StatusOK && !a.begins() {
+		if r.status == http.StatusOK && !a.isPrefix() {
 			c.findings.add("a response that broke off is not the beginning of the right one", "%v", a)
 		}
 	}
 }
 
 // begins reports whether the body is the beginning of the right one, but for an error event.
-func (a *attempt) begins() bool {
+func (a *attempt) isPrefix() bool {
 	got := a.response.body
 	if i := bytes.LastIndex(got, []byte("data: {\"error\"")); i >= 0 {
 		got = got[:i]
@@ -98,19 +98,19 @@ func (a *attempt) begins() bool {
 // judgeWrong tells a response that was cut from one that is somebody else's. HTTP/1.0 has no end of a
 // stream but that of the connection, and the kernel ends those of a killed process as it would
 // end any: there is nobody left who could say that the response is not whole.
-func (c *chaos) judgeWrong(a *attempt) {
+func (c *chaos) checkMismatch(a *attempt) {
 	switch {
-	case a.begins() && a.protocol == rawHTTP10 && a.gateway.kills.Load() != a.kills:
+	case a.isPrefix() && a.protocol == rawHTTP10 && a.gateway.kills.Load() != a.kills:
 		c.counts.add("cut over HTTP/1.0 by the kill of the ingress")
-	case a.begins():
-		c.findings.add("a truncated response looked complete ("+string(a.protocol)+", client "+string(a.leaving)+")", "%v", a)
+	case a.isPrefix():
+		c.findings.add("a truncated response looked complete ("+string(a.protocol)+", client "+string(a.disconnect)+")", "%v", a)
 	default:
 		c.findings.add("a response looked complete and is not the right one", "%v", a)
 	}
 }
 
-func (c *chaos) judgeRefusal(a *attempt) {
-	code := fmt.Sprint(a.response.status, " ", a.response.problem())
+func (c *chaos) checkRefusal(a *attempt) {
+	code := fmt.Sprint(a.response.status, " ", a.response.errorCode())
 	c.counts.add("refused: " + code + ", model " + a.model)
 	comesAndGoes := a.model == guestModel || a.model == spareModel
 	if !refusals[code] && !(comesAndGoes && guestRefusals[code]) {
@@ -133,7 +133,7 @@ func (c *chaos) audit(p *instance) {
 	for line := range strings.Lines(text) {
 		switch {
 		case strings.HasPrefix(line, overCapacity):
-			c.findings.add("an engine got more requests than its capacity"+overKind(line), "%s: %s", p.unit.name, line)
+			c.findings.add("an engine got more requests than its capacity"+overCapacityKind(line), "%s: %s", p.unit.name, line)
 		case strings.Contains(line, "configuration reload failed") && !strings.Contains(line, "no_such_key"):
 			c.findings.add("a valid configuration was refused", "%s: %s", p.unit.name, line)
 		}
@@ -141,10 +141,10 @@ func (c *chaos) audit(p *instance) {
 }
 
 // overKind tells why there were too many requests.
-func overKind(line string) string {
-	var working, ending, allowed int
-	fmt.Sscanf(line, overCapacity+"%d requests at once, %d of them ending, %d allowed", &working, &ending, &allowed)
-	if working-ending <= allowed {
+func overCapacityKind(line string) string {
+	var total, ending, allowed int
+	fmt.Sscanf(line, overCapacity+"%d requests at once, %d of them ending, %d allowed", &total, &ending, &allowed)
+	if total-ending <= allowed {
 		return ", counting those that it had not let go of"
 	}
 	return ", counting none that was ending"
@@ -156,11 +156,11 @@ func (cs *chaosClients) stop(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		cs.asking.Wait()
+		cs.running.Wait()
 	}()
 	select {
 	case <-ended:
-	case <-time.After(clientDeadline + margin):
+	case <-time.After(clientDeadline + timingMargin):
 		t.Fatal("clients still wait for a response after their deadline")
 	}
 }
@@ -171,24 +171,24 @@ func (c *chaos) summarize(t *testing.T) {
 		t.Logf("%6d %s", c.counts.n[name], name)
 	}
 	slices.Sort(c.times)
-	complete, failed := len(c.times), c.counts.of("broken")
+	complete, failures := len(c.times), c.counts.get("broken")
 	for name, n := range c.counts.n {
 		if strings.HasPrefix(name, "refused: ") && !strings.Contains(name, "model_") {
-			failed += n
+			failures += n
 		}
 	}
 	if complete == 0 {
 		t.Fatal("no request was served")
 	}
-	share := float64(complete) / float64(complete+failed)
-	t.Logf("the longest lull took %v", c.longestLull.Round(time.Millisecond))
+	share := float64(complete) / float64(complete+failures)
+	t.Logf("the longest lull took %v", c.longestQuiesce.Round(time.Millisecond))
 	t.Logf("%.1f %% were served whole; p50 %v, p99 %v, longest %v", 100*share, c.times[complete/2].Round(time.Millisecond),
 		c.times[complete*99/100].Round(time.Millisecond), c.times[complete-1].Round(time.Millisecond))
 	if share < minShare {
 		t.Errorf("only %.0f %% of the requests were served whole, want %.0f %%", 100*share, 100*minShare)
 	}
 	for _, name := range []string{"reloads", "stopped engine", "left (leaves)", "broken"} {
-		if c.counts.of(name) == 0 {
+		if c.counts.get(name) == 0 {
 			t.Errorf("it was no chaos: nothing is counted as %q", name)
 		}
 	}

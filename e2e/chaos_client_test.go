@@ -31,8 +31,8 @@ const (
 	// under way. A request that waits for a slot and was forgotten is served when the next one ends,
 	// or when a reload or a health check changes something, as long as such things happen; in a
 	// lull it has to wait for its queue timeout, which is longer than lullBound as often as not.
-	lullPeriod = 7 * time.Second
-	lullBound  = 20 * time.Second
+	quiescePeriod  = 7 * time.Second
+	quiesceTimeout = 20 * time.Second
 )
 
 // errStale is the end of a kept connection before the response began: the request raced with its close.
@@ -44,7 +44,7 @@ type chaosClients struct {
 	oracle  *simulated.Engine // an engine that nobody disturbs, for the right response to each request
 	nonce   atomic.Int64
 	stopped atomic.Bool
-	asking  sync.WaitGroup
+	running sync.WaitGroup
 }
 
 // protocol is how a client speaks to an ingress.
@@ -58,31 +58,31 @@ const (
 )
 
 // leaving is how a client that does not stay for the whole response leaves.
-type leaving string
+type disconnectMode string
 
 const (
-	stays     leaving = "stays"
-	cancels   leaving = "leaves"
-	halfClose leaving = "half-closes"
-	resets    leaving = "resets"
+	stays     disconnectMode = "stays"
+	closes    disconnectMode = "leaves"
+	halfClose disconnectMode = "half-closes"
+	resets    disconnectMode = "resets"
 )
 
 // attempt is a request of a client and what it makes of it.
 type attempt struct {
-	protocol    protocol
-	entry       string // URL of the ingress
-	gateway     *gateway
-	kills       int64 // that the ingress had suffered before the request
-	model       string
-	body        string
-	want        []byte // of the body of a whole response
-	leaving     leaving
-	after       time.Duration // it leaves then,
-	afterBytes  int           // or with so many bytes of the body in hand if that is positive
-	session     string
-	response    answer
-	took        time.Duration
-	unreachable bool // nobody listened
+	protocol        protocol
+	url             string // URL of the ingress
+	gateway         *gateway
+	kills           int64 // that the ingress had suffered before the request
+	model           string
+	body            string
+	want            []byte // of the body of a whole response
+	disconnect      disconnectMode
+	disconnectAfter time.Duration // it leaves then,
+	afterBytes      int           // or with so many bytes of the body in hand if that is positive
+	session         string
+	response        response
+	took            time.Duration
+	unreachable     bool // nobody listened
 }
 
 // newChaosClients starts n clients. What they do is drawn from the seed.
@@ -92,7 +92,7 @@ func newChaosClients(t *testing.T, c *chaos, n int) *chaosClients {
 		rng := rand.New(rand.NewPCG(c.seed, uint64(1000+k)))
 		kind := []protocol{http11, http11, h2c, rawHTTP11, rawHTTP10}[k%5]
 		client, raw := newClient(t, kind == h2c), &rawClient{}
-		cs.asking.Go(func() {
+		cs.running.Go(func() {
 			defer raw.close()
 			defer client.CloseIdleConnections()
 			for !cs.stopped.Load() {
@@ -106,7 +106,7 @@ func newChaosClients(t *testing.T, c *chaos, n int) *chaosClients {
 				}
 				a.took = time.Since(began)
 				c.gate.RUnlock()
-				c.judge(a)
+				c.checkAttempt(a)
 				time.Sleep(time.Duration(rng.Int64N(int64(thinkTime))))
 			}
 		})
@@ -115,24 +115,24 @@ func newChaosClients(t *testing.T, c *chaos, n int) *chaosClients {
 }
 
 // lulls has the clients pause again and again until ctx is done, and once more after that.
-func (cs *chaosClients) lulls(ctx context.Context) {
-	for pause(ctx, lullPeriod) {
-		cs.lull()
+func (cs *chaosClients) quiescePeriodically(ctx context.Context) {
+	for pause(ctx, quiescePeriod) {
+		cs.quiesce()
 	}
-	cs.lull()
+	cs.quiesce()
 }
 
 // lull has nothing new begun until nothing is under way.
-func (cs *chaosClients) lull() {
+func (cs *chaosClients) quiesce() {
 	c := cs.chaos
-	late := time.AfterFunc(lullBound, func() {
+	late := time.AfterFunc(quiesceTimeout, func() {
 		var pages strings.Builder
 		for _, g := range c.gateways {
 			_, slots := c.page(g.admin + "/internal/slots")
 			_, metrics := c.page(g.admin + "/metrics")
-			pages.WriteString(g.name + ": " + slots + only(metrics, "berth_queue_length", "berth_replica_state", "berth_slots"))
+			pages.WriteString(g.name + ": " + slots + linesWithPrefix(metrics, "berth_queue_length", "berth_replica_state", "berth_slots"))
 		}
-		c.findings.add("requests were still under way long after the last was sent", "after %v:\n%s", lullBound, &pages)
+		c.findings.add("requests were still under way long after the last was sent", "after %v:\n%s", quiesceTimeout, &pages)
 	})
 	defer late.Stop()
 	began := time.Now()
@@ -140,7 +140,7 @@ func (cs *chaosClients) lull() {
 	c.gate.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.longestLull = max(c.longestLull, time.Since(began))
+	c.longestQuiesce = max(c.longestQuiesce, time.Since(began))
 }
 
 func newOracle(t *testing.T) *simulated.Engine {
@@ -152,21 +152,21 @@ func newOracle(t *testing.T) *simulated.Engine {
 // draw makes up a request. Each has a prompt of its own, and an engine's words depend on the prompt,
 // so that a response to any other request is not taken for the right one.
 func (cs *chaosClients) draw(rng *rand.Rand, kind protocol) *attempt {
-	a := &attempt{protocol: kind, leaving: stays, session: fmt.Sprintf("session-%d", rng.IntN(16))}
+	a := &attempt{protocol: kind, disconnect: stays, session: fmt.Sprintf("session-%d", rng.IntN(16))}
 	g := cs.chaos.gateways[rng.IntN(len(cs.chaos.gateways))]
 	a.gateway, a.kills = g, g.kills.Load()
-	a.entry, a.model = g.url, g.models[rng.IntN(len(g.models))]
+	a.url, a.model = g.url, g.models[rng.IntN(len(g.models))]
 	tokens, stream := 1+rng.IntN(60), rng.IntN(4) > 0
 	cs.fill(a, strings.Repeat("We have talked of this before. ", rng.IntN(20)), tokens, stream)
 	if rng.IntN(10) < 3 {
-		a.leaving = []leaving{cancels, halfClose, resets}[rng.IntN(3)]
+		a.disconnect = []disconnectMode{closes, halfClose, resets}[rng.IntN(3)]
 		if kind == http11 || kind == h2c {
-			a.leaving = cancels
+			a.disconnect = closes
 		}
 		if rng.IntN(2) == 0 {
 			a.afterBytes = 1 + rng.IntN(len(a.want))
 		} else {
-			a.after = time.Duration(rng.Int64N(int64(500 * time.Millisecond)))
+			a.disconnectAfter = time.Duration(rng.Int64N(int64(500 * time.Millisecond)))
 		}
 	}
 	return a
@@ -175,20 +175,20 @@ func (cs *chaosClients) draw(rng *rand.Rand, kind protocol) *attempt {
 // fill sets body and want for a prompt that nobody has had yet.
 func (cs *chaosClients) fill(a *attempt, context string, tokens int, stream bool) {
 	prompt := fmt.Sprintf("%sQuestion %d", context, cs.nonce.Add(1))
-	a.body = ask(a.model, prompt, tokens, stream)
+	a.body = chatBody(a.model, prompt, tokens, stream)
 	w := httptest.NewRecorder()
-	cs.oracle.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/v1/chat/completions", strings.NewReader(ask("demo", prompt, tokens, stream))))
+	cs.oracle.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/v1/chat/completions", strings.NewReader(chatBody("demo", prompt, tokens, stream))))
 	a.want = w.Body.Bytes()
 }
 
 // send sends the request by net/http.
 func (a *attempt) send(client *http.Client) {
-	ctx, leave := context.WithTimeout(context.Background(), clientDeadline)
-	defer leave()
-	if a.leaving != stays && a.afterBytes == 0 {
-		defer time.AfterFunc(a.after, leave).Stop()
+	ctx, cancel := context.WithTimeout(context.Background(), clientDeadline)
+	defer cancel()
+	if a.disconnect != stays && a.afterBytes == 0 {
+		defer time.AfterFunc(a.disconnectAfter, cancel).Stop()
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, a.entry+"/v1/chat/completions", strings.NewReader(a.body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, a.url+"/v1/chat/completions", strings.NewReader(a.body))
 	if err != nil {
 		panic(err)
 	}
@@ -201,7 +201,7 @@ func (a *attempt) send(client *http.Client) {
 		return
 	}
 	defer resp.Body.Close()
-	a.response = answer{status: resp.StatusCode, header: resp.Header}
+	a.response = response{status: resp.StatusCode, header: resp.Header}
 	if a.afterBytes == 0 {
 		a.response.body, a.response.err = io.ReadAll(resp.Body)
 		return
@@ -220,6 +220,6 @@ func (a *attempt) normalized(body []byte) []byte {
 }
 
 func (a *attempt) String() string {
-	return fmt.Sprintf("%s, client %s after %v or %d bytes, %s, took %v\nrequest %s\nresponse %v\nwant %s", a.protocol, a.leaving, a.after.Round(time.Millisecond), a.afterBytes,
-		a.entry, a.took.Round(time.Millisecond), tail(a.body, 200), a.response, tail(string(a.want), 200))
+	return fmt.Sprintf("%s, client %s after %v or %d bytes, %s, took %v\nrequest %s\nresponse %v\nwant %s", a.protocol, a.disconnect, a.disconnectAfter.Round(time.Millisecond), a.afterBytes,
+		a.url, a.took.Round(time.Millisecond), tail(a.body, 200), a.response, tail(string(a.want), 200))
 }

@@ -136,7 +136,7 @@ func (p *concurrencyProbe) enter(conn net.Conn) *heldRequest {
 	defer p.mu.Unlock()
 	now := time.Now()
 	r := &heldRequest{conn: conn, arrived: now}
-	if hungUp(conn) {
+	if peerClosed(conn) {
 		return r
 	}
 	p.sample(now)
@@ -166,7 +166,7 @@ func (p *concurrencyProbe) leave(r *heldRequest) {
 // sample notes which peers have closed their connections since the last sample. The caller holds mu.
 func (p *concurrencyProbe) sample(now time.Time) {
 	for h := range p.held {
-		if h.goneSince.IsZero() && hungUp(h.conn) {
+		if h.goneSince.IsZero() && peerClosed(h.conn) {
 			h.goneSince = p.sampled
 			if h.arrived.After(p.sampled) {
 				h.goneSince = h.arrived

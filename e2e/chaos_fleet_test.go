@@ -38,7 +38,7 @@ type unit struct {
 	current   atomic.Pointer[instance] // nil while it starts or ends
 	kills     atomic.Int64
 	instances int
-	rest      usage // what it used at rest, before the chaos began
+	baseline  usage // what it used at rest, before the chaos began
 }
 
 // instance is one process of a unit.
@@ -95,7 +95,7 @@ func (u *unit) launch() (*instance, error) {
 		p.Env = os.Environ()
 	}
 	p.Env = append(p.Env, "GORACE=atexit_sleep_ms=10")
-	p.Stdout, p.Stderr, p.SysProcAttr = log, log, leashed()
+	p.Stdout, p.Stderr, p.SysProcAttr = log, log, childProcAttr()
 	if err := p.Start(); err != nil {
 		return nil, err
 	}
@@ -155,7 +155,7 @@ func (u *unit) restart(s syscall.Signal, downtime time.Duration) {
 }
 
 // disturb does one bad thing to the process and makes up for it.
-func (u *unit) disturb(ctx context.Context, rng *rand.Rand) {
+func (u *unit) injectFault(ctx context.Context, rng *rand.Rand) {
 	p := u.current.Load()
 	if p == nil {
 		return // it did not start, which is reported
@@ -186,11 +186,11 @@ func (u *unit) disturb(ctx context.Context, rng *rand.Rand) {
 // disturbers disturbs one member of a group after the other until ctx is done. A member is an agent
 // with its engine, one or both of which are disturbed, or a process by itself: all members of
 // a group but one are left alone at any time.
-func (c *chaos) disturbers(ctx context.Context, rng *rand.Rand, group ...[]*unit) {
-	defer c.revive(group)
+func (c *chaos) injectFaults(ctx context.Context, rng *rand.Rand, group ...[]*unit) {
+	defer c.restartExited(group)
 	for pause(ctx, time.Duration(100+rng.IntN(500))*time.Millisecond) {
 		c.gate.RLock()
-		c.revive(group)
+		c.restartExited(group)
 		member := group[rng.IntN(len(group))]
 		if len(member) > 1 && rng.IntN(4) > 0 {
 			i := rng.IntN(len(member))
@@ -199,7 +199,7 @@ func (c *chaos) disturbers(ctx context.Context, rng *rand.Rand, group ...[]*unit
 		var disturbing sync.WaitGroup
 		for _, u := range member {
 			own := rand.New(rand.NewPCG(rng.Uint64(), 0))
-			disturbing.Go(func() { u.disturb(ctx, own) })
+			disturbing.Go(func() { u.injectFault(ctx, own) })
 		}
 		disturbing.Wait()
 		c.gate.RUnlock()
@@ -207,7 +207,7 @@ func (c *chaos) disturbers(ctx context.Context, rng *rand.Rand, group ...[]*unit
 }
 
 // revive starts the processes again that have ended on their own, which restart reports.
-func (c *chaos) revive(group [][]*unit) {
+func (c *chaos) restartExited(group [][]*unit) {
 	for _, u := range slices.Concat(group...) {
 		p := u.current.Load()
 		if p == nil {

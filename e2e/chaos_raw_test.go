@@ -16,9 +16,9 @@ import (
 
 // rawClient speaks to the ingress by a socket of its own.
 type rawClient struct {
-	conn  *net.TCPConn
-	in    *bufio.Reader
-	entry string
+	conn *net.TCPConn
+	in   *bufio.Reader
+	url  string
 }
 
 func (r *rawClient) close() {
@@ -29,26 +29,26 @@ func (r *rawClient) close() {
 }
 
 func (r *rawClient) send(a *attempt) {
-	kept := r.conn != nil && r.entry == a.entry && a.protocol == rawHTTP11
+	kept := r.conn != nil && r.url == a.url && a.protocol == rawHTTP11
 	if !kept {
 		r.close()
-		conn, err := net.DialTimeout("tcp", strings.TrimPrefix(a.entry, "http://"), clientDeadline)
+		conn, err := net.DialTimeout("tcp", strings.TrimPrefix(a.url, "http://"), clientDeadline)
 		if err != nil {
 			a.response.err, a.unreachable = err, errors.Is(err, syscall.ECONNREFUSED)
 			return
 		}
-		r.conn, r.in, r.entry = conn.(*net.TCPConn), bufio.NewReader(conn), a.entry
+		r.conn, r.in, r.url = conn.(*net.TCPConn), bufio.NewReader(conn), a.url
 	}
 	r.conn.SetDeadline(time.Now().Add(clientDeadline))
 	version, _ := strings.CutPrefix(string(a.protocol), "raw ")
 	fmt.Fprintf(r.conn, "POST /v1/chat/completions %s\r\nHost: berth\r\nX-Session-Id: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
 		version[:len("HTTP/1.x")], a.session, len(a.body), a.body)
 	conn := r.conn
-	if a.leaving != stays && a.afterBytes == 0 {
-		defer time.AfterFunc(a.after, func() { a.leave(conn) }).Stop()
+	if a.disconnect != stays && a.afterBytes == 0 {
+		defer time.AfterFunc(a.disconnectAfter, func() { a.disconnectNow(conn) }).Stop()
 	}
 	keep := r.receive(a, kept)
-	if !keep || a.leaving != stays || a.response.err != nil {
+	if !keep || a.disconnect != stays || a.response.err != nil {
 		r.close()
 	}
 }
@@ -66,7 +66,7 @@ func (r *rawClient) receive(a *attempt, kept bool) (keep bool) {
 		a.response.err = err
 		return false
 	}
-	a.response = answer{status: resp.StatusCode, header: resp.Header}
+	a.response = response{status: resp.StatusCode, header: resp.Header}
 	if a.afterBytes == 0 {
 		a.response.body, a.response.err = io.ReadAll(resp.Body)
 		return !resp.Close
@@ -75,7 +75,7 @@ func (r *rawClient) receive(a *attempt, kept bool) (keep bool) {
 	if a.response.err != nil || len(a.response.body) < a.afterBytes {
 		return false
 	}
-	if a.leave(r.conn); a.leaving == halfClose {
+	if a.disconnectNow(r.conn); a.disconnect == halfClose {
 		rest, err := io.ReadAll(resp.Body)
 		a.response.body, a.response.err = append(a.response.body, rest...), err
 		return false
@@ -84,8 +84,8 @@ func (r *rawClient) receive(a *attempt, kept bool) (keep bool) {
 	return false
 }
 
-func (a *attempt) leave(conn *net.TCPConn) {
-	switch a.leaving {
+func (a *attempt) disconnectNow(conn *net.TCPConn) {
+	switch a.disconnect {
 	case halfClose:
 		conn.CloseWrite()
 	case resets:

@@ -155,11 +155,11 @@ func (g *gateway) settings(rng *rand.Rand) settings {
 			return fmt.Sprintf("{id: %s, url: %q, max_ongoing_requests: %d}", b.ids[i], g.engines[i], capacity)
 		}, []string{"ingress", "ingress"}})
 	}
-	return b.done()
+	return b.build()
 }
 
 // restSettings is the configuration before and after the chaos: everything is there, with every slot.
-func (g *gateway) restSettings() settings {
+func (g *gateway) baselineSettings() settings {
 	b := g.newSettings()
 	deployment := "max_queued_requests: 64, queue_timeout_s: 5, request_router_config: " + policies[1]
 	var agents, engines []string
@@ -177,7 +177,7 @@ func (g *gateway) restSettings() settings {
 		b.model(plainModel, "ingress", deployment, engines[:last])
 		b.model(spareModel, "ingress", deployment, engines[last:])
 	}
-	return b.done()
+	return b.build()
 }
 
 type settingsBuilder struct {
@@ -193,7 +193,7 @@ func (g *gateway) newSettings() *settingsBuilder {
 	return b
 }
 
-func (b *settingsBuilder) done() settings {
+func (b *settingsBuilder) build() settings {
 	b.text = b.yaml.String()
 	return b.settings
 }
@@ -246,7 +246,7 @@ func sample(metrics, name, label string) (sum float64) {
 	for lines := bufio.NewScanner(strings.NewReader(metrics)); lines.Scan(); {
 		series, value, _ := strings.Cut(lines.Text(), " ")
 		metric, labels, _ := strings.Cut(strings.TrimSuffix(series, "}"), "{")
-		if metric != name || label != "" && !hasAll(labels, []string{label}) {
+		if metric != name || label != "" && !hasLabels(labels, []string{label}) {
 			continue
 		}
 		v, _ := strconv.ParseFloat(value, 64)

@@ -13,15 +13,15 @@ import (
 )
 
 // awaits waits for a condition and reports how the thing is instead if it does not come to hold.
-func (c *chaos) awaits(what string, timeout time.Duration, holds func() (ok bool, instead string)) {
+func (c *chaos) waitFor(condition string, timeout time.Duration, check func() (ok bool, state string)) {
 	began := time.Now()
 	for {
-		ok, instead := holds()
+		ok, state := check()
 		if ok {
 			return
 		}
 		if time.Since(began) > timeout {
-			c.findings.add(what+" in vain", "after %v: %s", timeout, instead)
+			c.findings.add(condition+" in vain", "after %v: %s", timeout, state)
 			return
 		}
 		time.Sleep(50 * time.Millisecond)
@@ -29,27 +29,27 @@ func (c *chaos) awaits(what string, timeout time.Duration, holds func() (ok bool
 }
 
 // isCalm checks that no slot is held and nothing queued, anywhere.
-func (c *chaos) isCalm(t *testing.T) {
+func (c *chaos) checkReleased(t *testing.T) {
 	began := time.Now()
 	for _, g := range c.gateways {
-		c.awaits("waited for the slots and queues of an ingress to be empty", calmTimeout, func() (bool, string) {
+		c.waitFor("waited for the slots and queues of an ingress to be empty", releaseTimeout, func() (bool, string) {
 			_, metrics := c.page(g.admin + "/metrics")
 			status, slots := c.page(g.admin + "/internal/slots")
 			held := sample(metrics, "berth_slots", "") + sample(metrics, "berth_queue_length", "") + sample(metrics, "berth_buffered_bytes", "")
-			return status == http.StatusOK && held == 0 && strings.TrimSpace(slots) == `{"slots":[]}`, g.name + ": " + slots + only(metrics, "berth_slots", "berth_queue_length", "berth_buffered")
+			return status == http.StatusOK && held == 0 && strings.TrimSpace(slots) == `{"slots":[]}`, g.name + ": " + slots + linesWithPrefix(metrics, "berth_slots", "berth_queue_length", "berth_buffered")
 		})
 	}
 	for _, a := range c.agents {
 		base := strings.TrimSuffix(a.ready, "/livez")
-		c.awaits("waited for the slots and the queue of an agent to be empty", calmTimeout, func() (bool, string) {
+		c.waitFor("waited for the slots and the queue of an agent to be empty", releaseTimeout, func() (bool, string) {
 			status, metrics := c.page(base + "/metrics")
 			held := sample(metrics, "berth_agent_slots", "") + sample(metrics, "berth_agent_waiting", "") + sample(metrics, "berth_agent_buffered_bytes", "")
-			return status == http.StatusOK && held == 0, a.name + ":\n" + only(metrics, "berth_agent")
+			return status == http.StatusOK && held == 0, a.name + ":\n" + linesWithPrefix(metrics, "berth_agent")
 		})
-		c.isBalanced(a, base)
+		c.checkAccounting(a, base)
 	}
 	for _, e := range c.engines {
-		c.awaits("waited for an engine to have nothing to do", calmTimeout, func() (bool, string) {
+		c.waitFor("waited for an engine to have nothing to do", releaseTimeout, func() (bool, string) {
 			working := c.engineState(e).Working
 			return working == 0, fmt.Sprintf("%s works on %d requests", e.name, working)
 		})
@@ -58,7 +58,7 @@ func (c *chaos) isCalm(t *testing.T) {
 }
 
 // isBalanced checks an agent's own accounts.
-func (c *chaos) isBalanced(a *unit, base string) {
+func (c *chaos) checkAccounting(a *unit, base string) {
 	_, metrics := c.page(base + "/metrics")
 	released := func(cause string) float64 {
 		return sample(metrics, "berth_agent_releases_total", `cause="`+cause+`"`)
@@ -68,22 +68,22 @@ func (c *chaos) isBalanced(a *unit, base string) {
 	if reserved != released("consumed")+released("released")+released("expired") ||
 		released("consumed")+unreserved != released("finished") ||
 		sample(metrics, "berth_agent_slots_highest", "") > float64(a.limit.value.Load()) {
-		c.findings.add("the accounts of an agent do not add up", "%s:\n%s", a.name, only(metrics, "berth_agent"))
+		c.findings.add("the accounts of an agent do not add up", "%s:\n%s", a.name, linesWithPrefix(metrics, "berth_agent"))
 	}
 }
 
 // isServing checks that each model is served through each ingress, at the first try.
-func (c *chaos) isServing(t *testing.T, clients *chaosClients) {
+func (c *chaos) checkServing(t *testing.T, clients *chaosClients) {
 	client := newClient(t, false)
 	for _, g := range c.gateways {
-		rest := g.restSettings()
-		g.apply(t.Context(), rest)
-		c.awaits("waited for a configuration to be taken over", margin, func() (bool, string) {
-			status, body := c.page(g.url + "/v1/models/" + rest.marker)
-			return status == http.StatusOK, fmt.Sprintf("%s: /v1/models/%s is %d %s", g.name, rest.marker, status, body)
+		baseline := g.baselineSettings()
+		g.apply(t.Context(), baseline)
+		c.waitFor("waited for a configuration to be taken over", timingMargin, func() (bool, string) {
+			status, body := c.page(g.url + "/v1/models/" + baseline.marker)
+			return status == http.StatusOK, fmt.Sprintf("%s: /v1/models/%s is %d %s", g.name, baseline.marker, status, body)
 		})
 		for i, model := range slices.Concat(g.models, g.models) {
-			a := &attempt{protocol: http11, entry: g.url, model: model, leaving: stays}
+			a := &attempt{protocol: http11, url: g.url, model: model, disconnect: stays}
 			clients.fill(a, "", 10, i%2 == 0)
 			a.send(client)
 			if a.response.status != http.StatusOK || a.response.err != nil || !bytes.Equal(a.normalized(a.response.body), a.normalized(a.want)) {
@@ -95,15 +95,15 @@ func (c *chaos) isServing(t *testing.T, clients *chaosClients) {
 }
 
 // isAtRest checks that no process has more open than before the chaos.
-func (c *chaos) isAtRest(t *testing.T) {
+func (c *chaos) checkResourceUsage(t *testing.T) {
 	began := time.Now()
 	for _, u := range c.units() {
-		c.awaits("waited for a process to close what it had opened", restTimeout, func() (bool, string) {
+		c.waitFor("waited for a process to close what it had opened", baselineTimeout, func() (bool, string) {
 			now := c.usage(u)
-			ok := now.goroutines <= u.rest.goroutines+goroutineMargin && now.descriptors <= u.rest.descriptors+descriptorMargin
-			return ok, fmt.Sprintf("%s had %+v at its start and has %+v", u.name, u.rest, now)
+			ok := now.goroutines <= u.baseline.goroutines+goroutineMargin && now.descriptors <= u.baseline.descriptors+descriptorMargin
+			return ok, fmt.Sprintf("%s had %+v at its start and has %+v", u.name, u.baseline, now)
 		})
-		t.Logf("%s: at its start %+v, now %+v", u.name, u.rest, c.usage(u))
+		t.Logf("%s: at its start %+v, now %+v", u.name, u.baseline, c.usage(u))
 	}
 	t.Logf("all processes were at rest after %v", time.Since(began).Round(time.Millisecond))
 }
@@ -134,14 +134,14 @@ func (c *chaos) engineState(u *unit) (state engineState) {
 }
 
 // shutDown ends the fleet, clients' side first.
-func (c *chaos) shutDown(t *testing.T) {
+func (c *chaos) stopFleet(t *testing.T) {
 	for _, u := range slices.Backward(c.units()) {
 		u.end(syscall.SIGTERM)
 	}
 }
 
 // only returns the lines of a page that begin so.
-func only(page string, prefixes ...string) string {
+func linesWithPrefix(page string, prefixes ...string) string {
 	var lines strings.Builder
 	for line := range strings.Lines(page) {
 		if slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(line, p) }) {

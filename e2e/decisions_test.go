@@ -14,7 +14,7 @@ import (
 func TestDecisionLogCanBeReplayed(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "decisions.jsonl")
-	b := serve(t, anywhere+fmt.Sprintf(`
+	b := serve(t, loopbackConfig+fmt.Sprintf(`
 decision_log: {path: %q}
 llm_configs:
   - model_loading_config: {model_id: demo}
@@ -30,19 +30,19 @@ llm_configs:
 		for i := range conversations {
 			messages := strings.Repeat(fmt.Sprintf(`{"role":"user","content":"%d %s"},`, i, text), turn+1)
 			body := fmt.Sprintf(`{"model":"demo","max_tokens":2,"prompt_cache_key":"c%d","messages":[%s]}`, i, messages[:len(messages)-1])
-			if a := chat(t.Context(), client, b.url, body); !a.complete() {
+			if a := chat(t.Context(), client, b.url, body); !a.isComplete() {
 				t.Fatal(a)
 			}
 		}
 	}
 	b.signal(t, syscall.SIGTERM)
-	if status := b.status(t); status != 0 {
+	if status := b.waitExit(t); status != 0 {
 		t.Fatalf("berth ended with status %d", status)
 	}
 	if log, err := os.ReadFile(path); err != nil || strings.Contains(string(log), "said") {
 		t.Fatalf("%v, or prompts are in the log", err)
 	}
-	status, out, log := exits(t, "replay", "--trace", path, "--replicas", "3", "--policy", "ConsistentHashRouter", "--format", "json")
+	status, out, log := runToExit(t, "replay", "--trace", path, "--replicas", "3", "--policy", "ConsistentHashRouter", "--format", "json")
 	var results []struct {
 		Requests, Refused int
 		Ceiling           float64

@@ -12,22 +12,22 @@ import (
 // BERTH_FAIR_SECONDS is how long it looks.
 func TestAgentGivesTwoOverloadedIngressesEqualShares(t *testing.T) {
 	const slots, clients = 4, 24
-	seconds := setting(t, "BERTH_FAIR_SECONDS", 4)
-	w := witnesses(t, 1)[0]
-	a := guard(t, w.url, slots)
+	seconds := envInt(t, "BERTH_FAIR_SECONDS", 4)
+	w := startCountingEngines(t, 1)[0]
+	a := startAgent(t, w.url, slots)
 	var served [2]atomic.Int64
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	var asking sync.WaitGroup
-	defer asking.Wait()
+	var running sync.WaitGroup
+	defer running.Wait()
 	defer stop()
 	for i := range served {
-		b := serve(t, sharing("", a.url))
+		b := serve(t, agentConfig("", a.url))
 		for range clients {
 			client := newClient(t, false)
-			asking.Go(func() {
+			running.Go(func() {
 				for ctx.Err() == nil {
-					if got := chat(ctx, client, b.url, ask("demo", "Hello", 20, true)); got.complete() {
+					if got := chat(ctx, client, b.url, chatBody("demo", "Hello", 20, true)); got.isComplete() {
 						served[i].Add(1)
 					} else if ctx.Err() == nil {
 						t.Errorf("a client of ingress %d got %v", i, got)
@@ -36,7 +36,7 @@ func TestAgentGivesTwoOverloadedIngressesEqualShares(t *testing.T) {
 				}
 			})
 		}
-		eventually(t, "all slots are taken", func() bool { return a.slots(t) == reading{Running: slots} }) // the first ingress has them all, for now
+		eventually(t, "all slots are taken", func() bool { return a.slots(t) == slotCounts{Running: slots} }) // the first ingress has them all, for now
 	}
 	eventually(t, "both are at work", func() bool { return served[0].Load() > 0 && served[1].Load() > 0 || t.Failed() })
 	share := 0.0
@@ -50,11 +50,11 @@ func TestAgentGivesTwoOverloadedIngressesEqualShares(t *testing.T) {
 		}
 	}
 	stop()
-	asking.Wait()
+	running.Wait()
 	if !(share >= 0.4 && share <= 0.6) {
 		t.Errorf("the first ingress got %.0f %% of the slots, want 40 to 60", 100*share)
 	}
-	if w.most() != slots {
-		t.Errorf("the engine had up to %d requests at once, want %d", w.most(), slots)
+	if w.maxConcurrent() != slots {
+		t.Errorf("the engine had up to %d requests at once, want %d", w.maxConcurrent(), slots)
 	}
 }

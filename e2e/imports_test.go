@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-const us = "berth/"
+const modulePrefix = "berth/"
 
 // internalPackages are the packages that import nothing of ours and that every package above config may import.
 var internalPackages = []string{"internal/body", "internal/http1", "internal/openai", "internal/tcp"}
@@ -43,7 +43,7 @@ var testsMayImport = map[string][]string{
 }
 
 // confined says where a library may be used, tests aside: what it does stays behind one package of ours.
-var confined = map[string][]string{
+var libraryUsers = map[string][]string{
 	"github.com/gin-gonic/gin":            {"ingress"},
 	"github.com/prometheus/client_golang": {"ingress", "llmserver/agent"},
 	"go.opentelemetry.io":                 {"ingress"},
@@ -96,7 +96,7 @@ func packages(t *testing.T) (all []sourcePackage) {
 		} else if err != nil {
 			t.Fatal(err)
 		}
-		p.ImportPath = strings.TrimPrefix(p.ImportPath, us)
+		p.ImportPath = strings.TrimPrefix(p.ImportPath, modulePrefix)
 		all = append(all, p)
 	}
 }
@@ -127,7 +127,7 @@ func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
 		}
 		check := func(imports, allowed []string) {
 			for _, path := range imports {
-				name, ours := strings.CutPrefix(path, us)
+				name, ours := strings.CutPrefix(path, modulePrefix)
 				if ours && name != p.ImportPath && !slices.Contains(allowed, name) && !slices.Contains(allowed, "*") {
 					t.Errorf("%s must not import %s", p.ImportPath, name)
 				}
@@ -154,7 +154,7 @@ func TestImportTablesNamePackagesThatExist(t *testing.T) {
 			}
 		}
 	}
-	for library, users := range confined {
+	for library, users := range libraryUsers {
 		for _, path := range users {
 			if !slices.Contains(exist, path) {
 				t.Errorf("the row of %s names %s, which does not exist", library, path)
@@ -167,7 +167,7 @@ func TestLibrariesStayInTheirPackages(t *testing.T) {
 	t.Parallel()
 	for _, p := range packages(t) {
 		for _, path := range p.Imports {
-			for library, users := range confined {
+			for library, users := range libraryUsers {
 				if (path == library || strings.HasPrefix(path, library+"/")) && !slices.Contains(users, p.ImportPath) {
 					t.Errorf("%s must not import %s", p.ImportPath, path)
 				}

@@ -14,20 +14,20 @@ import (
 func TestLlamaCppServerIsServed(t *testing.T) {
 	t.Parallel()
 	engine := llamaCpp(t)
-	b := serve(t, anywhere+"llm_configs:\n- model_loading_config: {model_id: demo}\n"+
+	b := serve(t, loopbackConfig+"llm_configs:\n- model_loading_config: {model_id: demo}\n"+
 		"  deployment_config: {max_ongoing_requests: 2, max_queued_requests: 0, health_check_period_s: 1}\n  replicas: [{url: \""+engine.url+"\"}]\n")
 	client := newClient(t, false)
 
 	// With a temperature of 0 it says the same at any time.
 	const body = `{"model":"demo","temperature":0,"ignore_eos":true,"max_tokens":40,"cache_prompt":false,"stream":%t,"messages":[{"role":"user","content":"Hello"}]}`
-	forever := strings.Replace(endless("demo"), "{", `{"ignore_eos":true,`, 1)
-	want := said(t, chat(t.Context(), client, engine.url, fmt.Sprintf(body, false)))
+	forever := strings.Replace(endlessChatBody("demo"), "{", `{"ignore_eos":true,`, 1)
+	want := responseText(t, chat(t.Context(), client, engine.url, fmt.Sprintf(body, false)))
 	for _, stream := range []bool{false, true} {
-		if got := said(t, chat(t.Context(), client, b.url, fmt.Sprintf(body, stream))); got != want || want == "" {
+		if got := responseText(t, chat(t.Context(), client, b.url, fmt.Sprintf(body, stream))); got != want || want == "" {
 			t.Errorf("berth passed on %q, and the engine says %q", got, want)
 		}
 	}
-	if ready := b.get(t, b.url+"/readyz"); ready.status != http.StatusOK {
+	if ready := b.getPage(t, b.url+"/readyz"); ready.status != http.StatusOK {
 		t.Errorf("/readyz says %v", ready)
 	}
 
@@ -35,24 +35,24 @@ func TestLlamaCppServerIsServed(t *testing.T) {
 	for range 3 {
 		var leaving []*http.Response
 		for range 2 {
-			leaving = append(leaving, open(t, t.Context(), client, b.url, forever))
+			leaving = append(leaving, openStream(t, t.Context(), client, b.url, forever))
 		}
-		if busy := engine.busy(t); busy != 2 {
+		if busy := engine.busySlots(t); busy != 2 {
 			t.Errorf("%d slots of the engine are busy, want 2", busy)
 		}
 		for _, resp := range leaving {
 			resp.Body.Close()
 		}
-		eventually(t, "the engine stops working", func() bool { return engine.busy(t) == 0 })
-		eventually(t, "berth's slots are given back", func() bool { return b.sum(t, "berth_slots") == 0 })
+		eventually(t, "the engine stops working", func() bool { return engine.busySlots(t) == 0 })
+		eventually(t, "berth's slots are given back", func() bool { return b.sumMetric(t, "berth_slots") == 0 })
 	}
 
-	dying := open(t, t.Context(), client, b.url, forever)
+	dying := openStream(t, t.Context(), client, b.url, forever)
 	engine.kill()
-	if got := read(dying); got.err == nil || lastErrorCode(got.body) != "upstream_broken" {
+	if got := readResponse(dying); got.err == nil || lastErrorCode(got.body) != "upstream_broken" {
 		t.Errorf("a stream of a dead engine ended with %v", got)
 	}
-	eventually(t, "berth is unready", func() bool { return b.get(t, b.url+"/readyz").status == http.StatusServiceUnavailable })
+	eventually(t, "berth is unready", func() bool { return b.getPage(t, b.url+"/readyz").status == http.StatusServiceUnavailable })
 }
 
 // llamaServer is a running server of llama.cpp.
@@ -63,28 +63,28 @@ type llamaServer struct {
 
 func llamaCpp(t *testing.T) *llamaServer {
 	t.Helper()
-	python := inside(virtualenv(t, "llamacpp/requirements.txt"), "python")
-	c := run(t, "", python, "llamacpp/engine.py", filepath.Join(t.TempDir(), "random.gguf"))
+	python := venvProgram(virtualenv(t, "llamacpp/requirements.txt"), "python")
+	c := startCommand(t, "", python, "llamacpp/engine.py", filepath.Join(t.TempDir(), "random.gguf"))
 	eventually(t, "the engine says where it listens", func() bool {
 		select {
 		case <-c.done:
 			t.Fatal("the engine ended at once")
 		default:
 		}
-		return c.out.has("\n")
+		return c.stdout.contains("\n")
 	})
-	e := &llamaServer{c, strings.TrimSpace(c.out.String())}
-	eventually(t, "the engine is healthy", func() bool { return (&berth{}).get(t, e.url+"/health").status == http.StatusOK })
+	e := &llamaServer{c, strings.TrimSpace(c.stdout.String())}
+	eventually(t, "the engine is healthy", func() bool { return (&berth{}).getPage(t, e.url+"/health").status == http.StatusOK })
 	return e
 }
 
 // busy is how many of its slots work.
-func (e *llamaServer) busy(t *testing.T) (n int) {
+func (e *llamaServer) busySlots(t *testing.T) (n int) {
 	t.Helper()
 	var slots []struct {
 		Busy bool `json:"is_processing"`
 	}
-	page := (&berth{}).get(t, e.url+"/slots")
+	page := (&berth{}).getPage(t, e.url+"/slots")
 	if json.Unmarshal(page.body, &slots) != nil {
 		t.Fatalf("/slots: %v", page)
 	}
@@ -97,9 +97,9 @@ func (e *llamaServer) busy(t *testing.T) (n int) {
 }
 
 // said is the text of an answer, streamed or not.
-func said(t *testing.T, a answer) (text string) {
+func responseText(t *testing.T, a response) (text string) {
 	t.Helper()
-	if !a.complete() {
+	if !a.isComplete() {
 		t.Fatalf("got %v", a)
 	}
 	for event := range bytes.SplitSeq(a.body, []byte("\n\n")) {

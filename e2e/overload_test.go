@@ -25,62 +25,62 @@ const (
 )
 
 // stacks are the ways to put berth in front of engines, each with the ingresses that clients may ask.
-var stacks = map[string]func(t *testing.T, engines []string) (ingresses []string){
+var topologies = map[string]func(t *testing.T, engines []string) (ingresses []string){
 	"one ingress counts": func(t *testing.T, engines []string) []string {
-		return []string{serve(t, overloaded("ingress", engines)).url}
+		return []string{serve(t, overloadConfig("ingress", engines)).url}
 	},
 	"agents count for one ingress": func(t *testing.T, engines []string) []string {
-		return []string{serve(t, overloaded("replica", behindAgents(t, engines))).url}
+		return []string{serve(t, overloadConfig("replica", startAgents(t, engines))).url}
 	},
 	"agents count for two ingresses": func(t *testing.T, engines []string) []string {
-		agents := behindAgents(t, engines)
-		return []string{serve(t, overloaded("replica", agents)).url, serve(t, overloaded("replica", agents)).url}
+		agents := startAgents(t, engines)
+		return []string{serve(t, overloadConfig("replica", agents)).url, serve(t, overloadConfig("replica", agents)).url}
 	},
 }
 
-func behindAgents(t *testing.T, engines []string) (agents []string) {
+func startAgents(t *testing.T, engines []string) (agents []string) {
 	for _, engine := range engines {
-		agents = append(agents, guard(t, engine, overloadSlots).url)
+		agents = append(agents, startAgent(t, engine, overloadSlots).url)
 	}
 	return agents
 }
 
-func overloaded(authority string, urls []string) string {
+func overloadConfig(authority string, urls []string) string {
 	list := ""
 	for _, url := range urls {
 		list += "\n  - {url: \"" + url + "\"}"
 	}
-	return anywhere + "llm_configs:\n- model_loading_config: {model_id: demo}\n  slot_authority: " + authority +
+	return loopbackConfig + "llm_configs:\n- model_loading_config: {model_id: demo}\n  slot_authority: " + authority +
 		"\n  deployment_config: {max_ongoing_requests: " + strconv.Itoa(overloadSlots) + "}\n  replicas:" + list + "\n"
 }
 
 // overload has many clients ask, of whom some leave.
-func overload(t *testing.T, ingresses []string) {
+func runOverload(t *testing.T, ingresses []string) {
 	t.Helper()
 	var complete, left atomic.Int64
-	var asking sync.WaitGroup
+	var running sync.WaitGroup
 	for c := range overloadClients {
 		client := newClient(t, false)
-		asking.Go(func() {
+		running.Go(func() {
 			for round := range overloadRounds {
-				ctx, leave := context.WithCancel(t.Context())
+				ctx, cancel := context.WithCancel(t.Context())
 				leaves := rand.IntN(10) < 3
 				early := leaves && rand.IntN(2) == 0
 				if early { // most of them in the queue
-					time.AfterFunc(rand.N(400*time.Millisecond), leave)
+					time.AfterFunc(rand.N(400*time.Millisecond), cancel)
 				}
-				resp, err := send(ctx, client, ingresses[c%len(ingresses)], ask("demo", "Hello", 5+(c+round)%20, true))
-				got := answer{err: err}
+				resp, err := postChat(ctx, client, ingresses[c%len(ingresses)], chatBody("demo", "Hello", 5+(c+round)%20, true))
+				got := response{err: err}
 				if err == nil {
 					if leaves && !early {
 						io.CopyN(io.Discard, resp.Body, rand.Int64N(400)) // in the stream
-						leave()
+						cancel()
 					}
-					got = read(resp)
+					got = readResponse(resp)
 				}
-				leave()
+				cancel()
 				switch {
-				case got.complete():
+				case got.isComplete():
 					complete.Add(1)
 				case leaves:
 					left.Add(1)
@@ -90,7 +90,7 @@ func overload(t *testing.T, ingresses []string) {
 			}
 		})
 	}
-	asking.Wait()
+	running.Wait()
 	if left.Load() == 0 || complete.Load() == 0 {
 		t.Errorf("%d responses came complete and %d clients left", complete.Load(), left.Load())
 	}
@@ -99,14 +99,14 @@ func overload(t *testing.T, ingresses []string) {
 
 func TestCapacityHoldsAtTheEngineWhileClientsLeave(t *testing.T) {
 	t.Parallel()
-	for name, stack := range stacks {
+	for name, stack := range topologies {
 		t.Run(name, func(t *testing.T) {
-			fleet := engines(t, overloadEngines, simulated.Config{DecodeStep: 2 * time.Millisecond})
+			fleet := startEngines(t, overloadEngines, simulated.Config{DecodeStep: 2 * time.Millisecond})
 			var urls []string
 			for _, e := range fleet {
 				urls = append(urls, e.URL())
 			}
-			overload(t, stack(t, urls))
+			runOverload(t, stack(t, urls))
 			aborted := int64(0)
 			for _, e := range fleet {
 				did := e.Engine().Stats()
@@ -138,15 +138,15 @@ type uvicornCount struct {
 // connection and has yet to cancel the task.
 func TestCapacityNearlyHoldsAtUvicornWhileClientsLeave(t *testing.T) {
 	t.Parallel()
-	python := inside(virtualenv(t, "uvicorn/requirements.txt"), "python")
-	for name, stack := range stacks {
+	python := venvProgram(virtualenv(t, "uvicorn/requirements.txt"), "python")
+	for name, stack := range topologies {
 		t.Run(name, func(t *testing.T) {
 			var urls []string
 			for range overloadEngines {
-				c := run(t, "", python, "uvicorn/engine.py", strconv.Itoa(overloadSlots))
+				c := startCommand(t, "", python, "uvicorn/engine.py", strconv.Itoa(overloadSlots))
 				var port []string
 				eventually(t, "uvicorn listens", func() bool {
-					port = regexp.MustCompile(`port (\d+)\n`).FindStringSubmatch(c.out.String())
+					port = regexp.MustCompile(`port (\d+)\n`).FindStringSubmatch(c.stdout.String())
 					return port != nil
 				})
 				urls = append(urls, "http://127.0.0.1:"+port[1])
@@ -167,7 +167,7 @@ func TestCapacityNearlyHoldsAtUvicornWhileClientsLeave(t *testing.T) {
 				}
 				return n
 			}
-			overload(t, stack(t, urls))
+			runOverload(t, stack(t, urls))
 			for _, url := range urls {
 				n := stats(url)
 				t.Logf("%+v", n)

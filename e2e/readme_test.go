@@ -84,9 +84,9 @@ func TestReadmeCommandsWorkInAFreshCopy(t *testing.T) {
 	}
 	tree := t.TempDir()
 	copyTree(t, "..", tree)
-	needPorts(t)
+	requirePorts(t)
 	goTool(t, tree, "build", "-o", os.DevNull, "./cmd/berth") // it may take a while, which is not to count
-	b := listening(t, run(t, tree, "sh", "-c", commands["run"][0]))
+	b := waitListening(t, startCommand(t, tree, "sh", "-c", commands["run"][0]))
 	for _, lines := range commands["curl"] {
 		got := curl(t, lines)
 		if got == "" || strings.Contains(got, `"error"`) {
@@ -96,7 +96,7 @@ func TestReadmeCommandsWorkInAFreshCopy(t *testing.T) {
 	if err := syscall.Kill(-b.Process.Pid, syscall.SIGTERM); err != nil { // a shell and go run stand before berth
 		t.Fatal(err)
 	}
-	within(t, "berth ends", b.done)
+	waitClosed(t, "berth ends", b.done)
 }
 
 func TestReadmeTestCommandNamesPackagesThatExist(t *testing.T) {

@@ -15,16 +15,16 @@ import (
 // hasShape decodes JSON into a type that the official Go SDK generates from the official description of the API, and checks that
 // each of its fields is there with a value of its type, and nothing else. Of the fields named in nullable a null will do, those
 // in absent may be left out.
-func hasShape(t *testing.T, text []byte, into any, nullable, absent string) {
+func checkShape(t *testing.T, text []byte, into any, nullable, absent string) {
 	t.Helper()
 	if err := json.Unmarshal(text, into); err != nil {
 		t.Errorf("%v in %s", err, text)
 		return
 	}
-	told := reflect.ValueOf(into).Elem().FieldByName("JSON")
-	for i := range told.NumField() {
-		name := told.Type().Field(i).Name
-		switch field := told.Field(i); {
+	fields := reflect.ValueOf(into).Elem().FieldByName("JSON")
+	for i := range fields.NumField() {
+		name := fields.Type().Field(i).Name
+		switch field := fields.Field(i); {
 		case name == "ExtraFields":
 			if field.Len() > 0 {
 				t.Errorf("%s has fields beyond the description: %v", text, field.MapKeys())
@@ -42,9 +42,9 @@ func hasShape(t *testing.T, text []byte, into any, nullable, absent string) {
 
 func TestModelsHaveTheShapeOfTheOfficialDescription(t *testing.T) {
 	t.Parallel()
-	e := everyKind(t)
+	e := serveSDKModels(t)
 	list := new(pagination.Page[openai.Model])
-	hasShape(t, e.get(t, e.url+"/v1/models").body, list, "", "")
+	checkShape(t, e.getPage(t, e.url+"/v1/models").body, list, "", "")
 	if len(list.Data) != 6 || list.Object != "list" {
 		t.Errorf("the list is %+v", list)
 	}
@@ -52,9 +52,9 @@ func TestModelsHaveTheShapeOfTheOfficialDescription(t *testing.T) {
 	if err := json.Unmarshal([]byte(list.RawJSON()), &raw); err != nil {
 		t.Fatal(err)
 	}
-	for _, text := range append(raw.Data, e.get(t, e.url+"/v1/models/assistant").body) {
+	for _, text := range append(raw.Data, e.getPage(t, e.url+"/v1/models/assistant").body) {
 		one := new(openai.Model)
-		if hasShape(t, text, one, "", "ShutdownDate"); one.Object != "model" {
+		if checkShape(t, text, one, "", "ShutdownDate"); one.Object != "model" {
 			t.Errorf("the object of %s", text)
 		}
 	}
@@ -62,7 +62,7 @@ func TestModelsHaveTheShapeOfTheOfficialDescription(t *testing.T) {
 
 func TestErrorsHaveTheShapeOfTheOfficialDescription(t *testing.T) {
 	t.Parallel()
-	e := everyKind(t)
+	e := serveSDKModels(t)
 	client := newClient(t, false)
 	statuses := make(map[int]bool)
 	for _, c := range []struct{ method, path, contentType, body string }{
@@ -74,7 +74,7 @@ func TestErrorsHaveTheShapeOfTheOfficialDescription(t *testing.T) {
 		{"POST", "/v1/chat/completions", "application/json", "{"},
 		{"POST", "/v1/chat/completions", "application/json", `{"model":"nobody"}`},
 		{"POST", "/v1/chat/completions", "text/plain", "{}"},
-		{"POST", "/v1/chat/completions", "application/json", ask("full", "Hello", 1, false)},
+		{"POST", "/v1/chat/completions", "application/json", chatBody("full", "Hello", 1, false)},
 		{"POST", "/v1/audio/transcriptions", "multipart/form-data", "{}"},
 	} {
 		req, err := http.NewRequestWithContext(t.Context(), c.method, e.url+c.path, strings.NewReader(c.body))
@@ -86,12 +86,12 @@ func TestErrorsHaveTheShapeOfTheOfficialDescription(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a := read(resp)
+		a := readResponse(resp)
 		var outer map[string]json.RawMessage
 		if err := json.Unmarshal(a.body, &outer); err != nil || len(outer) != 1 {
 			t.Errorf("%s %s: %v", c.method, c.path, a)
 		}
-		hasShape(t, outer["error"], new(openai.Error), "Param Code", "")
+		checkShape(t, outer["error"], new(openai.Error), "Param Code", "")
 		statuses[a.status] = true
 	}
 	for _, status := range []int{400, 403, 404, 405, 415, 429} {

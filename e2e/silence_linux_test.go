@@ -21,7 +21,7 @@ import (
 func TestSilentStreamsSurviveALinkThatWasDown(t *testing.T) {
 	t.Parallel()
 	const streams = 100
-	link := isolated(t)
+	link := isolateNetwork(t)
 	arrived, release := make(chan struct{}, streams), make(chan struct{})
 	engine := serveUnprobed(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet {
@@ -34,8 +34,8 @@ func TestSilentStreamsSurviveALinkThatWasDown(t *testing.T) {
 		io.WriteString(w, "data: {\"choices\":[{\"delta\":{\"content\":\"late\"}}]}\n\ndata: [DONE]\n\n")
 	})
 	config := t.TempDir() + "/berth.yaml"
-	replace(t, config, anywhere+"llm_configs:\n- model_loading_config: {model_id: demo}\n  replicas: [{url: \""+engine+"\"}]\n")
-	b := listening(t, runBerth(t, "", "serve", "--config", config))
+	replaceFile(t, config, loopbackConfig+"llm_configs:\n- model_loading_config: {model_id: demo}\n  replicas: [{url: \""+engine+"\"}]\n")
+	b := waitListening(t, startBerth(t, "", "serve", "--config", config))
 
 	const body = `{"model":"demo","stream":true,"messages":[{"role":"user","content":"Hello"}]}`
 	results := make(chan error, streams)
@@ -69,10 +69,10 @@ func TestSilentStreamsSurviveALinkThatWasDown(t *testing.T) {
 		t.Errorf("%d of %d streams were lost", lost, streams)
 	}
 	b.signal(t, syscall.SIGTERM)
-	if status := b.status(t); status != 0 {
+	if status := b.waitExit(t); status != 0 {
 		t.Errorf("berth ended with status %d, want 0", status)
 	}
-	b.sane(t)
+	b.checkLog(t)
 }
 
 // readStream reads a response to the end of its stream.
@@ -91,11 +91,11 @@ func readStream(c net.Conn) error {
 // isolated moves the test into a network of its own, and returns what turns the loopback of that on
 // and off. The goroutine keeps its thread, to which the network belongs: what it listens on, dials
 // and starts is in there, what other goroutines dial is not.
-func isolated(t *testing.T) (link func(up bool)) {
+func isolateNetwork(t *testing.T) (link func(up bool)) {
 	t.Helper()
 	runtime.LockOSThread() // for good: the thread ends with the test
 	if err := syscall.Unshare(syscall.CLONE_NEWNET); err != nil {
-		missing(t, "a network of its own needs root: unshare: %v", err)
+		skipOrFail(t, "a network of its own needs root: unshare: %v", err)
 	}
 	socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_DGRAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {

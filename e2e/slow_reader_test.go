@@ -39,7 +39,7 @@ func TestClientThatPausesReadingIsNotCut(t *testing.T) {
 		}
 	}))
 	t.Cleanup(engine.Close)
-	b := serve(t, anywhere+"llm_configs:\n- {model_loading_config: {model_id: demo}, replicas: [{url: \""+engine.URL+"\"}]}\n")
+	b := serve(t, loopbackConfig+"llm_configs:\n- {model_loading_config: {model_id: demo}, replicas: [{url: \""+engine.URL+"\"}]}\n")
 
 	t.Run("client", func(t *testing.T) {
 		t.Parallel()

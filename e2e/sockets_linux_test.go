@@ -17,7 +17,7 @@ import (
 )
 
 // probing is how a connection finds out that its peer has vanished: see socket(7) and tcp(7).
-type probing struct {
+type keepAliveOptions struct {
 	on                    bool
 	idle, interval, count int // seconds, seconds, probes
 	userTimeout           int // milliseconds
@@ -38,17 +38,17 @@ func TestKeepAliveProbesConnectionsOfEveryKind(t *testing.T) {
 	t.Cleanup(encrypted.Close)
 	defer close(release)
 	trusted := filepath.Join(t.TempDir(), "ca.pem")
-	replace(t, trusted, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: encrypted.Certificate().Raw})))
+	replaceFile(t, trusted, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: encrypted.Certificate().Raw})))
 	t.Setenv("SSL_CERT_FILE", trusted)
 
-	a := guard(t, plain.URL, 8)
-	config := strings.Join([]string{anywhere + "llm_configs:",
+	a := startAgent(t, plain.URL, 8)
+	config := strings.Join([]string{loopbackConfig + "llm_configs:",
 		`- {model_loading_config: {model_id: plain}, replicas: [{url: "` + plain.URL + `"}]}`,
 		`- {model_loading_config: {model_id: encrypted}, replicas: [{url: "` + encrypted.URL + `"}]}`,
 		`- {model_loading_config: {model_id: guarded}, slot_authority: replica, replicas: [{url: "` + a.url + `"}]}`}, "\n")
 	b := serve(t, config)
 	dir := t.TempDir()
-	certify(t, dir, 1)
+	writeCertificate(t, dir, 1)
 	s := serve(t, strings.Replace(config, `:0"}`, `:0", tls: {cert_file: "`+dir+`/cert.pem", key_file: "`+dir+`/key.pem"}}`, 1))
 
 	ask := func(address, version, model string) {
@@ -81,12 +81,12 @@ func TestKeepAliveProbesConnectionsOfEveryKind(t *testing.T) {
 		"at the agent":   {a.berth, a.url, "", 2, read},
 		"agent's engine": {a.berth, "", plain.URL, 2, alone},
 	} {
-		found := connections(t, c.of, c.local, c.peer)
+		found := connectionOptions(t, c.of, c.local, c.peer)
 		if len(found) < c.number {
 			t.Errorf("%s: there are %d connections, want at least %d", kind, len(found), c.number)
 		}
 		for _, got := range found {
-			want := probing{true, 10, 4, 5, min(max(got.userTimeout, c.userTimeout), read)}
+			want := keepAliveOptions{true, 10, 4, 5, min(max(got.userTimeout, c.userTimeout), read)}
 			if got != want {
 				t.Errorf("%s: a connection is probed by %+v, want %+v", kind, got, want)
 			}
@@ -95,11 +95,11 @@ func TestKeepAliveProbesConnectionsOfEveryKind(t *testing.T) {
 }
 
 // connections reads the options of a process's TCP connections from or to the port of a URL.
-func connections(t *testing.T, b *berth, local, peer string) (all []probing) {
+func connectionOptions(t *testing.T, b *berth, local, peer string) (all []keepAliveOptions) {
 	t.Helper()
 	process, _, errno := syscall.Syscall(sysPidfdOpen, uintptr(b.Process.Pid), 0, 0)
 	if errno != 0 {
-		missing(t, "the sockets of another process cannot be looked at: pidfd_open: %v", errno)
+		skipOrFail(t, "the sockets of another process cannot be looked at: pidfd_open: %v", errno)
 	}
 	defer syscall.Close(int(process))
 	names, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", b.Process.Pid))
@@ -113,12 +113,12 @@ func connections(t *testing.T, b *berth, local, peer string) (all []probing) {
 			continue // closed meanwhile
 		}
 		if errno != 0 {
-			missing(t, "the sockets of another process cannot be looked at: pidfd_getfd: %v", errno)
+			skipOrFail(t, "the sockets of another process cannot be looked at: pidfd_getfd: %v", errno)
 		}
 		here, errHere := syscall.Getsockname(int(fd))
 		there, errThere := syscall.Getpeername(int(fd))
-		if errHere == nil && errThere == nil && (endsAt(here, local) || endsAt(there, peer)) {
-			all = append(all, probingOf(t, int(fd)))
+		if errHere == nil && errThere == nil && (hasPort(here, local) || hasPort(there, peer)) {
+			all = append(all, readKeepAlive(t, int(fd)))
 		}
 		syscall.Close(int(fd))
 	}
@@ -131,7 +131,7 @@ const (
 )
 
 // endsAt reports whether an address has the port of a URL.
-func endsAt(address syscall.Sockaddr, url string) bool {
+func hasPort(address syscall.Sockaddr, url string) bool {
 	port := 0
 	switch a := address.(type) {
 	case *syscall.SockaddrInet4:
@@ -142,7 +142,7 @@ func endsAt(address syscall.Sockaddr, url string) bool {
 	return url != "" && strings.HasSuffix(url, ":"+strconv.Itoa(port))
 }
 
-func probingOf(t *testing.T, fd int) probing {
+func readKeepAlive(t *testing.T, fd int) keepAliveOptions {
 	t.Helper()
 	var failed error
 	option := func(level, name int) int {
@@ -151,7 +151,7 @@ func probingOf(t *testing.T, fd int) probing {
 		return value
 	}
 	const tcpUserTimeout = 0x12 // which package syscall does not name
-	p := probing{
+	p := keepAliveOptions{
 		on:          option(syscall.SOL_SOCKET, syscall.SO_KEEPALIVE) != 0,
 		idle:        option(syscall.IPPROTO_TCP, syscall.TCP_KEEPIDLE),
 		interval:    option(syscall.IPPROTO_TCP, syscall.TCP_KEEPINTVL),

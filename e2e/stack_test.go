@@ -13,8 +13,8 @@ import (
 )
 
 // buildPlain makes the berth that is shipped, whatever this test was built with.
-var buildPlain = sync.OnceValues(func() (binary string, err error) {
-	binary = filepath.Join(scratch, "berth-plain")
+var buildWithoutRace = sync.OnceValues(func() (binary string, err error) {
+	binary = filepath.Join(binaryDir, "berth-plain")
 	cmd := exec.Command("go", "build", "-o", binary, "berth/cmd/berth")
 	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0")
 	return binary, cmd.Run()
@@ -37,21 +37,21 @@ func TestWaitingStreamHasAStackOf8KiB(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	t.Cleanup(upstream.Close)
-	b := serveBy(t, buildPlain, anywhere+"llm_configs:\n- {model_loading_config: {model_id: demo}, deployment_config: {max_ongoing_requests: 300, request_router_config: {request_router_class: PrefixCacheAffinityRouter}}, "+
+	b := serveBinary(t, buildWithoutRace, loopbackConfig+"llm_configs:\n- {model_loading_config: {model_id: demo}, deployment_config: {max_ongoing_requests: 300, request_router_config: {request_router_class: PrefixCacheAffinityRouter}}, "+
 		"replicas: [{url: \""+upstream.URL+"\"}]}\n")
 	stacks := func() float64 {
 		for range 4 { // each collection halves a stack once
-			b.get(t, b.admin+"/debug/pprof/heap?gc=1")
+			b.getPage(t, b.admin+"/debug/pprof/heap?gc=1")
 		}
-		return b.sum(t, "go_memstats_stack_inuse_bytes")
+		return b.sumMetric(t, "go_memstats_stack_inuse_bytes")
 	}
-	ctx, leave := context.WithCancel(t.Context())
-	defer leave()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	client := newClient(t, false)
-	open(t, ctx, client, b.url, ask("demo", "Hello", 1, true))
+	openStream(t, ctx, client, b.url, chatBody("demo", "Hello", 1, true))
 	before := stacks()
 	for range streams {
-		open(t, ctx, client, b.url, ask("demo", "Hello", 1, true))
+		openStream(t, ctx, client, b.url, chatBody("demo", "Hello", 1, true))
 	}
 	if each := (stacks() - before) / streams; each > 12<<10 {
 		t.Errorf("the stacks of a stream take %.1f KiB, want 8", each/1024)

@@ -18,13 +18,13 @@ func TestStoppedReplicaIsOutOfUseWithinTenSecondsUnderLoad(t *testing.T) {
 	t.Parallel()
 	var replicas []*agentProcess
 	var list []string
-	for _, engine := range engines(t, 3, simulated.Config{}) {
-		a := guard(t, engine.URL(), 256)
+	for _, engine := range startEngines(t, 3, simulated.Config{}) {
+		a := startAgent(t, engine.URL(), 256)
 		replicas, list = append(replicas, a), append(list, fmt.Sprintf("{url: %q}", a.url))
 	}
-	b := serve(t, anywhere+"llm_configs:\n- model_loading_config: {model_id: demo}\n  replicas: ["+strings.Join(list, ", ")+"]\n")
+	b := serve(t, loopbackConfig+"llm_configs:\n- model_loading_config: {model_id: demo}\n  replicas: ["+strings.Join(list, ", ")+"]\n")
 	state := func(want string) bool {
-		return b.sum(t, "berth_replica_state", fmt.Sprintf("replica=%q", replicas[0].address()), fmt.Sprintf("state=%q", want)) == 1
+		return b.sumMetric(t, "berth_replica_state", fmt.Sprintf("replica=%q", replicas[0].address()), fmt.Sprintf("state=%q", want)) == 1
 	}
 	eventually(t, "all are known to serve", func() bool { return state("serving") })
 
@@ -42,9 +42,9 @@ func TestStoppedReplicaIsOutOfUseWithinTenSecondsUnderLoad(t *testing.T) {
 				return
 			case <-tick.C:
 				clients.Go(func() {
-					ctx, leave := context.WithTimeout(load, 20*time.Second)
-					defer leave()
-					chat(ctx, client, b.url, ask("demo", "Hello", 4, true))
+					ctx, cancel := context.WithTimeout(load, 20*time.Second)
+					defer cancel()
+					chat(ctx, client, b.url, chatBody("demo", "Hello", 4, true))
 				})
 			}
 		}
@@ -57,7 +57,7 @@ func TestStoppedReplicaIsOutOfUseWithinTenSecondsUnderLoad(t *testing.T) {
 		t.Errorf("the stopped replica was in use for %v; want 10s, and a little more on a busy machine", took)
 	}
 	for range 30 {
-		if got := chat(t.Context(), client, b.url, ask("demo", "Hello", 4, true)); !got.complete() {
+		if got := chat(t.Context(), client, b.url, chatBody("demo", "Hello", 4, true)); !got.isComplete() {
 			t.Fatalf("a request after that: %v", got)
 		}
 	}

@@ -18,23 +18,23 @@ import (
 )
 
 // studio is a replica that stores responses, hears, speaks and paints. Its model is called served.
-type studio struct {
+type mediaReplica struct {
 	name string
 
-	mu   sync.Mutex
-	made map[string]bool
+	mu     sync.Mutex
+	stored map[string]bool
 }
 
-func (s *studio) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *mediaReplica) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch path := r.URL.Path; {
 	case path == "/health":
 	case path == "/v1/responses":
 		body, _ := io.ReadAll(r.Body)
-		s.respond(w, body)
+		s.createResponse(w, body)
 	case strings.HasPrefix(path, "/v1/responses/"):
-		s.stored(w, r)
+		s.handleStored(w, r)
 	case path == "/v1/audio/transcriptions":
-		s.hear(w, r)
+		s.transcribe(w, r)
 	case path == "/v1/audio/speech":
 		w.Header().Set("Content-Type", "audio/mpeg")
 		w.Write(bytes.Repeat([]byte{0xff, 0, '\r', '\n'}, 100_000))
@@ -50,17 +50,17 @@ func responseObject(id, status string) string {
 }
 
 // respond makes a response; one that goes on with another must find it here.
-func (s *studio) respond(w http.ResponseWriter, body []byte) {
+func (s *mediaReplica) createResponse(w http.ResponseWriter, body []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := gjson.GetBytes(body, "previous_response_id").String()
-	if before != "" && !s.made[before] || gjson.GetBytes(body, "model").String() != "served" {
+	if before != "" && !s.stored[before] || gjson.GetBytes(body, "model").String() != "served" {
 		w.WriteHeader(http.StatusNotFound)
 		writeJSON(w, `{"error":{"message":"not here","type":"NotFoundError","param":null,"code":404}}`)
 		return
 	}
-	id := fmt.Sprintf("resp_%s%d", s.name, len(s.made))
-	s.made[id] = true
+	id := fmt.Sprintf("resp_%s%d", s.name, len(s.stored))
+	s.stored[id] = true
 	if !gjson.GetBytes(body, "stream").Bool() {
 		writeJSON(w, responseObject(id, "completed"))
 		return
@@ -72,16 +72,16 @@ func (s *studio) respond(w http.ResponseWriter, body []byte) {
 	}
 }
 
-func (s *studio) stored(w http.ResponseWriter, r *http.Request) {
+func (s *mediaReplica) handleStored(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	id, rest, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/v1/responses/"), "/")
 	switch {
-	case !s.made[id]:
+	case !s.stored[id]:
 		w.WriteHeader(http.StatusNotFound)
 		writeJSON(w, `{"error":{"message":"gone","type":"NotFoundError","param":null,"code":404}}`)
 	case r.Method == http.MethodDelete:
-		delete(s.made, id)
+		delete(s.stored, id)
 		writeJSON(w, `{"id":"`+id+`","object":"response","deleted":true}`)
 	case rest == "cancel":
 		writeJSON(w, responseObject(id, "cancelled"))
@@ -93,7 +93,7 @@ func (s *studio) stored(w http.ResponseWriter, r *http.Request) {
 }
 
 // hear answers with the size of the file that it was sent and the name of the model.
-func (s *studio) hear(w http.ResponseWriter, r *http.Request) {
+func (s *mediaReplica) transcribe(w http.ResponseWriter, r *http.Request) {
 	if err := r.ParseMultipartForm(1 << 20); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
@@ -108,20 +108,20 @@ func (s *studio) hear(w http.ResponseWriter, r *http.Request) {
 }
 
 // inStudios serves the model studio on three replicas, and returns a client of it.
-func inStudios(t *testing.T) openai.Client {
+func serveMediaReplicas(t *testing.T) openai.Client {
 	var list []string
 	for _, name := range []string{"a", "b", "c"} {
-		server := httptest.NewServer(&studio{name: name, made: map[string]bool{}})
+		server := httptest.NewServer(&mediaReplica{name: name, stored: map[string]bool{}})
 		t.Cleanup(server.Close)
 		list = append(list, `{url: "`+server.URL+`/v1"}`) // as OpenAI's clients are told it
 	}
-	b := serve(t, anywhere+"llm_configs:\n- model_loading_config: {model_id: studio}\n  served_model_name: served\n  replicas: ["+strings.Join(list, ", ")+"]\n")
-	return officialGo(&everything{berth: b})
+	b := serve(t, loopbackConfig+"llm_configs:\n- model_loading_config: {model_id: studio}\n  served_model_name: served\n  replicas: ["+strings.Join(list, ", ")+"]\n")
+	return newOfficialClient(&sdkServer{berth: b})
 }
 
 func TestStoredResponsesAreFoundByTheOfficialGoSDK(t *testing.T) {
 	t.Parallel()
-	client, ctx := inStudios(t), t.Context()
+	client, ctx := serveMediaReplicas(t), t.Context()
 	input := responses.ResponseNewParamsInputUnion{OfString: openai.String("Hello")}
 	for range 6 { // round robin leads each elsewhere
 		made, err := client.Responses.New(ctx, responses.ResponseNewParams{Model: "studio", Input: input})
@@ -157,7 +157,7 @@ func TestStoredResponsesAreFoundByTheOfficialGoSDK(t *testing.T) {
 
 func TestOfficialGoSDKSendsAudioAndGetsSpeechAndImages(t *testing.T) {
 	t.Parallel()
-	client, ctx := inStudios(t), t.Context()
+	client, ctx := serveMediaReplicas(t), t.Context()
 	const size = 3 << 20
 	speech := func() io.Reader { return bytes.NewReader(bytes.Repeat([]byte("\r\n--\x00"), size/5)) }
 	want := fmt.Sprint(size/5*5, " bytes for served")

@@ -25,21 +25,21 @@ func TestTelemetryIsCompleteWhenTheProcessEnds(t *testing.T) {
 	t.Cleanup(collector.Close)
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL)
 	path := filepath.Join(t.TempDir(), "access.jsonl")
-	b := serve(t, "access_log: "+path+demo("", engines(t, 2, simulated.Config{})...))
+	b := serve(t, "access_log: "+path+demoConfig("", startEngines(t, 2, simulated.Config{})...))
 
 	const requests = 60
 	client := newClient(t, false)
 	for i := range requests {
-		if a := chat(t.Context(), client, b.url, ask("demo", "Nobody else may read this.", 3, i%2 == 0)); !a.complete() {
+		if a := chat(t.Context(), client, b.url, chatBody("demo", "Nobody else may read this.", 3, i%2 == 0)); !a.isComplete() {
 			t.Fatal(a)
 		}
 	}
-	last := open(t, t.Context(), client, b.url, ask("demo", "Nobody else may read this.", 500, true))
+	last := openStream(t, t.Context(), client, b.url, chatBody("demo", "Nobody else may read this.", 500, true))
 	b.signal(t, syscall.SIGTERM)
-	if a := read(last); !a.complete() {
+	if a := readResponse(last); !a.isComplete() {
 		t.Error(a)
 	}
-	if status := b.status(t); status != 0 {
+	if status := b.waitExit(t); status != 0 {
 		t.Errorf("berth ended with status %d", status)
 	}
 

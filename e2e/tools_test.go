@@ -29,24 +29,24 @@ func virtualenv(t *testing.T, requirements string) (home string) {
 	t.Helper()
 	version, err := exec.Command("python3", "--version").Output()
 	if err != nil {
-		missing(t, "there is no python3: %v", err)
+		skipOrFail(t, "there is no python3: %v", err)
 	}
 	pins, err := os.ReadFile(requirements)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return cached(t, "venv", append(version, pins...), func(aside string) error {
-		python := inside(aside, "python")
-		return commands("",
-			[]string{"python3", "-m", "venv", aside},
+	return cachedDir(t, "venv", append(version, pins...), func(staging string) error {
+		python := venvProgram(staging, "python")
+		return runCommands("",
+			[]string{"python3", "-m", "venv", staging},
 			[]string{python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", installer},
-			[]string{inside(aside, "uv"), "pip", "install", "--quiet", "--python", python, "--requirements", requirements},
+			[]string{venvProgram(staging, "uv"), "pip", "install", "--quiet", "--python", python, "--requirements", requirements},
 		)
 	})
 }
 
 // inside is the path of a program of a virtual environment. Only python itself still works when the directory has moved.
-func inside(home, program string) string { return filepath.Join(home, "bin", program) }
+func venvProgram(home, program string) string { return filepath.Join(home, "bin", program) }
 
 // nodeModules finds or makes the directory with the packages that node/package-lock.json pins, and returns it with the
 // Node.js to run them. That one is pinned, too, and comes as a Python package.
@@ -63,32 +63,32 @@ func nodeModules(t *testing.T) (node, modules string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	home := cached(t, "node", lock, func(aside string) error {
+	home := cachedDir(t, "node", lock, func(staging string) error {
 		for _, name := range []string{"package.json", "package-lock.json"} {
 			text, err := os.ReadFile(filepath.Join("node", name))
 			if err != nil {
 				return err
 			}
-			if err := os.WriteFile(filepath.Join(aside, name), text, 0o644); err != nil {
+			if err := os.WriteFile(filepath.Join(staging, name), text, 0o644); err != nil {
 				return err
 			}
 		}
-		return commands(aside, []string{node, npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error"})
+		return runCommands(staging, []string{node, npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error"})
 	})
 	return node, filepath.Join(home, "node_modules")
 }
 
-var installing sync.Mutex
+var installMu sync.Mutex
 
 // cached returns the directory of the user's cache that is named by a kind and what determines its content. If there is
 // none, it is made aside and moved to its place when it is complete; other processes may do the same meanwhile.
-func cached(t *testing.T, kind string, determinants []byte, fill func(aside string) error) (home string) {
+func cachedDir(t *testing.T, kind string, determinants []byte, fill func(staging string) error) (home string) {
 	t.Helper()
-	installing.Lock()
-	defer installing.Unlock()
+	installMu.Lock()
+	defer installMu.Unlock()
 	cache, err := os.UserCacheDir()
 	if err != nil {
-		missing(t, "there is no place for what a test installs: %v", err)
+		skipOrFail(t, "there is no place for what a test installs: %v", err)
 	}
 	cache = filepath.Join(cache, "berth-e2e")
 	sum := sha256.Sum256(append([]byte(installer), determinants...))
@@ -99,15 +99,15 @@ func cached(t *testing.T, kind string, determinants []byte, fill func(aside stri
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	aside, err := os.MkdirTemp(cache, "making-")
+	staging, err := os.MkdirTemp(cache, "making-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer os.RemoveAll(aside)
-	if err := fill(aside); err != nil {
-		missing(t, "%s cannot be installed: %v", kind, err)
+	defer os.RemoveAll(staging)
+	if err := fill(staging); err != nil {
+		skipOrFail(t, "%s cannot be installed: %v", kind, err)
 	}
-	if err := os.Rename(aside, home); err != nil {
+	if err := os.Rename(staging, home); err != nil {
 		if _, made := os.Stat(home); made != nil {
 			t.Fatal(errors.Join(err, made))
 		}
@@ -116,7 +116,7 @@ func cached(t *testing.T, kind string, determinants []byte, fill func(aside stri
 }
 
 // commands runs programs one after the other in a directory, this one if empty.
-func commands(dir string, all ...[]string) error {
+func runCommands(dir string, all ...[]string) error {
 	for _, args := range all {
 		c := exec.Command(args[0], args[1:]...)
 		c.Dir = dir

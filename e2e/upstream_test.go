@@ -16,11 +16,11 @@ func TestRetryReplacesAReplicaThatFailsBeforeTheFirstByte(t *testing.T) {
 	t.Parallel()
 	for _, failure := range []string{"connection reset", "process gone"} {
 		t.Run(failure, func(t *testing.T) {
-			fleet := engines(t, 2, simulated.Config{})
-			b := serve(t, demo("health_check_period_s: 3600", fleet...))
+			fleet := startEngines(t, 2, simulated.Config{})
+			b := serve(t, demoConfig("health_check_period_s: 3600", fleet...))
 			client := newClient(t, false)
 			for range 2 { // the first probes are over by then
-				if got := chat(t.Context(), client, b.url, ask("demo", "Hello", 4, true)); !got.complete() {
+				if got := chat(t.Context(), client, b.url, chatBody("demo", "Hello", 4, true)); !got.isComplete() {
 					t.Fatalf("got %v, want a whole stream", got)
 				}
 			}
@@ -30,11 +30,11 @@ func TestRetryReplacesAReplicaThatFailsBeforeTheFirstByte(t *testing.T) {
 				fleet[0].Engine().SetFaults(simulated.Faults{Cut: simulated.CutReset})
 			}
 			for range 4 { // whoever's turn it is
-				if got := chat(t.Context(), client, b.url, ask("demo", "Hello", 4, true)); !got.complete() {
+				if got := chat(t.Context(), client, b.url, chatBody("demo", "Hello", 4, true)); !got.isComplete() {
 					t.Fatalf("got %v, want a whole stream", got)
 				}
 			}
-			if b.sum(t, "berth_retries_total", `model="demo"`) == 0 {
+			if b.sumMetric(t, "berth_retries_total", `model="demo"`) == 0 {
 				t.Error("no retry was needed, so the test shows nothing")
 			}
 			if now := fleet[1].Engine().Stats(); now.Completed != 5 {
@@ -48,31 +48,31 @@ func TestRetryHidesIdleConnectionsThatTheEngineClosed(t *testing.T) {
 	t.Parallel()
 	engine := simulated.New(simulated.Config{PrefillTokensPerSecond: 1e6, DecodeStep: time.Millisecond})
 	t.Cleanup(engine.Close)
-	b := serve(t, anywhere+"llm_configs:\n- model_loading_config: {model_id: demo}\n  replicas: [{url: \""+hangingUp(t, engine.Handler())+"\"}]\n")
+	b := serve(t, loopbackConfig+"llm_configs:\n- model_loading_config: {model_id: demo}\n  replicas: [{url: \""+serveClosingReusedConnections(t, engine.Handler())+"\"}]\n")
 	client := newClient(t, false)
 	const together, apart = 8, 20
 
 	// As many idle connections are left as there were requests at the same time.
 	engine.SetFaults(simulated.Faults{Hang: true})
-	var results []<-chan answer
+	var results []<-chan response
 	for range together {
-		results = append(results, begin(t.Context(), client, b.url, ask("demo", "Hello", 1, true)))
+		results = append(results, startChat(t.Context(), client, b.url, chatBody("demo", "Hello", 1, true)))
 	}
 	eventually(t, "all requests are at the engine, or one has failed", func() bool {
-		return engine.Stats().InFlight == together || b.sum(t, "berth_requests_total", `route="/chat/completions"`) > 0
+		return engine.Stats().InFlight == together || b.sumMetric(t, "berth_requests_total", `route="/chat/completions"`) > 0
 	})
 	engine.SetFaults(simulated.Faults{})
 	for _, result := range results {
-		if got := expect(t, result); !got.complete() {
+		if got := waitResponse(t, result); !got.isComplete() {
 			t.Errorf("got %v, want a whole stream", got)
 		}
 	}
 	for range apart {
-		if got := chat(t.Context(), client, b.url, ask("demo", "Hello", 1, true)); !got.complete() {
+		if got := chat(t.Context(), client, b.url, chatBody("demo", "Hello", 1, true)); !got.isComplete() {
 			t.Errorf("got %v, want a whole stream", got)
 		}
 	}
-	if b.sum(t, "berth_retries_total", `reason="broken"`) == 0 {
+	if b.sumMetric(t, "berth_retries_total", `reason="broken"`) == 0 {
 		t.Error("no connection was ever stale, so the test shows nothing")
 	}
 	if did := engine.Stats(); did.Requests != together+apart {
@@ -82,7 +82,7 @@ func TestRetryHidesIdleConnectionsThatTheEngineClosed(t *testing.T) {
 
 // hangingUp serves a handler like an engine whose keep-alive has run out whenever a connection is used again: it closes the
 // connection as the second request arrives, unanswered.
-func hangingUp(t *testing.T, h http.Handler) string {
+func serveClosingReusedConnections(t *testing.T, h http.Handler) string {
 	type usedKey struct{}
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Context().Value(usedKey{}).(*atomic.Bool).Swap(true) {
@@ -102,11 +102,11 @@ func TestAgentHidesIdleConnectionsThatTheEngineClosed(t *testing.T) {
 	t.Parallel()
 	engine := simulated.New(simulated.Config{PrefillTokensPerSecond: 1e6, DecodeStep: time.Millisecond})
 	t.Cleanup(engine.Close)
-	a := guard(t, hangingUp(t, engine.Handler()), 4)
-	b := serve(t, sharing("", a.url))
+	a := startAgent(t, serveClosingReusedConnections(t, engine.Handler()), 4)
+	b := serve(t, agentConfig("", a.url))
 	client := newClient(t, false)
 	for range 20 {
-		if got := chat(t.Context(), client, b.url, ask("demo", "Hello", 1, true)); !got.complete() {
+		if got := chat(t.Context(), client, b.url, chatBody("demo", "Hello", 1, true)); !got.isComplete() {
 			t.Errorf("got %v, want a whole stream", got)
 		}
 	}
