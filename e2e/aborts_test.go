@@ -14,25 +14,26 @@ import (
 	"berth/llmserver/simulated"
 )
 
-// over waits until the engine has given up a number of requests and works on none.
+// waitAborted waits until the engine has aborted the given number of requests and has none in
+// flight.
 func waitAborted(t *testing.T, s *simulated.Server, aborted int64) {
 	t.Helper()
-	eventually(t, "the engine stops working", func() bool {
+	eventually(t, "the engine has no active request", func() bool {
 		now := s.Engine().Stats()
 		return now.Aborted == aborted && now.InFlight == 0
 	})
 }
 
-// arrived waits until the engine works on a number of requests.
+// waitInFlight waits until the engine has n requests in flight.
 func waitInFlight(t *testing.T, s *simulated.Server, n int64) {
 	t.Helper()
-	eventually(t, "the request is at the engine", func() bool { return s.Engine().Stats().InFlight == n })
+	eventually(t, "requests have reached the engine", func() bool { return s.Engine().Stats().InFlight == n })
 }
 
-// counted waits until berth has counted one abort in a phase.
+// waitAbortCounted waits until berth has counted one abort in the given phase.
 func (b *berth) waitAbortCounted(t *testing.T, phase string) {
 	t.Helper()
-	eventually(t, "the abort is counted as "+phase, func() bool {
+	eventually(t, "one abort is counted in phase "+phase, func() bool {
 		return b.sumMetric(t, "berth_aborts_total", `phase="`+phase+`"`) == 1
 	})
 }
@@ -51,7 +52,7 @@ func TestDisconnectBeforeTheFirstByteStopsTheEngine(t *testing.T) {
 		waitAborted(t, engine, 1)
 		b.waitAbortCounted(t, "first_byte")
 		if got := waitResponse(t, result); got.err == nil {
-			t.Errorf("got %v after leaving", got)
+			t.Errorf("got %v after the disconnect", got)
 		}
 	})
 }
@@ -81,15 +82,15 @@ func TestDisconnectInTheQueueNeverReachesTheEngine(t *testing.T) {
 		second, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		result := startChat(second, client, b.url, chatBody("demo", "Hello", 1, true))
-		eventually(t, "the second request waits", func() bool { return b.sumMetric(t, "berth_queue_length") == 1 })
+		eventually(t, "the second request is queued", func() bool { return b.sumMetric(t, "berth_queue_length") == 1 })
 		cancel()
-		eventually(t, "the line is empty", func() bool { return b.sumMetric(t, "berth_queue_length") == 0 })
+		eventually(t, "the queue is empty", func() bool { return b.sumMetric(t, "berth_queue_length") == 0 })
 		b.waitAbortCounted(t, "waiting")
 		waitResponse(t, result)
 		end()
 		waitAborted(t, engine, 1)
 		if now := engine.Engine().Stats(); now.Requests != 1 {
-			t.Errorf("the engine saw %d requests, want 1", now.Requests)
+			t.Errorf("the engine received %d requests, want 1", now.Requests)
 		}
 	})
 }
@@ -104,9 +105,9 @@ func TestDisconnectIncludesHalfClosedConnections(t *testing.T) {
 			conn := dialTCP(t, b.url)
 			body := endlessChatBody("demo")
 			fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: berth\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
-			var head [64]byte
+			var prefix [64]byte
 			if phase == "streaming" {
-				if _, err := io.ReadFull(conn, head[:]); err != nil {
+				if _, err := io.ReadFull(conn, prefix[:]); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -114,18 +115,18 @@ func TestDisconnectIncludesHalfClosedConnections(t *testing.T) {
 			conn.CloseWrite()
 			waitAborted(t, engine, 1)
 			b.waitAbortCounted(t, phase)
-			rest, _ := io.ReadAll(conn) // a reset is as good an end as any
+			rest, _ := io.ReadAll(conn) // a reset is a valid end too
 			if phase == "first_byte" && len(rest) > 0 {
-				t.Errorf("a client that has gone got %q", rest)
+				t.Errorf("a client that half-closed the connection got %q", rest)
 			}
 			if bytes.HasSuffix(rest, []byte("\r\n0\r\n\r\n")) {
-				t.Error("the stream was ended as if it were complete")
+				t.Error("the stream looks complete")
 			}
 		})
 	}
 }
 
-// dial opens a bare connection to berth.
+// dialTCP opens a TCP connection to berth with a deadline.
 func dialTCP(t *testing.T, url string) *net.TCPConn {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))

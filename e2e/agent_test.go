@@ -11,14 +11,15 @@ import (
 	"time"
 )
 
-// lease is how long a reservation stands that nobody uses, and margin what a busy machine may add to it.
+// lease is the lifetime of an unused reservation, and timingMargin the tolerance for a busy
+// machine.
 const (
 	lease        = 3 * time.Second
 	timingMargin = 20 * time.Second
 )
 
-// agentProcess is a running `berth llmserver`, whose own pages tell what those of an ingress do. One that was restarted is
-// another process at the same address.
+// agentProcess is a `berth llmserver` process. A restart replaces the process and keeps the
+// address.
 type agentProcess struct {
 	*berth
 	engine string
@@ -27,7 +28,7 @@ type agentProcess struct {
 
 var agentLine = regexp.MustCompile(`(?m)^berth llmserver (http://\S+), `)
 
-// guard starts an agent in front of an engine.
+// startAgent starts an agent in front of an engine, with limit slots.
 func startAgent(t *testing.T, engine string, limit int) *agentProcess {
 	t.Helper()
 	a := &agentProcess{engine: engine, limit: limit}
@@ -35,8 +36,8 @@ func startAgent(t *testing.T, engine string, limit int) *agentProcess {
 	return a
 }
 
-// start starts a process at an address; a port that was given back a moment ago may be in use by another connection. When
-// the test is over, the process must come to rest.
+// start starts a process at the given address. It retries, because a released port may be in use by
+// another connection for a moment. Cleanup checks that all slots are released.
 func (a *agentProcess) start(t *testing.T, address string) {
 	t.Helper()
 	eventually(t, "the agent listens", func() bool {
@@ -64,24 +65,24 @@ func (a *agentProcess) start(t *testing.T, address string) {
 	})
 }
 
-// restart ends the process by a signal and starts another at its address.
+// restart ends the process with a signal and starts another at the same address.
 func (a *agentProcess) restart(t *testing.T, s syscall.Signal) {
 	t.Helper()
 	a.signal(t, s)
 	if status := a.waitExit(t); s == syscall.SIGTERM && status != 0 {
-		t.Errorf("an agent that was to stop ended with status %d, want 0", status)
+		t.Errorf("a drained agent exited with status %d, want 0", status)
 	}
 	a.checkLog(t)
 	a.start(t, a.address())
 }
 
-// address is the agent's host and port.
+// address returns the agent's host:port.
 func (a *agentProcess) address() string { return strings.TrimPrefix(a.url, "http://") }
 
-// reading is what an agent tells of its slots.
+// slotCounts are the counts of GET /internal/slots.
 type slotCounts struct{ Reserved, Running int }
 
-// slots reads the agent's slots.
+// slots returns the agent's slot counts.
 func (a *agentProcess) slots(t *testing.T) (r slotCounts) {
 	t.Helper()
 	page := a.getPage(t, a.url+"/internal/slots")
@@ -91,37 +92,39 @@ func (a *agentProcess) slots(t *testing.T) (r slotCounts) {
 	return r
 }
 
-// rest sees that no slot is held, none was ever too many, and each is accounted for; and has the agent end.
+// checkIdleAndStop checks that all slots are released and accounted for, then stops the agent and
+// checks its exit status and log.
 func (a *agentProcess) checkIdleAndStop(t *testing.T) {
 	if t.Failed() {
-		return // it is killed, and its log shown
+		return // Cleanup of the command kills the process and logs its output
 	}
-	eventually(t, "the agent's slots are given back", func() bool { return a.slots(t) == slotCounts{} })
+	eventually(t, "the agent's slots are released", func() bool { return a.slots(t) == slotCounts{} })
 	a.checkAccounting(t)
 	a.signal(t, syscall.SIGTERM)
 	if status := a.waitExit(t); status != 0 {
-		t.Errorf("the agent ended with status %d, want 0", status)
+		t.Errorf("the agent exited with status %d, want 0", status)
 	}
 	a.checkLog(t)
 }
 
-// balanced checks the agent's own accounts.
+// checkAccounting checks that the agent's counters of reservations, releases and requests are
+// consistent, and that the agent never exceeded its limit.
 func (a *agentProcess) checkAccounting(t *testing.T) {
 	t.Helper()
 	if highest := a.sumMetric(t, "berth_agent_slots_highest"); highest > float64(a.limit) {
-		t.Errorf("the agent let %v in at once, and has %d slots", highest, a.limit)
+		t.Errorf("the agent had up to %v slots in use, limit %d", highest, a.limit)
 	}
 	released := func(cause string) float64 { return a.sumMetric(t, "berth_agent_releases_total", `cause="`+cause+`"`) }
 	reserved := a.sumMetric(t, "berth_agent_reservations_total", `outcome="accepted"`)
 	if ended := released("consumed") + released("released") + released("expired"); reserved != ended {
-		t.Errorf("%v slots were reserved, and %v reservations ended", reserved, ended)
+		t.Errorf("%v reservations accepted, %v ended", reserved, ended)
 	}
 	if admitted := released("consumed") + a.sumMetric(t, "berth_agent_unreserved_total"); admitted != released("finished") {
-		t.Errorf("%v requests were let in, and %v finished", admitted, released("finished"))
+		t.Errorf("%v requests admitted, %v finished", admitted, released("finished"))
 	}
 }
 
-// sharing is the configuration of the model demo on replicas that count their own slots.
+// agentConfig returns a configuration with the model demo on replicas with slot_authority replica.
 func agentConfig(deployment string, urls ...string) string {
 	var list []string
 	for _, url := range urls {

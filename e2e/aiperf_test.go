@@ -16,13 +16,14 @@ import (
 	"berth/llmserver/simulated"
 )
 
-// aiperfCommand is a command of the README, which ends with the directory of its report; aiperfCommon is what they share.
+// aiperfCommand matches an aiperf command of the README up to its report directory, and
+// aiperfCommon the arguments common to all commands.
 var (
 	aiperfCommand = regexp.MustCompile(`(?s)aiperf profile .*?--artifact-dir report/(\w+)`)
 	aiperfCommon  = regexp.MustCompile(`(?m)^common=.*\n`)
 )
 
-// It is not parallel to others, as it takes all the processors there are.
+// The test is not parallel, because aiperf uses all processors.
 func TestAIPerfMeasuresBerthWithoutAnError(t *testing.T) {
 	blocks := readme(t)["aiperf"]
 	if len(blocks) != 1 {
@@ -32,7 +33,7 @@ func TestAIPerfMeasuresBerthWithoutAnError(t *testing.T) {
 	for _, kind := range aiperfCommand.FindAllStringSubmatch(blocks[0], -1) {
 		check, known := reportChecks[kind[1]]
 		if !known {
-			t.Fatalf("nobody knows what report/%s should say", kind[1])
+			t.Fatalf("no check for report/%s", kind[1])
 		}
 		t.Run(kind[1], func(t *testing.T) {
 			l := newLoadTarget(t, kind[1] == "cancelled")
@@ -42,7 +43,7 @@ func TestAIPerfMeasuresBerthWithoutAnError(t *testing.T) {
 	}
 }
 
-// measured is what a load tool is put before: berth, which keeps sessions together, and two engines that look at them.
+// loadTarget is berth with session affinity and two engines that record the sessions of requests.
 type loadTarget struct {
 	*berth
 	engines  []*simulated.Engine
@@ -54,7 +55,7 @@ func newLoadTarget(t *testing.T, slow bool) *loadTarget {
 	l := &loadTarget{sessions: map[string]map[int]int{}}
 	step := time.Millisecond
 	if slow {
-		step = 8 * time.Millisecond // so that answers take far longer than clients stay
+		step = 8 * time.Millisecond // responses take much longer than clients wait
 	}
 	config := loopbackConfig + "llm_configs:\n- model_loading_config: {model_id: demo}\n  deployment_config: {request_router_config: {request_router_class: ConsistentHashRouter}}\n  replicas:\n"
 	for i := range 2 {
@@ -84,7 +85,7 @@ func (l *loadTarget) record(engine int, session string) {
 	l.sessions[session][engine]++
 }
 
-// stats adds up those of the engines.
+// stats returns the engines' total numbers of completed and aborted requests.
 func (l *loadTarget) stats() (completed, aborted int64) {
 	for _, e := range l.engines {
 		now := e.Stats()
@@ -93,7 +94,7 @@ func (l *loadTarget) stats() (completed, aborted int64) {
 	return completed, aborted
 }
 
-// report is what aiperf writes down, as far as it matters here.
+// report holds the checked values of an aiperf report.
 type report struct {
 	Complete   bool    `json:"is_complete"`
 	Requests   average `json:"request_count"`
@@ -110,8 +111,8 @@ type average struct{ Avg float64 }
 
 type failure struct{ Type, Message string }
 
-// measure runs a command of the README and reads its report. The tokenizer is one of bytes that lies where those that were
-// downloaded lie.
+// runAIPerf runs a command of the README and returns its report. A byte tokenizer is placed in the
+// download cache.
 func (l *loadTarget) runAIPerf(t *testing.T, python, command string) (r report) {
 	t.Helper()
 	dir := t.TempDir()
@@ -123,11 +124,11 @@ func (l *loadTarget) runAIPerf(t *testing.T, python, command string) (r report) 
 	c := startCommand(t, dir, "sh", "-c", "export HF_HOME='"+home+"' HF_HUB_OFFLINE=1 TOKENIZER=berth/bytes\n"+
 		"aiperf() { exec '"+python+"' -m aiperf \"$@\" --ui-type none --no-gpu-telemetry --workers-max 2 --record-processor-service-count 1; }\n"+command)
 	if status := c.waitExit(t); status != 0 {
-		t.Fatalf("aiperf ended with status %d:\n%s", status, tail(c.stdout.String(), 8000))
+		t.Fatalf("aiperf exited with status %d:\n%s", status, tail(c.stdout.String(), 8000))
 	}
 	found, err := filepath.Glob(filepath.Join(dir, "report", "*", "profile_export_aiperf.json"))
 	if err != nil || len(found) != 1 {
-		t.Fatalf("there should be one report: %v, %v", found, err)
+		t.Fatalf("reports %v, error %v, want one report", found, err)
 	}
 	text, err := os.ReadFile(found[0])
 	if err != nil {
@@ -143,13 +144,13 @@ func (l *loadTarget) runAIPerf(t *testing.T, python, command string) (r report) 
 	return r
 }
 
-// byteTokenizer writes a tokenizer of 256 tokens, one for each byte, in the form of a cache of downloads.
+// byteTokenizer writes a tokenizer with one token per byte, in the layout of the download cache.
 func byteTokenizer(t *testing.T, repository string) {
 	t.Helper()
 	vocabulary := map[string]int{}
 	for b, shown := 0, rune(256); b < 256; b++ {
 		symbol := rune(b)
-		if b <= ' ' || b >= 0x7f && b <= 0xa0 || b == 0xad { // has no form of its own
+		if b <= ' ' || b >= 0x7f && b <= 0xa0 || b == 0xad { // not printable
 			symbol, shown = shown, shown+1
 		}
 		vocabulary[string(symbol)] = b
@@ -178,7 +179,7 @@ func byteTokenizer(t *testing.T, repository string) {
 	}
 }
 
-// reports are checked by what was measured.
+// reportChecks holds the check of each report, by the name of its directory.
 var reportChecks = map[string]func(*testing.T, *loadTarget, report){
 	"closed":  func(t *testing.T, l *loadTarget, r report) { l.checkAllCompleted(t, r, 60, 16) },
 	"poisson": func(t *testing.T, l *loadTarget, r report) { l.checkAllCompleted(t, r, 60, 16) },
@@ -197,30 +198,30 @@ var reportChecks = map[string]func(*testing.T, *loadTarget, report){
 	"cancelled": func(t *testing.T, l *loadTarget, r report) {
 		for _, e := range r.Errors {
 			if e.Details.Type != "RequestCancellationError" {
-				t.Errorf("aiperf met %+v", e)
+				t.Errorf("aiperf reported %+v", e)
 			}
 		}
-		eventually(t, "the engines have given up what was cancelled", func() bool {
+		eventually(t, "the engines have aborted all cancelled requests", func() bool {
 			completed, aborted := l.stats()
 			return float64(completed) == r.Requests.Avg && float64(aborted) == r.Failed.Avg
 		})
-		t.Logf("%v of 60 requests were given up", r.Failed.Avg)
+		t.Logf("%v of 60 requests were cancelled", r.Failed.Avg)
 		if !r.Complete || r.Requests.Avg+r.Failed.Avg != 60 || r.Failed.Avg == 0 {
-			t.Errorf("%+v, want 60 requests, some of them given up", r)
+			t.Errorf("%+v, want 60 requests, some of them cancelled", r)
 		}
 	},
 }
 
-// faultless demands that every request was served in full, as aiperf and the engines see it.
+// checkAllCompleted checks that aiperf and the engines report every request as completed.
 func (l *loadTarget) checkAllCompleted(t *testing.T, r report, requests int, tokens float64) {
 	t.Helper()
 	if !r.Complete || len(r.Errors) > 0 || r.Requests.Avg != float64(requests) || r.Failed.Avg != 0 {
 		t.Errorf("%+v, want %d requests and no error", r, requests)
 	}
 	if r.FirstToken.Avg <= 0 || r.NextToken.Avg <= 0 || tokens > 0 && r.Length.Avg != tokens {
-		t.Errorf("%+v, want %v tokens each, and their times", r, tokens)
+		t.Errorf("%+v, want %v tokens each, and latencies above 0", r, tokens)
 	}
 	if completed, aborted := l.stats(); completed != int64(requests) || aborted != 0 {
-		t.Errorf("the engines completed %d requests and gave up %d, want %d and none", completed, aborted, requests)
+		t.Errorf("the engines completed %d requests and aborted %d, want %d and 0", completed, aborted, requests)
 	}
 }

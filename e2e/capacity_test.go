@@ -15,10 +15,10 @@ func TestCapacityIsNeverExceededAndEveryQueuedClientIsServed(t *testing.T) {
 	const slots, clients, rounds = 3, 40, 10
 	for _, router := range []string{"RoundRobinRouter", "PowerOfTwoChoicesRouter"} {
 		t.Run(router, func(t *testing.T) {
-			fleet := startEngines(t, 2, simulated.Config{MaxOngoing: slots}) // one too many would be refused, and passed on
+			fleet := startEngines(t, 2, simulated.Config{MaxOngoing: slots}) // the engine refuses requests above MaxOngoing
 			b := serve(t, demoConfig("max_ongoing_requests: "+strconv.Itoa(slots)+", request_router_config: {request_router_class: "+router+"}", fleet...))
 			protocols := []*http.Client{newClient(t, false), newClient(t, true)}
-			for range rounds { // each is a stampede on an idle fleet
+			for range rounds { // each round is a burst on an idle fleet
 				var running sync.WaitGroup
 				for c := range clients {
 					running.Go(func() {
@@ -31,10 +31,10 @@ func TestCapacityIsNeverExceededAndEveryQueuedClientIsServed(t *testing.T) {
 			}
 			total := int64(0)
 			for _, e := range fleet {
-				did := e.Engine().Stats()
-				total += did.Completed
-				if did.MaxInFlight != slots || did.Refused != 0 {
-					t.Errorf("an engine of %d slots had up to %d requests at once and refused %d", slots, did.MaxInFlight, did.Refused)
+				stats := e.Engine().Stats()
+				total += stats.Completed
+				if stats.MaxInFlight != slots || stats.Refused != 0 {
+					t.Errorf("an engine with %d slots had up to %d concurrent requests and refused %d", slots, stats.MaxInFlight, stats.Refused)
 				}
 			}
 			if total != clients*rounds {
@@ -44,7 +44,7 @@ func TestCapacityIsNeverExceededAndEveryQueuedClientIsServed(t *testing.T) {
 	}
 }
 
-// busy starts berth with one slot, which is taken. The slot is given back by calling free.
+// serveBusy starts berth with one slot, which is in use until free is called.
 func serveBusy(t *testing.T, deployment string) (b *berth, engine *simulated.Server, free func()) {
 	engine = startEngines(t, 1, simulated.Config{})[0]
 	engine.Engine().SetFaults(simulated.Faults{Hang: true, Times: 1})
@@ -66,7 +66,7 @@ func TestQueueFullIsRefusedWithRetryAfter(t *testing.T) {
 	b, engine, free := serveBusy(t, "max_queued_requests: 1")
 	client := newClient(t, false)
 	second := startChat(t.Context(), client, b.url, chatBody("demo", "Hello", 1, true))
-	eventually(t, "the second request waits", func() bool { return b.sumMetric(t, "berth_queue_length") == 1 })
+	eventually(t, "the second request is queued", func() bool { return b.sumMetric(t, "berth_queue_length") == 1 })
 	third := chat(t.Context(), client, b.url, chatBody("demo", "Hello", 1, true))
 	if third.status != http.StatusTooManyRequests || third.errorCode() != "queue_full" {
 		t.Errorf("the third request got %v, want 429 queue_full", third)
@@ -77,7 +77,7 @@ func TestQueueFullIsRefusedWithRetryAfter(t *testing.T) {
 		t.Errorf("the second request got %v", got)
 	}
 	if now := engine.Engine().Stats(); now.Requests != 2 {
-		t.Errorf("the engine saw %d requests, want 2", now.Requests)
+		t.Errorf("the engine received %d requests, want 2", now.Requests)
 	}
 }
 
@@ -91,7 +91,7 @@ func TestQueueTimeoutIsAnsweredWithRetryAfter(t *testing.T) {
 	checkRetryAfter(t, got)
 }
 
-// advised checks that a refusal says when to try again, in both of the ways that clients know.
+// checkRetryAfter checks that a refusal has positive Retry-After and retry-after-ms headers.
 func checkRetryAfter(t *testing.T, a response) {
 	t.Helper()
 	for _, key := range []string{"Retry-After", "retry-after-ms"} {

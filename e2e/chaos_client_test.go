@@ -19,73 +19,74 @@ import (
 	"berth/llmserver/simulated"
 )
 
-// clientDeadline bounds a request, as its client sees it. It is far beyond what waiting in a queue,
-// the longest SIGSTOP and all attempts take together: a request that is not over by then is stuck.
+// clientDeadline bounds a request of a client. The queue timeout, the longest SIGSTOP and all
+// attempts together take much less: a request that has not ended by then is stuck.
 const clientDeadline = 45 * time.Second
 
 // thinkTime bounds the pause between two requests of a client.
 const thinkTime = 600 * time.Millisecond
 
 const (
-	// Every lullPeriod nothing new is begun, no request, no reload and no disturbance, until nothing is
-	// under way. A request that waits for a slot and was forgotten is served when the next one ends,
-	// or when a reload or a health check changes something, as long as such things happen; in a
-	// lull it has to wait for its queue timeout, which is longer than lullBound as often as not.
+	// Every quiescePeriod no request, reload or fault is started until all active ones have ended.
+	// A queued request that misses a free slot would otherwise be served when another request ends
+	// or a reload or health check changes something. While quiescing it waits for its queue
+	// timeout, which often exceeds quiesceTimeout.
 	quiescePeriod  = 7 * time.Second
 	quiesceTimeout = 20 * time.Second
 )
 
-// errStale is the end of a kept connection before the response began: the request raced with its close.
-var errStale = errors.New("the kept connection was closed")
+// errStale reports that a reused connection was closed before the response began: the request raced
+// with the close.
+var errStale = errors.New("the reused connection was closed")
 
-// chaosClients are clients of every kind that ask until they are stopped.
+// chaosClients is a set of clients of all protocols that send requests until stopped.
 type chaosClients struct {
 	chaos   *chaos
-	oracle  *simulated.Engine // an engine that nobody disturbs, for the right response to each request
+	oracle  *simulated.Engine // an undisturbed engine, for the expected responses
 	nonce   atomic.Int64
 	stopped atomic.Bool
 	running sync.WaitGroup
 }
 
-// protocol is how a client speaks to an ingress.
+// protocol is the protocol between a client and an ingress.
 type protocol string
 
 const (
 	http11    protocol = "HTTP/1.1"
 	h2c       protocol = "h2c"
-	rawHTTP11 protocol = "raw HTTP/1.1, connection kept"
+	rawHTTP11 protocol = "raw HTTP/1.1, keep-alive"
 	rawHTTP10 protocol = "raw HTTP/1.0"
 )
 
-// leaving is how a client that does not stay for the whole response leaves.
+// disconnectMode is the kind of a client's disconnect before the end of the response.
 type disconnectMode string
 
 const (
 	stays     disconnectMode = "stays"
-	closes    disconnectMode = "leaves"
+	closes    disconnectMode = "closes"
 	halfClose disconnectMode = "half-closes"
 	resets    disconnectMode = "resets"
 )
 
-// attempt is a request of a client and what it makes of it.
+// attempt is a request of a client and its result.
 type attempt struct {
 	protocol        protocol
 	url             string // URL of the ingress
 	gateway         *gateway
-	kills           int64 // that the ingress had suffered before the request
+	kills           int64 // number of kills of the ingress before the request
 	model           string
 	body            string
-	want            []byte // of the body of a whole response
+	want            []byte // body of a complete response
 	disconnect      disconnectMode
-	disconnectAfter time.Duration // it leaves then,
-	afterBytes      int           // or with so many bytes of the body in hand if that is positive
+	disconnectAfter time.Duration // time until the disconnect,
+	afterBytes      int           // or number of body bytes before the disconnect, if positive
 	session         string
 	response        response
 	took            time.Duration
-	unreachable     bool // nobody listened
+	unreachable     bool // connection refused
 }
 
-// newChaosClients starts n clients. What they do is drawn from the seed.
+// newChaosClients starts n clients. Their behavior is drawn from the seed.
 func newChaosClients(t *testing.T, c *chaos, n int) *chaosClients {
 	cs := &chaosClients{chaos: c, oracle: newOracle(t)}
 	for k := range n {
@@ -114,7 +115,7 @@ func newChaosClients(t *testing.T, c *chaos, n int) *chaosClients {
 	return cs
 }
 
-// lulls has the clients pause again and again until ctx is done, and once more after that.
+// quiescePeriodically quiesces every quiescePeriod until ctx is done, and once after that.
 func (cs *chaosClients) quiescePeriodically(ctx context.Context) {
 	for pause(ctx, quiescePeriod) {
 		cs.quiesce()
@@ -122,7 +123,7 @@ func (cs *chaosClients) quiescePeriodically(ctx context.Context) {
 	cs.quiesce()
 }
 
-// lull has nothing new begun until nothing is under way.
+// quiesce prevents new requests, reloads and faults until all active ones have ended.
 func (cs *chaosClients) quiesce() {
 	c := cs.chaos
 	late := time.AfterFunc(quiesceTimeout, func() {
@@ -132,7 +133,7 @@ func (cs *chaosClients) quiesce() {
 			_, metrics := c.page(g.admin + "/metrics")
 			pages.WriteString(g.name + ": " + slots + linesWithPrefix(metrics, "berth_queue_length", "berth_replica_state", "berth_slots"))
 		}
-		c.findings.add("requests were still under way long after the last was sent", "after %v:\n%s", quiesceTimeout, &pages)
+		c.findings.add("requests were still active long after the last was sent", "after %v:\n%s", quiesceTimeout, &pages)
 	})
 	defer late.Stop()
 	began := time.Now()
@@ -143,21 +144,22 @@ func (cs *chaosClients) quiesce() {
 	c.longestQuiesce = max(c.longestQuiesce, time.Since(began))
 }
 
+// newOracle starts a fast engine for the expected responses.
 func newOracle(t *testing.T) *simulated.Engine {
 	oracle := simulated.New(simulated.Config{PrefillTokensPerSecond: 1e9, DecodeStep: 1, DecodeStepPerRequest: 1})
 	t.Cleanup(oracle.Close)
 	return oracle
 }
 
-// draw makes up a request. Each has a prompt of its own, and an engine's words depend on the prompt,
-// so that a response to any other request is not taken for the right one.
+// draw returns a random request. Prompts are unique and an engine's text depends on the prompt, so
+// a response to any other request differs from the expected one.
 func (cs *chaosClients) draw(rng *rand.Rand, kind protocol) *attempt {
 	a := &attempt{protocol: kind, disconnect: stays, session: fmt.Sprintf("session-%d", rng.IntN(16))}
 	g := cs.chaos.gateways[rng.IntN(len(cs.chaos.gateways))]
 	a.gateway, a.kills = g, g.kills.Load()
 	a.url, a.model = g.url, g.models[rng.IntN(len(g.models))]
 	tokens, stream := 1+rng.IntN(60), rng.IntN(4) > 0
-	cs.fill(a, strings.Repeat("We have talked of this before. ", rng.IntN(20)), tokens, stream)
+	cs.fill(a, strings.Repeat("This is an earlier turn of the conversation. ", rng.IntN(20)), tokens, stream)
 	if rng.IntN(10) < 3 {
 		a.disconnect = []disconnectMode{closes, halfClose, resets}[rng.IntN(3)]
 		if kind == http11 || kind == h2c {
@@ -172,7 +174,7 @@ func (cs *chaosClients) draw(rng *rand.Rand, kind protocol) *attempt {
 	return a
 }
 
-// fill sets body and want for a prompt that nobody has had yet.
+// fill sets body and want for a new prompt.
 func (cs *chaosClients) fill(a *attempt, context string, tokens int, stream bool) {
 	prompt := fmt.Sprintf("%sQuestion %d", context, cs.nonce.Add(1))
 	a.body = chatBody(a.model, prompt, tokens, stream)
@@ -181,7 +183,7 @@ func (cs *chaosClients) fill(a *attempt, context string, tokens int, stream bool
 	a.want = w.Body.Bytes()
 }
 
-// send sends the request by net/http.
+// send sends the request with net/http.
 func (a *attempt) send(client *http.Client) {
 	ctx, cancel := context.WithTimeout(context.Background(), clientDeadline)
 	defer cancel()
@@ -214,7 +216,8 @@ func (a *attempt) send(client *http.Client) {
 
 var cachedTokens = regexp.MustCompile(`"cached_tokens":\d+`)
 
-// normalized is a body without what depends on the engine's cache.
+// normalized returns the body without the number of cached tokens, which depends on the engine's
+// cache.
 func (a *attempt) normalized(body []byte) []byte {
 	return cachedTokens.ReplaceAll(body, []byte(`"cached_tokens":0`))
 }

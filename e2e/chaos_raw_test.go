@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// rawClient speaks to the ingress by a socket of its own.
+// rawClient is an HTTP/1 client on a plain TCP connection, which can half-close and reset.
 type rawClient struct {
 	conn *net.TCPConn
 	in   *bufio.Reader
@@ -28,9 +28,10 @@ func (r *rawClient) close() {
 	}
 }
 
+// send sends the request and receives the response. HTTP/1.1 connections are reused.
 func (r *rawClient) send(a *attempt) {
-	kept := r.conn != nil && r.url == a.url && a.protocol == rawHTTP11
-	if !kept {
+	reused := r.conn != nil && r.url == a.url && a.protocol == rawHTTP11
+	if !reused {
 		r.close()
 		conn, err := net.DialTimeout("tcp", strings.TrimPrefix(a.url, "http://"), clientDeadline)
 		if err != nil {
@@ -47,16 +48,16 @@ func (r *rawClient) send(a *attempt) {
 	if a.disconnect != stays && a.afterBytes == 0 {
 		defer time.AfterFunc(a.disconnectAfter, func() { a.disconnectNow(conn) }).Stop()
 	}
-	keep := r.receive(a, kept)
+	keep := r.receive(a, reused)
 	if !keep || a.disconnect != stays || a.response.err != nil {
 		r.close()
 	}
 }
 
 // receive reads the response and reports whether the connection may be used again.
-func (r *rawClient) receive(a *attempt, kept bool) (keep bool) {
+func (r *rawClient) receive(a *attempt, reused bool) (keep bool) {
 	if _, err := r.in.Peek(1); err != nil {
-		if a.response.err = err; kept && !errors.Is(err, os.ErrDeadlineExceeded) {
+		if a.response.err = err; reused && !errors.Is(err, os.ErrDeadlineExceeded) {
 			a.response.err = errStale
 		}
 		return false
@@ -84,6 +85,7 @@ func (r *rawClient) receive(a *attempt, kept bool) (keep bool) {
 	return false
 }
 
+// disconnectNow disconnects as specified by the attempt.
 func (a *attempt) disconnectNow(conn *net.TCPConn) {
 	switch a.disconnect {
 	case halfClose:

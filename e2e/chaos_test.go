@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// chaos is one run: the fleet, what was counted, and what was found.
+// chaos is one run: the fleet, the counters and the findings.
 type chaos struct {
 	seed     uint64
 	logs     string // directory of logs and configurations
@@ -28,14 +28,14 @@ type chaos struct {
 	pages    http.Client
 	counts   counters
 	findings findings
-	gate     sync.RWMutex // read-locked by each request, reload and disturbance while it is under way
+	gate     sync.RWMutex // read-locked during each request, reload and fault
 
 	mu             sync.Mutex
 	times          []time.Duration // of complete responses
 	longestQuiesce time.Duration
 }
 
-// tally counts by name.
+// counters is a set of counters by name.
 type counters struct {
 	mu sync.Mutex
 	n  map[string]int
@@ -56,7 +56,7 @@ func (c *counters) get(name string) int {
 	return c.n[name]
 }
 
-// findings are the assertions that failed, by kind, with the first examples of each.
+// findings are failed checks by kind, with the first examples of each.
 type findings struct {
 	counters
 	examples map[string][]string
@@ -82,13 +82,14 @@ func (f *findings) report(t *testing.T) {
 	}
 }
 
-// Whatever happens to the processes, the clients and the configuration, nothing is left behind, no engine
-// gets more requests than it takes, and no client is given a wrong or truncated response as if it were
-// right. See docs/testing.md for what is done and what must hold.
+// During random faults of processes, disconnects and reloads, no engine gets more requests than its
+// capacity and no client gets a wrong or truncated response that looks complete. Afterwards all
+// slots, buffers and connections are released. See docs/testing.md for the faults and the checks.
 //
 //	BERTH_CHAOS=1h go test ./e2e -run Chaos -timeout 90m -v
 //
-// BERTH_CHAOS_SEED repeats what was drawn in a run, though not how the processes took turns.
+// BERTH_CHAOS_SEED repeats the random choices of an earlier run, but not the scheduling of
+// processes.
 func TestChaosLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
 	duration := 15 * time.Second
@@ -124,7 +125,7 @@ func TestChaosLeavesNothingBehind(t *testing.T) {
 	c.summarize(t)
 }
 
-// newChaos starts the fleet and waits until all of it serves.
+// newChaos starts the fleet and waits until all processes serve.
 func newChaos(t *testing.T, seed uint64) *chaos {
 	c := &chaos{seed: seed, logs: t.ArtifactDir()}
 	c.pages = http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
@@ -178,7 +179,7 @@ func newChaos(t *testing.T, seed uint64) *chaos {
 	return c
 }
 
-// units lists all processes in the order in which they are started.
+// units returns all units in the order of their start.
 func (c *chaos) units() []*unit {
 	all := slices.Concat(c.engines, c.agents)
 	for _, g := range c.gateways {
@@ -187,7 +188,7 @@ func (c *chaos) units() []*unit {
 	return all
 }
 
-// withAgents lists each agent with its engine.
+// withAgents returns each agent with its engine.
 func (c *chaos) withAgents() (pairs [][]*unit) {
 	for i, a := range c.agents {
 		pairs = append(pairs, []*unit{a, c.engines[i]})
@@ -195,6 +196,7 @@ func (c *chaos) withAgents() (pairs [][]*unit) {
 	return pairs
 }
 
+// singly returns a group whose members are single units.
 func singly(units []*unit) (members [][]*unit) {
 	for _, u := range units {
 		members = append(members, []*unit{u})
@@ -211,7 +213,7 @@ func (c *chaos) killAll() {
 	}
 }
 
-// page gets a page; the status is 0 if there is none to be had.
+// page sends a GET request. The status is 0 if there is no response.
 func (c *chaos) page(url string) (status int, body string) {
 	resp, err := c.pages.Get(url)
 	if err != nil {

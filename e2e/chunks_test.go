@@ -129,8 +129,8 @@ func framingScripts() (all []script) {
 	return append(all, truncatedScripts()...)
 }
 
-// truncatedScripts returns scripts whose stream is aborted. The client has acknowledged each complete
-// text by then.
+// truncatedScripts returns scripts whose stream is aborted. The client has acknowledged each
+// complete text by then.
 func truncatedScripts() (all []script) {
 	half := dataEvents(helloChunks[:3]...)
 	for _, a := range []script{

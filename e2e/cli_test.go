@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// exits runs berth to its end.
+// runToExit runs berth and returns its exit status and output.
 func runToExit(t *testing.T, args ...string) (status int, out, log string) {
 	t.Helper()
 	c := startBerth(t, "", args...)
@@ -32,7 +32,7 @@ func TestCheckAcceptsTheExampleAndPrintsTheEffectiveConfiguration(t *testing.T) 
 	printed := filepath.Join(t.TempDir(), "printed.yaml")
 	replaceFile(t, printed, out)
 	if _, again, log := runToExit(t, "check", "--print", "--config", printed); again != out {
-		t.Errorf("what is printed does not mean the same again:\n%s\n%s\n%s", out, again, log)
+		t.Errorf("the printed configuration is printed differently:\n%s\n%s\n%s", out, again, log)
 	}
 }
 
@@ -56,7 +56,7 @@ func TestCheckReportsEveryProblemWithItsPosition(t *testing.T) {
 		}
 	}
 	if problems := strings.Count(log, file); problems != 4 {
-		t.Errorf("%d problems are told, want 4:\n%s", problems, log)
+		t.Errorf("%d problems reported, want 4:\n%s", problems, log)
 	}
 }
 
@@ -86,39 +86,39 @@ func TestVersionNamesBerthAndGo(t *testing.T) {
 	}
 }
 
-// needPorts makes sure that the well-known ports are free.
+// requirePorts skips the test if one of the well-known ports is in use.
 func requirePorts(t *testing.T) {
 	t.Helper()
 	for _, address := range []string{"127.0.0.1:8000", "127.0.0.1:8001"} {
 		l, err := net.Listen("tcp", address)
 		if err != nil {
-			skipOrFail(t, "%s is taken: %v", address, err)
+			skipOrFail(t, "%s is in use: %v", address, err)
 		}
 		l.Close()
 	}
 }
 
-// It is not parallel to others, as its ports are the well-known ones.
+// The test is not parallel, because it uses the well-known ports.
 func TestServeWithoutAConfigurationAnswersThePrintedCurlLine(t *testing.T) {
 	requirePorts(t)
 	b := waitListening(t, startBerth(t, t.TempDir(), "serve"))
 	t.Cleanup(func() { b.checkIdleAndStop(t) })
-	said := b.stdout.String()
-	line := said[strings.Index(said, "curl "):]
+	output := b.stdout.String()
+	line := output[strings.Index(output, "curl "):]
 	if got := curl(t, line); !strings.Contains(got, `"delta":{"content":"`) || !strings.HasSuffix(got, "data: [DONE]\n\n") {
-		t.Errorf("it answered %q", got)
+		t.Errorf("response %q", got)
 	}
 }
 
-// curl runs a curl line for a shell.
+// curl runs a curl command with the shell and returns its output.
 func curl(t *testing.T, line string) string {
 	t.Helper()
 	if _, err := exec.LookPath("curl"); err != nil {
-		skipOrFail(t, "there is no curl: %v", err)
+		skipOrFail(t, "curl is required: %v", err)
 	}
 	c := startCommand(t, "", "sh", "-c", line)
 	if status := c.waitExit(t); status != 0 {
-		t.Fatalf("%s\nended with status %d: %s", line, status, c.stderr.String())
+		t.Fatalf("%s\nexited with status %d: %s", line, status, c.stderr.String())
 	}
 	return c.stdout.String()
 }
@@ -127,16 +127,16 @@ func TestServeAddressOnTheCommandLineWins(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "berth.yaml")
 	replaceFile(t, file, `
-http: {address: "192.0.2.1:80"} # nobody's own, by RFC 5737
+http: {address: "192.0.2.1:80"} # reserved for documentation by RFC 5737
 admin: {address: "127.0.0.1:0"}
 llm_configs: [{model_loading_config: {model_id: demo}, simulated: {}}]
 `)
 	b := waitListening(t, startBerth(t, "", "serve", "--config", file, "--address", "127.0.0.1:0"))
 	if live := b.getPage(t, b.url+"/livez"); live.status != http.StatusOK {
-		t.Errorf("/livez says %v", live)
+		t.Errorf("/livez: %v", live)
 	}
 	b.signal(t, syscall.SIGINT)
 	if status := b.waitExit(t); status != 0 {
-		t.Errorf("an interrupted berth ended with status %d, want 0", status)
+		t.Errorf("an interrupted berth exited with status %d, want 0", status)
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"berth/llmserver/simulated"
 )
 
-// nextRequestTimeout bounds the request after the disconnects: five seconds plus the margin of a busy
-// machine.
+// nextRequestTimeout bounds the request after the disconnects: five seconds plus the margin of a
+// busy machine.
 const nextRequestTimeout = 5*time.Second + timingMargin
 
 // Simultaneous disconnects of all clients do not delay the next request.

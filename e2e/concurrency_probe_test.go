@@ -18,9 +18,9 @@ import (
 // countingEngine is an engine that records the maximum number of concurrent requests of its agent.
 // A request counts while the agent keeps the connection open.
 //
-// The engine's own count is not suitable, because the engine notices a disconnect late, possibly after
-// the arrival of the next request. The kernel knows about the disconnect as soon as the connection is
-// closed, which is before the slot is handed over.
+// The engine's own count is not suitable, because the engine notices a disconnect late, possibly
+// after the arrival of the next request. The kernel knows about the disconnect as soon as the
+// connection is closed, which is before the slot is handed over.
 type countingEngine struct {
 	*simulated.Engine
 	url string

@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// notYet has the files and packages that documents may name before they exist: packages that are about to move. An entry that
-// exists, or that no document names, fails the test.
+// notYet has the files and packages that documents may name before they exist: packages that are
+// about to move. An entry that exists, or that no document names, fails the test.
 var notYet = []string{
 	"ingress/telemetry",
 	"internal/body",
@@ -71,7 +71,7 @@ func spans(text string) (all []string) {
 	return all
 }
 
-// A law is worth as much as its test: one that documents name must exist.
+// Every test named in a document exists.
 func TestDocumentsNameTestsThatExist(t *testing.T) {
 	t.Parallel()
 	tests := declaredTests(t)
@@ -90,7 +90,7 @@ func TestDocumentsNameTestsThatExist(t *testing.T) {
 		t.Errorf("the documents name %d tests, want at least 50", named)
 	}
 	for _, file := range slices.Sorted(maps.Keys(missing)) {
-		t.Errorf("%s names %d tests that do not exist; put in their new names:\n\t%s", file, len(missing[file]), strings.Join(missing[file], "\n\t"))
+		t.Errorf("%s names %d tests that do not exist; use their new names:\n\t%s", file, len(missing[file]), strings.Join(missing[file], "\n\t"))
 	}
 }
 
@@ -208,7 +208,7 @@ var movedAway = []string{"ingress/http1", "llmserver/http1"}
 // makeTarget is a target of the Makefile with the help text after it.
 var makeTarget = regexp.MustCompile(`(?m)^([a-z][a-z0-9-]*):.*?## `)
 
-// The targets that documents tell people to run are in the Makefile, with a line of help each.
+// The make targets used in documents exist, with a line of help each.
 func TestMakefileTargetsOfDocumentsExist(t *testing.T) {
 	t.Parallel()
 	targets := map[string]bool{}

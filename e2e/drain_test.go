@@ -26,10 +26,10 @@ func TestDrainServesEveryRunningAndQueuedRequest(t *testing.T) {
 		results = append(results, startChat(t.Context(), protocols[i%2], b.url, chatBody("demo", "Hello", 40, i%4 < 2)))
 	}
 	waitInFlight(t, engine, slots)
-	eventually(t, "the others wait", func() bool { return b.sumMetric(t, "berth_queue_length") == clients-slots })
+	eventually(t, "the other requests are queued", func() bool { return b.sumMetric(t, "berth_queue_length") == clients-slots })
 
 	b.signal(t, syscall.SIGTERM)
-	eventually(t, "nothing more is accepted", func() bool { return b.getPage(t, b.url+"/livez").err != nil })
+	eventually(t, "the listener is closed", func() bool { return b.getPage(t, b.url+"/livez").err != nil })
 	engine.Engine().SetFaults(simulated.Faults{})
 	for i, result := range results {
 		if got := waitResponse(t, result); !got.isComplete() {
@@ -37,7 +37,7 @@ func TestDrainServesEveryRunningAndQueuedRequest(t *testing.T) {
 		}
 	}
 	if status := b.waitExit(t); status != 0 {
-		t.Errorf("berth ended with status %d, want 0", status)
+		t.Errorf("berth exited with status %d, want 0", status)
 	}
 	if now := engine.Engine().Stats(); now.Completed != clients || now.Aborted != 0 {
 		t.Errorf("the engine completed %d and aborted %d of %d", now.Completed, now.Aborted, clients)
@@ -58,10 +58,10 @@ llm_configs:
 		t.Errorf("a new client got %v", got)
 	}
 	if live := b.getPage(t, b.url+"/livez"); live.status != http.StatusOK {
-		t.Errorf("/livez says %v", live)
+		t.Errorf("/livez: %v", live)
 	}
 	if status := b.waitExit(t); status != 0 {
-		t.Errorf("berth ended with status %d, want 0", status)
+		t.Errorf("berth exited with status %d, want 0", status)
 	}
 }
 
@@ -71,13 +71,13 @@ func TestSecondSignalEndsBerthAtOnce(t *testing.T) {
 	b := serve(t, demoConfig("", engine))
 	resp := openStream(t, t.Context(), newClient(t, false), b.url, endlessChatBody("demo"))
 	b.signal(t, syscall.SIGTERM)
-	eventually(t, "the drain begins", func() bool { return b.stderr.contains("draining") })
+	eventually(t, "berth is draining", func() bool { return b.stderr.contains("draining") })
 	b.signal(t, syscall.SIGINT)
 	if status := b.waitExit(t); status == 0 {
-		t.Error("berth ended with status 0, as if it had finished")
+		t.Error("berth exited with status 0 after the second signal")
 	}
 	if got := readResponse(resp); got.err == nil {
-		t.Errorf("the stream ended as if it were complete: %v", got)
+		t.Errorf("the stream looks complete: %v", got)
 	}
 	waitAborted(t, engine, 1)
 }
@@ -93,16 +93,16 @@ llm_configs:
 	resp := openStream(t, context.WithoutCancel(t.Context()), newClient(t, false), b.url, endlessChatBody("demo"))
 	b.signal(t, syscall.SIGTERM)
 	if status := b.waitExit(t); status != 0 {
-		t.Errorf("berth ended with status %d, want 0", status)
+		t.Errorf("berth exited with status %d, want 0", status)
 	}
 	if got := readResponse(resp); got.err == nil {
-		t.Errorf("the stream ended as if it were complete: %v", got)
+		t.Errorf("the stream looks complete: %v", got)
 	}
 	waitAborted(t, engine, 1)
 }
 
-// A reload in a drain is one like any other: a key that was taken out lets nobody in any more, and a log that was moved
-// away is opened anew.
+// A reload while draining has the same effects as any other: removed API keys are refused, and a
+// renamed log is reopened.
 func TestDrainReloadsOnSIGHUP(t *testing.T) {
 	t.Parallel()
 	engine := startEngines(t, 1, simulated.Config{})[0]
@@ -128,24 +128,24 @@ func TestDrainReloadsOnSIGHUP(t *testing.T) {
 		return readResponse(resp).status
 	}
 	b.signal(t, syscall.SIGTERM)
-	eventually(t, "the drain begins", func() bool { return b.stderr.contains("draining") })
+	eventually(t, "berth is draining", func() bool { return b.stderr.contains("draining") })
 	if got := status("sk-revoked"); got != http.StatusOK {
-		t.Fatalf("at first the key gets %d", got)
+		t.Fatalf("before the reload the key gets status %d", got)
 	}
 	if err := os.Rename(access, access+".1"); err != nil {
 		t.Fatal(err)
 	}
 	b.reload(t, config(kept))
 	if !b.stderr.contains("configuration reloaded") {
-		t.Error("the log does not tell of the reload")
+		t.Error("the reload is not logged")
 	}
 	if got := status("sk-revoked"); got != http.StatusUnauthorized {
-		t.Errorf("the revoked key gets %d", got)
+		t.Errorf("the revoked key gets status %d, want 401", got)
 	}
 	if got := status("sk-kept"); got != http.StatusOK {
-		t.Errorf("the key that was kept gets %d", got)
+		t.Errorf("the kept key gets status %d, want 200", got)
 	}
-	eventually(t, "the log that was opened anew has both requests", func() bool {
+	eventually(t, "the reopened log contains both requests", func() bool {
 		written, _ := os.ReadFile(access)
 		return strings.Count(string(written), "\n") == 2
 	})

@@ -15,7 +15,7 @@ import (
 	"berth/llmserver/simulated"
 )
 
-// serveWith starts berth with so many descriptors, its hard limit.
+// serveWithDescriptorLimit starts berth with a hard limit of file descriptors.
 func serveWithDescriptorLimit(t *testing.T, descriptors int, config string) *berth {
 	t.Helper()
 	binary, err := buildBerth()
@@ -24,7 +24,7 @@ func serveWithDescriptorLimit(t *testing.T, descriptors int, config string) *ber
 	}
 	shell, err := exec.LookPath("sh")
 	if err != nil {
-		skipOrFail(t, "no shell: %v", err)
+		skipOrFail(t, "sh is required: %v", err)
 	}
 	file := filepath.Join(t.TempDir(), "berth.yaml")
 	replaceFile(t, file, config)
@@ -34,22 +34,22 @@ func serveWithDescriptorLimit(t *testing.T, descriptors int, config string) *ber
 	return b
 }
 
-// A crowd asks a berth that has too few descriptors for it, while streams run.
+// A burst of clients exceeds berth's file descriptors while streams are running.
 func TestExhaustionBlamesNoReplicaAndCutsNoStream(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
-		http string // of the configuration
-		code string // what the refused are told
+		http string // value of the http key
+		code string // error code of refusals
 	}{
-		"the derived limit of connections": {`{address: "127.0.0.1:0"}`, "too_many_connections"},
-		"no descriptor for an upstream":    {`{address: "127.0.0.1:0", max_connections: 1000}`, "server_exhausted"},
+		"derived connection limit":                 {`{address: "127.0.0.1:0"}`, "too_many_connections"},
+		"no descriptor for an upstream connection": {`{address: "127.0.0.1:0", max_connections: 1000}`, "server_exhausted"},
 	} {
 		t.Run(name, func(t *testing.T) { testExhaustion(t, row.http, row.code) })
 	}
 }
 
 func testExhaustion(t *testing.T, settings, code string) {
-	const descriptors, streams, crowd = 96, 12, 150
+	const descriptors, streams, burst = 96, 12, 150
 	fleet := startEngines(t, 2, simulated.Config{DecodeStep: 20 * time.Millisecond})
 	config := strings.Replace(demoConfig("health_check_period_s: 0.05", fleet...), `http: {address: "127.0.0.1:0"}`, "http: "+settings, 1)
 	b := serveWithDescriptorLimit(t, descriptors, config)
@@ -63,7 +63,7 @@ func testExhaustion(t *testing.T, settings, code string) {
 	var served, refused int
 	var mu sync.Mutex
 	var running sync.WaitGroup
-	for range crowd {
+	for range burst {
 		running.Go(func() {
 			client := newClient(t, false)
 			client.Transport.(*http.Transport).DisableKeepAlives = true
@@ -76,7 +76,7 @@ func testExhaustion(t *testing.T, settings, code string) {
 			case got.status == 503 && bytes.Contains(got.body, []byte(code)) && got.header.Get("Retry-After") != "":
 				refused++
 			default:
-				t.Errorf("one of the crowd got %v", got)
+				t.Errorf("a client of the burst got %v", got)
 			}
 		})
 	}
@@ -86,17 +86,17 @@ func testExhaustion(t *testing.T, settings, code string) {
 	}
 	for _, rest := range streaming {
 		if got := waitResponse(t, rest); !bytes.HasSuffix(got.body, []byte("data: [DONE]\n\n")) || got.err != nil {
-			t.Errorf("a stream from before came to %v", got)
+			t.Errorf("a stream started before the burst got %v", got)
 		}
 	}
 	if up := b.sumMetric(t, "berth_replica_up"); up != 2 {
 		t.Errorf("%v of 2 replicas are up", up)
 	}
 	if got := chat(t.Context(), newClient(t, false), b.url, chatBody("demo", "Hello", 1, true)); !got.isComplete() {
-		t.Errorf("after the crowd: %v", got)
+		t.Errorf("a request after the burst got %v", got)
 	}
 	if b.sumMetric(t, "berth_connections_refused_total")+b.sumMetric(t, "berth_exhausted_total") == 0 {
-		t.Error("nothing was counted")
+		t.Error("no refused connection or exhaustion was counted")
 	}
 	if log := b.stderr.String(); !strings.Contains(log, "level=WARN") || strings.Count(log, "\n") > 20 {
 		t.Errorf("the log has %d lines", strings.Count(log, "\n"))

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// It is not parallel to others: what it measures is how two processes fare against each other.
-// BERTH_FAIR_SECONDS is how long it looks.
+// The test is not parallel, because it measures the relative throughput of two processes.
+// BERTH_FAIR_SECONDS sets the duration of the measurement.
 func TestAgentGivesTwoOverloadedIngressesEqualShares(t *testing.T) {
 	const slots, clients = 4, 24
 	seconds := envInt(t, "BERTH_FAIR_SECONDS", 4)
@@ -36,11 +36,11 @@ func TestAgentGivesTwoOverloadedIngressesEqualShares(t *testing.T) {
 				}
 			})
 		}
-		eventually(t, "all slots are taken", func() bool { return a.slots(t) == slotCounts{Running: slots} }) // the first ingress has them all, for now
+		eventually(t, "all slots are in use", func() bool { return a.slots(t) == slotCounts{Running: slots} }) // initially all by the first ingress
 	}
-	eventually(t, "both are at work", func() bool { return served[0].Load() > 0 && served[1].Load() > 0 || t.Failed() })
+	eventually(t, "both ingresses have completed requests", func() bool { return served[0].Load() > 0 && served[1].Load() > 0 || t.Failed() })
 	share := 0.0
-	for range 3 { // a busy machine may do a process wrong for some seconds; an unfair agent does so at any time
+	for range 3 { // a busy machine may disadvantage a process for some seconds, an unfair agent always does
 		before := [2]int64{served[0].Load(), served[1].Load()}
 		<-time.After(time.Duration(seconds) * time.Second)
 		first, second := served[0].Load()-before[0], served[1].Load()-before[1]
@@ -55,6 +55,6 @@ func TestAgentGivesTwoOverloadedIngressesEqualShares(t *testing.T) {
 		t.Errorf("the first ingress got %.0f %% of the slots, want 40 to 60", 100*share)
 	}
 	if w.maxConcurrent() != slots {
-		t.Errorf("the engine had up to %d requests at once, want %d", w.maxConcurrent(), slots)
+		t.Errorf("the engine had up to %d concurrent requests, want %d", w.maxConcurrent(), slots)
 	}
 }

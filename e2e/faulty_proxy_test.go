@@ -24,16 +24,16 @@ const (
 	legCount
 )
 
-// faultyProxy is a TCP proxy between an ingress and an agent that can delay or drop data. It forwards
-// bytes and only distinguishes connections with control calls from those with requests. Messages are
-// small, so a piece of data (the result of one read) is usually a whole message.
+// faultyProxy is a TCP proxy between an ingress and an agent that can delay or drop data. It
+// forwards bytes and only distinguishes connections with control calls from those with requests.
+// Messages are small, so a piece of data (the result of one read) is usually a whole message.
 type faultyProxy struct {
 	listener net.Listener
 	agent    string // host and port
 
 	// allow is called for each piece of data. If it returns false, the piece is dropped and the
-	// connection closed. If it blocks, the piece is delayed and data on other connections may overtake
-	// it; the piece is delivered even if the sender has disconnected.
+	// connection closed. If it blocks, the piece is delayed and data on other connections may
+	// overtake it; the piece is delivered even if the sender has disconnected.
 	allow    func(leg) bool
 	received [legCount]atomic.Int64 // pieces received, before the call of allow
 
@@ -196,8 +196,8 @@ func (g *legGates) openAll() {
 	}
 }
 
-// listenMinBacklog listens with a backlog of one connection. Further connection attempts are retried by
-// the kernel until the backlog has room.
+// listenMinBacklog listens with a backlog of one connection. Further connection attempts are
+// retried by the kernel until the backlog has room.
 func listenMinBacklog(t *testing.T) net.Listener {
 	t.Helper()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)

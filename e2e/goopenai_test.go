@@ -11,6 +11,7 @@ import (
 	goopenai "github.com/sashabaranov/go-openai"
 )
 
+// newCommunityClient returns a go-openai client of the server.
 func newCommunityClient(t *testing.T, e *sdkServer) *goopenai.Client {
 	config := goopenai.DefaultConfig("none")
 	config.BaseURL = e.url + "/v1"
@@ -18,6 +19,7 @@ func newCommunityClient(t *testing.T, e *sdkServer) *goopenai.Client {
 	return goopenai.NewClientWithConfig(config)
 }
 
+// communityRequest returns a chat request.
 func communityRequest(model string, tokens int) goopenai.ChatCompletionRequest {
 	return goopenai.ChatCompletionRequest{
 		Model:     model,
@@ -30,13 +32,13 @@ func TestCommunityGoSDKIsServed(t *testing.T) {
 	t.Parallel()
 	e := serveSDKModels(t)
 	client := newCommunityClient(t, e)
-	whole, err := client.CreateChatCompletion(t.Context(), communityRequest("demo", 9))
-	if err != nil || whole.Choices[0].Message.Content == "" {
-		t.Fatalf("a whole answer: %v, %v", whole, err)
+	buffered, err := client.CreateChatCompletion(t.Context(), communityRequest("demo", 9))
+	if err != nil || buffered.Choices[0].Message.Content == "" {
+		t.Fatalf("buffered response: %v, %v", buffered, err)
 	}
 	text, _, err := collectStream(t.Context(), client, communityRequest("demo", 9))
-	if err != nil || text != whole.Choices[0].Message.Content {
-		t.Errorf("streamed %q, %v; want %q", text, err, whole.Choices[0].Message.Content)
+	if err != nil || text != buffered.Choices[0].Message.Content {
+		t.Errorf("streamed %q, %v; want %q", text, err, buffered.Choices[0].Message.Content)
 	}
 
 	calling := communityRequest("demo", 5)
@@ -48,10 +50,10 @@ func TestCommunityGoSDKIsServed(t *testing.T) {
 	}
 	call := answer.Choices[0].Message.ToolCalls[0].Function
 	if call.Name != "get_weather" || !json.Valid([]byte(call.Arguments)) {
-		t.Errorf("a tool call: %+v", call)
+		t.Errorf("tool call: %+v", call)
 	}
 	if _, arguments, err := collectStream(t.Context(), client, calling); err != nil || arguments != call.Arguments {
-		t.Errorf("the tool call streamed %q, %v; want %q", arguments, err, call.Arguments)
+		t.Errorf("streamed tool call %q, %v; want %q", arguments, err, call.Arguments)
 	}
 
 	models, err := client.ListModels(t.Context())
@@ -60,7 +62,7 @@ func TestCommunityGoSDKIsServed(t *testing.T) {
 	}
 }
 
-// collect reads a stream and puts together its text and the arguments of its tool call.
+// collectStream reads a stream and returns its text and the arguments of its tool call.
 func collectStream(ctx context.Context, client *goopenai.Client, request goopenai.ChatCompletionRequest) (text, arguments string, err error) {
 	stream, err := client.CreateChatCompletionStream(ctx, request)
 	if err != nil {
@@ -94,8 +96,8 @@ func TestCommunityGoSDKUnderstandsEveryRefusal(t *testing.T) {
 		status int
 		code   string
 	}{
-		{"nobody", 1, 404, "model_not_found"},
-		{"demo", -1, 400, "400"}, // the engine's own
+		{"unknown", 1, 404, "model_not_found"},
+		{"demo", -1, 400, "400"}, // the engine's own error
 		{"limited", 1, 429, "429"},
 		{"full", 1, 429, "queue_full"},
 	} {
@@ -113,7 +115,7 @@ func TestCommunityGoSDKSeesABrokenStreamAndItsDisconnectIsSeen(t *testing.T) {
 	client := newCommunityClient(t, e)
 	text, _, err := collectStream(t.Context(), client, communityRequest("dying", 50))
 	if _, ok := errors.AsType[*goopenai.APIError](err); !ok || text == "" {
-		t.Errorf("a dying stream gave %q and %v", text, err)
+		t.Errorf("an aborted stream returned %q and %v", text, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -49,9 +49,9 @@ var buildBerth = sync.OnceValues(func() (binary string, err error) {
 	return binary, walkSources()
 })
 
-// walkSources reads every directory of the module. go test caches a result until files or directories
-// that the test opened change, and cannot know that the binary and the import table depend on all
-// sources.
+// walkSources reads every directory of the module. go test caches a result until files or
+// directories that the test opened change, and cannot know that the binary and the import table
+// depend on all sources.
 func walkSources() error {
 	return filepath.WalkDir("..", func(path string, entry fs.DirEntry, err error) error {
 		if err == nil && entry.IsDir() && strings.HasPrefix(entry.Name(), ".") && path != ".." {
@@ -71,7 +71,8 @@ func startBerth(t *testing.T, dir string, args ...string) *command {
 	return startCommand(t, dir, binary, args...)
 }
 
-// skipOrFail skips a test whose requirements are missing. With BERTH_E2E=all, the test fails instead.
+// skipOrFail skips a test whose requirements are missing. With BERTH_E2E=all, the test fails
+// instead.
 func skipOrFail(t *testing.T, format string, args ...any) {
 	t.Helper()
 	if os.Getenv("BERTH_E2E") == "all" {

@@ -13,7 +13,7 @@ func TestHeaderLimitKeepsLargeHeadersFromEngines(t *testing.T) {
 	engine := startTruncatingEngine(t)
 	a := startAgent(t, engine, 4)
 	b := serve(t, loopbackConfig+"llm_configs:\n- {model_loading_config: {model_id: demo}, replicas: [{url: \""+engine+"\"}]}\n")
-	for name, url := range map[string]string{"berth": b.url, "the agent": a.url} {
+	for name, url := range map[string]string{"berth": b.url, "agent": a.url} {
 		for size, want := range map[int]int{60 << 10: http.StatusOK, 900 << 10: http.StatusRequestHeaderFieldsTooLarge} {
 			c := dialRaw(t, url)
 			body := http10Body("to the end", true)

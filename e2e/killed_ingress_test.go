@@ -14,7 +14,7 @@ func TestKilledIngressReservationsExpireWithinALease(t *testing.T) {
 	a := startAgent(t, w.url, held)
 	dead := make(chan struct{})
 	link := startProxy(t, listenLoopback(t), a.address(), func(l leg) bool {
-		if l == legRequest { // it is on its way until its sender is dead, and then never comes
+		if l == legRequest { // delayed until the sender is killed, then dropped
 			<-dead
 		}
 		return l != legRequest
@@ -25,12 +25,12 @@ func TestKilledIngressReservationsExpireWithinALease(t *testing.T) {
 	for range held {
 		results = append(results, startChat(t.Context(), client, b.url, chatBody("demo", "Hello", 4, true)))
 	}
-	eventually(t, "the requests are on their way", func() bool { return link.received[legRequest].Load() == held })
+	eventually(t, "the requests have been sent", func() bool { return link.received[legRequest].Load() == held })
 	if now := a.slots(t); now != (slotCounts{Reserved: held}) {
-		t.Errorf("the agent holds %+v, want %d reserved", now, held)
+		t.Errorf("the agent has %+v, want %d reserved", now, held)
 	}
 	b.kill()
-	over := time.Now()
+	killed := time.Now()
 	<-b.done
 	close(dead)
 	for _, result := range results {
@@ -38,15 +38,15 @@ func TestKilledIngressReservationsExpireWithinALease(t *testing.T) {
 			t.Errorf("a client of the killed ingress got %v", got)
 		}
 	}
-	eventually(t, "the agent's slots are given back", func() bool { return a.slots(t) == slotCounts{} })
-	if took := time.Since(over); took > lease+timingMargin {
-		t.Errorf("the reservations stood for %v, which is longer than a lease", took)
+	eventually(t, "the agent's slots are released", func() bool { return a.slots(t) == slotCounts{} })
+	if took := time.Since(killed); took > lease+timingMargin {
+		t.Errorf("the reservations were released after %v, which is longer than a lease", took)
 	}
 	if expired := a.sumMetric(t, "berth_agent_releases_total", `cause="expired"`); expired != held {
 		t.Errorf("%v leases expired, want %d", expired, held)
 	}
-	if did := w.Stats(); did.Requests != 0 {
-		t.Errorf("the engine saw %d requests", did.Requests)
+	if stats := w.Stats(); stats.Requests != 0 {
+		t.Errorf("the engine received %d requests", stats.Requests)
 	}
 }
 
@@ -58,25 +58,26 @@ func TestKilledIngressLeavesNothingRunning(t *testing.T) {
 	b := serve(t, agentConfig("", a.url))
 	client := newClient(t, false)
 	for range streams {
-		resp := openStream(t, context.WithoutCancel(t.Context()), client, b.url, chatBody("demo", "Count for long.", 100_000, true)) // as many as fit its memory together
+		resp := openStream(t, context.WithoutCancel(t.Context()), client, b.url, chatBody("demo", "Count for long.", 100_000, true)) // within the engine's memory
 		defer func() {
 			if got := readResponse(resp); got.err == nil {
-				t.Errorf("a stream ended as if it were complete: %v", got)
+				t.Errorf("a stream looks complete: %v", got)
 			}
 		}()
 	}
 	if now := a.slots(t); now != (slotCounts{Running: streams}) {
-		t.Errorf("the agent holds %+v, want %d running", now, streams)
+		t.Errorf("the agent has %+v, want %d running", now, streams)
 	}
 	b.kill()
-	eventually(t, "the agent's slots are given back", func() bool { return a.slots(t) == slotCounts{} })
-	eventually(t, "the engine stops working", func() bool {
+	eventually(t, "the agent's slots are released", func() bool { return a.slots(t) == slotCounts{} })
+	eventually(t, "the engine has no active request", func() bool {
 		now := w.Stats()
 		return now.Aborted == streams && now.InFlight == 0
 	})
 }
 
-// When an ingress is killed, its requests end, and its own places at the agents are the next to be served.
+// When an ingress is killed, its requests end and its waits at the agents are removed or served, so
+// that the other ingress gets all slots.
 func TestKilledIngressLeavesNoSlotBehindUnderSaturation(t *testing.T) {
 	t.Parallel()
 	const slots, clients = 2, 6
@@ -91,8 +92,8 @@ func TestKilledIngressLeavesNoSlotBehindUnderSaturation(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	client := newClient(t, false)
-	all := func(what string, ok func(*agentProcess) bool) {
-		eventually(t, what, func() bool {
+	waitAll := func(condition string, ok func(*agentProcess) bool) {
+		eventually(t, condition, func() bool {
 			return !slices.ContainsFunc(agents, func(a *agentProcess) bool { return !ok(a) })
 		})
 	}
@@ -102,13 +103,13 @@ func TestKilledIngressLeavesNoSlotBehindUnderSaturation(t *testing.T) {
 			results = append(results, startChat(ctx, client, b.url, chatBody("demo", "Count for long.", 100_000, true)))
 		}
 	}
-	for i, b := range []*berth{victim, survivor} { // an ingress that held all slots of an agent would not queue there
+	for i, b := range []*berth{victim, survivor} { // an ingress with all slots of an agent does not wait there
 		add(b, len(agents))
-		all("the ingress has a slot at every agent", func(a *agentProcess) bool { return a.slots(t) == slotCounts{Running: i + 1} })
+		waitAll("the ingress has a slot at every agent", func(a *agentProcess) bool { return a.slots(t) == slotCounts{Running: i + 1} })
 	}
 	for i, b := range []*berth{victim, survivor} {
 		add(b, clients)
-		all("the ingress is in every queue", func(a *agentProcess) bool { return a.sumMetric(t, "berth_agent_waiting") == float64(i+1) })
+		waitAll("the ingress is in every queue", func(a *agentProcess) bool { return a.sumMetric(t, "berth_agent_waiting") == float64(i+1) })
 	}
 	victim.kill()
 	killed := time.Now()
@@ -118,12 +119,12 @@ func TestKilledIngressLeavesNoSlotBehindUnderSaturation(t *testing.T) {
 	})
 	took := time.Since(killed)
 	t.Logf("the survivor had every slot after %v", took)
-	if most := lease + time.Second; took > most+2*time.Second { // the rest is a busy machine's
-		t.Errorf("a killed ingress held slots for %v, want %v at most", took, most)
+	if most := lease + time.Second; took > most+2*time.Second { // tolerance for a busy machine
+		t.Errorf("slots of the killed ingress were released after %v, want at most %v", took, most)
 	}
 	cancel()
 	for _, result := range results {
 		waitResponse(t, result)
 	}
-	all("all slots are given back", func(a *agentProcess) bool { return a.slots(t) == slotCounts{} })
+	waitAll("all slots are released", func(a *agentProcess) bool { return a.slots(t) == slotCounts{} })
 }

@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// In each matrix a client runs every script twice: directly with a scripted upstream, and through berth
-// with another one. The outcomes and the requests received by the upstreams must be equal.
+// In each matrix a client runs every script twice: directly with a scripted upstream, and through
+// berth with another one. The outcomes and the requests received by the upstreams must be equal.
 
 func TestPythonSDKCannotTellBerthFromItsUpstream(t *testing.T) {
 	t.Parallel()
@@ -51,8 +51,8 @@ type result struct {
 
 func (r result) String() string { return r.Variant + "/" + r.Script }
 
-// matrixClient starts running scripts with the server at a base URL. Texts are acknowledged at ackURL.
-// The returned function waits for the results.
+// matrixClient starts running scripts with the server at a base URL. Texts are acknowledged at
+// ackURL. The returned function waits for the results.
 type matrixClient func(t *testing.T, base, ackURL string, acts []script) (wait func() []result)
 
 // programClient returns a client that is a program with the given command line.
@@ -93,8 +93,8 @@ func writeScripts(t *testing.T, scripts []script) string {
 	return file
 }
 
-// testMatrix runs all scripts with a client, directly and through berth, and compares the outcomes and
-// the requests.
+// testMatrix runs all scripts with a client, directly and through berth, and compares the outcomes
+// and the requests.
 func testMatrix(t *testing.T, name string, client matrixClient) {
 	scripts := slices.Concat(bufferedScripts(), framingScripts(), errorScripts(), retryScripts())
 	direct, behind := startScriptedUpstream(t, scripts), startScriptedUpstream(t, scripts)
@@ -154,8 +154,8 @@ func checkRecorded(t *testing.T, file string, results []result) {
 	}
 }
 
-// equivalent reports whether two outcomes of a script are equal. If the upstream aborts the stream, the
-// error may differ, but there must be an error after the same text.
+// equivalent reports whether two outcomes of a script are equal. If the upstream aborts the stream,
+// the error may differ, but there must be an error after the same text.
 func equivalent(a script, got, want json.RawMessage) bool {
 	if a.ending == endAbort {
 		return textBeforeError(got) == textBeforeError(want)
@@ -175,8 +175,8 @@ func textBeforeError(outcome json.RawMessage) string {
 	return o.Text
 }
 
-// checkSameRequests checks that the upstream behind berth received the same requests as the direct one,
-// except for the added X-Request-Id.
+// checkSameRequests checks that the upstream behind berth received the same requests as the direct
+// one, except for the added X-Request-Id.
 func checkSameRequests(t *testing.T, got, want []receivedRequest) {
 	t.Helper()
 	if len(got) != len(want) {

@@ -11,10 +11,12 @@ import (
 	"github.com/openai/openai-go/v3/shared"
 )
 
+// newOfficialClient returns a client of the official Go SDK for the server, without retries.
 func newOfficialClient(e *sdkServer) openai.Client {
 	return openai.NewClient(option.WithBaseURL(e.url+"/v1"), option.WithAPIKey("none"), option.WithMaxRetries(0))
 }
 
+// officialRequest returns a chat request.
 func officialRequest(model string, tokens int64) openai.ChatCompletionNewParams {
 	return openai.ChatCompletionNewParams{
 		Model:     model,
@@ -27,15 +29,15 @@ func TestOfficialGoSDKIsServed(t *testing.T) {
 	t.Parallel()
 	e := serveSDKModels(t)
 	client := newOfficialClient(e)
-	whole, err := client.Chat.Completions.New(t.Context(), officialRequest("assistant", 9))
-	if err != nil || whole.Choices[0].Message.Content == "" || whole.Usage.CompletionTokens != 9 {
-		t.Fatalf("a whole answer: %v, %v", whole, err)
+	buffered, err := client.Chat.Completions.New(t.Context(), officialRequest("assistant", 9))
+	if err != nil || buffered.Choices[0].Message.Content == "" || buffered.Usage.CompletionTokens != 9 {
+		t.Fatalf("buffered response: %v, %v", buffered, err)
 	}
 
 	params := officialRequest("demo", 9)
 	params.StreamOptions.IncludeUsage = openai.Bool(true)
 	streamed := accumulateStream(t, client, params)
-	if got, want := streamed.Choices[0].Message.Content, whole.Choices[0].Message.Content; got != want || streamed.Usage.CompletionTokens != 9 {
+	if got, want := streamed.Choices[0].Message.Content, buffered.Choices[0].Message.Content; got != want || streamed.Usage.CompletionTokens != 9 {
 		t.Errorf("streamed %q with usage %v, want %q", got, streamed.Usage, want)
 	}
 
@@ -49,7 +51,7 @@ func TestOfficialGoSDKIsServed(t *testing.T) {
 	for _, answer := range []*openai.ChatCompletion{called, accumulateStream(t, client, params)} {
 		call := answer.Choices[0].Message.ToolCalls[0].Function
 		if call.Name != "get_weather" || !json.Valid([]byte(call.Arguments)) {
-			t.Errorf("a tool call: %+v", call)
+			t.Errorf("tool call: %+v", call)
 		}
 	}
 }
@@ -75,11 +77,11 @@ func TestOfficialGoSDKFindsTheOtherPaths(t *testing.T) {
 	}
 	alias, err := client.Models.Get(t.Context(), "assistant")
 	if err != nil || alias.ID != "assistant" {
-		t.Errorf("a model: %v, %v", alias, err)
+		t.Errorf("model: %v, %v", alias, err)
 	}
 }
 
-// accumulate reads a stream to its end.
+// accumulateStream reads a stream to the end.
 func accumulateStream(t *testing.T, client openai.Client, params openai.ChatCompletionNewParams) *openai.ChatCompletion {
 	t.Helper()
 	var all openai.ChatCompletionAccumulator
@@ -104,8 +106,8 @@ func TestOfficialGoSDKUnderstandsEveryRefusal(t *testing.T) {
 		status int
 		code   string
 	}{
-		{"nobody", 1, 404, "model_not_found"},
-		{"demo", -1, 400, "400"}, // the engine's own
+		{"unknown", 1, 404, "model_not_found"},
+		{"demo", -1, 400, "400"}, // the engine's own error
 		{"limited", 1, 429, "429"},
 		{"full", 1, 429, "queue_full"},
 	} {
@@ -131,11 +133,11 @@ func TestOfficialGoSDKSeesABrokenStreamAndItsDisconnectIsSeen(t *testing.T) {
 	}
 	dying.Close()
 
-	leaving := client.Chat.Completions.NewStreaming(t.Context(), officialRequest("demo", 400_000))
-	if !leaving.Next() {
-		t.Fatal(leaving.Err())
+	stream := client.Chat.Completions.NewStreaming(t.Context(), officialRequest("demo", 400_000))
+	if !stream.Next() {
+		t.Fatal(stream.Err())
 	}
-	leaving.Close()
+	stream.Close()
 	waitAborted(t, e.engines["demo"], 1)
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -149,6 +151,6 @@ func TestOfficialGoSDKSeesABrokenStreamAndItsDisconnectIsSeen(t *testing.T) {
 	cancel()
 	waitAborted(t, e.engines["silent"], 1)
 	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("leaving ended in %v", err)
+		t.Errorf("the canceled request returned %v", err)
 	}
 }

@@ -126,8 +126,8 @@ func (b *berth) getPage(t *testing.T, url string) response {
 	return readResponse(resp)
 }
 
-// sumMetric returns the sum of a metric's samples that have all the given labels. Labels have the form
-// model="demo". A metric without samples is an error if no labels are given.
+// sumMetric returns the sum of a metric's samples that have all the given labels. Labels have the
+// form model="demo". A metric without samples is an error if no labels are given.
 func (b *berth) sumMetric(t *testing.T, name string, labels ...string) (sum float64) {
 	t.Helper()
 	page := b.getPage(t, b.admin+"/metrics")

@@ -17,25 +17,26 @@ const (
 	reloadTimeMetric    = "berth_config_last_reload_success_timestamp_seconds"
 )
 
-// reload has berth take over a configuration.
+// reload applies a configuration with SIGHUP and waits until it is in effect.
 func (b *berth) reload(t *testing.T, config string) {
 	t.Helper()
 	before := b.sumMetric(t, reloadTimeMetric)
 	replaceFile(t, b.file, config)
 	b.signal(t, syscall.SIGHUP)
-	eventually(t, "the configuration is taken over", func() bool { return b.sumMetric(t, reloadTimeMetric) > before })
+	eventually(t, "the configuration is in effect", func() bool { return b.sumMetric(t, reloadTimeMetric) > before })
 	if b.sumMetric(t, reloadSuccessMetric) != 1 {
-		t.Error("the reload is not reported as a success")
+		t.Error("the metrics report the reload as failed")
 	}
 }
 
-// load keeps clients asking until it is stopped, and demands that each of them be served.
+// backgroundLoad sends requests until stopped. Each must succeed.
 type backgroundLoad struct {
 	stopped atomic.Bool
 	served  atomic.Int64
 	running sync.WaitGroup
 }
 
+// startLoad starts clients that send chat requests to b.
 func startLoad(t *testing.T, b *berth, clients int) *backgroundLoad {
 	l, ctx := &backgroundLoad{}, context.WithoutCancel(t.Context())
 	protocols := []*http.Client{newClient(t, false), newClient(t, true)}
@@ -59,11 +60,11 @@ func (l *backgroundLoad) stop() {
 	l.running.Wait()
 }
 
-// more waits until every client has been served anew, or has failed.
+// waitServed waits until n more requests have been served, or the test has failed.
 func (l *backgroundLoad) waitServed(t *testing.T, n int64) {
 	t.Helper()
 	target := l.served.Load() + n
-	eventually(t, "requests are served", func() bool { return l.served.Load() >= target || t.Failed() })
+	eventually(t, "more requests are served", func() bool { return l.served.Load() >= target || t.Failed() })
 }
 
 func TestReloadUnderLoadLosesNothing(t *testing.T) {
@@ -75,8 +76,8 @@ func TestReloadUnderLoadLosesNothing(t *testing.T) {
 	l := startLoad(t, berth, clients)
 	for _, config := range []string{
 		demoConfig("max_ongoing_requests: 4", a, b, c), // a replica is added
-		demoConfig("max_ongoing_requests: 1", a, b, c), // the capacity shrinks
-		demoConfig("max_ongoing_requests: 2", b, c),    // one is removed
+		demoConfig("max_ongoing_requests: 1", a, b, c), // the capacity is reduced
+		demoConfig("max_ongoing_requests: 2", b, c),    // a replica is removed
 		demoConfig("max_ongoing_requests: 8, request_router_config: {request_router_class: PowerOfTwoChoicesRouter}", c),
 		demoConfig("max_ongoing_requests: 4", a, b, c),
 		demoConfig("max_ongoing_requests: 4", a, b, c) + modelConfig("second", "", startEngines(t, 1, simulated.Config{Model: "second"})...),
@@ -88,14 +89,14 @@ func TestReloadUnderLoadLosesNothing(t *testing.T) {
 	l.waitServed(t, 2*clients)
 	l.stop()
 	for i, e := range fleet {
-		if did := e.Engine().Stats(); did.Aborted != 0 || did.InFlight != 0 || did.Completed == 0 {
-			t.Errorf("engine %d completed %d, aborted %d and has %d requests", i, did.Completed, did.Aborted, did.InFlight)
+		if stats := e.Engine().Stats(); stats.Aborted != 0 || stats.InFlight != 0 || stats.Completed == 0 {
+			t.Errorf("engine %d completed %d requests, aborted %d, and has %d in flight", i, stats.Completed, stats.Aborted, stats.InFlight)
 		}
 	}
 	sent := c.Engine().Stats().Requests
 	chat(t.Context(), newClient(t, false), berth.url, chatBody("demo", "Hello", 1, true))
 	if now := c.Engine().Stats().Requests; now != sent {
-		t.Error("a replica that was removed still gets requests")
+		t.Error("a removed replica gets requests")
 	}
 }
 
@@ -114,14 +115,14 @@ func TestReloadWithLessCapacityAdmitsNothingUntilItIsKept(t *testing.T) {
 	for range 4 {
 		staying = append(staying, startChat(t.Context(), client, b.url, body))
 	}
-	eventually(t, "the others wait", func() bool { return b.sumMetric(t, "berth_queue_length") == 4 })
+	eventually(t, "the other requests are queued", func() bool { return b.sumMetric(t, "berth_queue_length") == 4 })
 
 	cancel()
 	waitResponse(t, leaving)
-	b.waitAbortCounted(t, "first_byte") // which comes after its slot was given back
+	b.waitAbortCounted(t, "first_byte") // counted after the slot was released
 	running, capacity, waiting := b.sumMetric(t, "berth_slots"), b.sumMetric(t, "berth_slots_capacity"), b.sumMetric(t, "berth_queue_length")
 	if running != 2 || capacity != 1 || waiting != 4 {
-		t.Errorf("%v slots of %v are held and %v requests wait, want 2 of 1 and 4", running, capacity, waiting)
+		t.Errorf("%v of %v slots in use and %v requests queued, want 2 of 1 and 4", running, capacity, waiting)
 	}
 	engine.Engine().SetFaults(simulated.Faults{})
 	for _, result := range staying {
@@ -148,9 +149,9 @@ func TestReloadOfABadConfigurationChangesNothing(t *testing.T) {
 		l.waitServed(t, 8)
 		replaceFile(t, b.file, config)
 		b.signal(t, syscall.SIGHUP)
-		eventually(t, "the configuration is refused", func() bool { return b.sumMetric(t, reloadSuccessMetric) == 0 })
+		eventually(t, "the configuration is rejected", func() bool { return b.sumMetric(t, reloadSuccessMetric) == 0 })
 		if b.sumMetric(t, reloadTimeMetric) != before || b.sumMetric(t, "berth_slots_capacity") != 3 {
-			t.Error("a bad configuration was taken over")
+			t.Error("a bad configuration took effect")
 		}
 		l.waitServed(t, 8)
 		b.reload(t, demoConfig("max_ongoing_requests: 3", engine))
@@ -164,7 +165,7 @@ func TestReloadFollowsASwappedFileWithoutASignal(t *testing.T) {
 	b := serve(t, demoConfig("", fleet[0]))
 	l := startLoad(t, b, 4)
 	replaceFile(t, b.file, demoConfig("", fleet...))
-	eventually(t, "the new replica is known", func() bool {
+	eventually(t, "the new replica is up", func() bool {
 		return b.sumMetric(t, "berth_replica_up", `replica="`+strings.TrimPrefix(fleet[1].URL(), "http://")+`"`) == 1
 	})
 	l.waitServed(t, 20)
@@ -184,11 +185,11 @@ func TestReloadWithoutAModelFinishesItsStreamsAndRefusesItsQueue(t *testing.T) {
 	running := startChat(t.Context(), client, b.url, chatBody("old", "Hello", 8, true))
 	waitInFlight(t, old, 1)
 	waiting := startChat(t.Context(), client, b.url, chatBody("old", "Hello", 8, true))
-	eventually(t, "the second request waits", func() bool { return b.sumMetric(t, "berth_queue_length", `model="old"`) == 1 })
+	eventually(t, "the second request is queued", func() bool { return b.sumMetric(t, "berth_queue_length", `model="old"`) == 1 })
 
 	b.reload(t, demoConfig("", kept))
 	if got := waitResponse(t, waiting); got.status != http.StatusServiceUnavailable || got.errorCode() != "model_removed" {
-		t.Errorf("the waiting request got %v, want 503 model_removed", got)
+		t.Errorf("the queued request got %v, want 503 model_removed", got)
 	}
 	if got := chat(t.Context(), client, b.url, chatBody("old", "Hello", 8, true)); got.status != http.StatusNotFound || got.errorCode() != "model_not_found" {
 		t.Errorf("a new request got %v, want 404 model_not_found", got)
@@ -211,7 +212,7 @@ func TestReloadMovesAnIDWhileTheOldReplicaDrains(t *testing.T) {
 	waitInFlight(t, fleet[0], 1)
 	b.reload(t, named(fleet[1]))
 	if running := b.sumMetric(t, "berth_slots", `replica="first"`, `state="running"`); running != 1 {
-		t.Errorf("%v slots are running, want that of the replica that leaves", running)
+		t.Errorf("%v slots are running, want 1 on the removed replica", running)
 	}
 	if got := chat(t.Context(), newClient(t, false), b.url, chatBody("demo", "Hello", 4, true)); !got.isComplete() {
 		t.Errorf("a new request got %v", got)

@@ -21,18 +21,18 @@ func TestRollingRestartOfAgentsIsSeenByNoClient(t *testing.T) {
 	for _, a := range agents {
 		l.waitServed(t, 4*clients)
 		a.restart(t, syscall.SIGTERM)
-		eventually(t, "the agent is used again", func() bool {
+		eventually(t, "the agent serves requests again", func() bool {
 			return b.sumMetric(t, "berth_replica_up", `replica="`+a.address()+`"`) == 1 && a.sumMetric(t, "berth_agent_releases_total", `cause="finished"`) > 0
 		})
 	}
 	l.waitServed(t, 4*clients)
 	l.stop()
 	for i, w := range fleet {
-		if did := w.Stats(); did.Aborted != 0 || w.maxConcurrent() > slots {
-			t.Errorf("engine %d aborted %d requests, and had up to %d at once on %d slots", i, did.Aborted, w.maxConcurrent(), slots)
+		if stats := w.Stats(); stats.Aborted != 0 || w.maxConcurrent() > slots {
+			t.Errorf("engine %d aborted %d requests and had up to %d concurrent ones on %d slots", i, stats.Aborted, w.maxConcurrent(), slots)
 		}
 	}
 	if restarted := strings.Count(b.stderr.String(), "the replica has restarted"); restarted != len(agents) {
-		t.Errorf("berth saw %d of %d restarts", restarted, len(agents))
+		t.Errorf("berth logged %d of %d restarts", restarted, len(agents))
 	}
 }

@@ -23,8 +23,8 @@ import (
 	"berth/llmserver/simulated"
 )
 
-// scenario is one request through an ingress, a network, an agent and an engine, all in this process.
-// The request can be paused in every phase and the state of every component inspected.
+// scenario is one request through an ingress, a network, an agent and an engine, all in this
+// process. The request can be paused in every phase and the state of every component inspected.
 type scenario struct {
 	*testing.T
 	engine    *simulated.Server

@@ -16,8 +16,9 @@ import (
 	"time"
 )
 
-// scriptedUpstream is an upstream that sends, byte for byte, the response of the script that a request
-// names. The name is between vertical bars anywhere in the request body: a prompt, an input, a message.
+// scriptedUpstream is an upstream that sends, byte for byte, the response of the script that a
+// request names. The name is between vertical bars anywhere in the request body: a prompt, an
+// input, a message.
 type scriptedUpstream struct {
 	*httptest.Server
 	scripts map[string]script

@@ -19,8 +19,8 @@ const (
 	forecast = `{\"city\":\"Zürich\",\"degrees\":-3.5}`
 )
 
-// bufferedScripts returns scripts for the operations other than plain chat streams, with the responses
-// of a correct engine.
+// bufferedScripts returns scripts for the operations other than plain chat streams, with the
+// responses of a correct engine.
 func bufferedScripts() []script {
 	toolStream := appendWrites(dataEvents(
 		deltaChunk(`{"role":"assistant","content":null,"tool_calls":[{"index":0,"id":"call_1","type":"function","function":{"name":"weather","arguments":""}}]}`),
@@ -101,7 +101,8 @@ func openAIError(status int, header string) bufferedResponse {
 	return bufferedResponse{status, header, fmt.Sprintf(`{"error":{"message":"This is why: %d.","type":"some_type","param":"some_param","code":"some_code"}}`, status)}
 }
 
-// errorScripts returns scripts with errors of every status and format, for a client without retries.
+// errorScripts returns scripts with errors of every status and format, for a client without
+// retries.
 func errorScripts() (all []script) {
 	for _, status := range []int{400, 401, 402, 403, 404, 405, 408, 409, 413, 415, 418, 422, 429, 500, 502, 503, 504, 529} {
 		all = append(all, script{name: fmt.Sprint("error ", status), operation: "chat", options: `"retries":0`, response: openAIError(status, "")})
@@ -129,8 +130,8 @@ func errorScripts() (all []script) {
 	return append(all, script{name: "no response object but 429", operation: "responseStream", options: `"retries":0`, response: openAIError(429, "")})
 }
 
-// retryScripts returns scripts whose first responses are errors that the client retries immediately,
-// as advised by their headers.
+// retryScripts returns scripts whose first responses are errors that the client retries
+// immediately, as advised by their headers.
 func retryScripts() (all []script) {
 	const retryNow = "Retry-After-Ms: 1"
 	success := chatResponse(`"content":"At last."`, "stop")

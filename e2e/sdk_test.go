@@ -8,14 +8,14 @@ import (
 	"berth/llmserver/simulated"
 )
 
-// Every SDK is put before the same server, which has a model for each fate of a request.
+// sdkServer is the server for the tests of all SDKs, with a model for each outcome of a request.
 type sdkServer struct {
 	*berth
 	engines map[string]*simulated.Server // by model
 }
 
-// everyKind serves the models demo (alias assistant), full (its line is full), dying (it dies mid-stream), limited (it
-// answers 429 by itself) and silent (it never answers).
+// serveSDKModels serves the models demo (alias assistant), full (the queue is full), dying (streams
+// are aborted), limited (the engine responds 429) and silent (the engine never responds).
 func serveSDKModels(t *testing.T) *sdkServer {
 	e := &sdkServer{engines: map[string]*simulated.Server{}}
 	config := loopbackConfig + "llm_configs:\n"

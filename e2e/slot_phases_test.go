@@ -11,13 +11,13 @@ import (
 	"berth/llmserver/simulated"
 )
 
-// phase is how far a request has come. In each a request can be held still.
+// phase is a phase of a request in which the request can be paused.
 type phase struct {
 	name           string
-	hold           func(s *scenario) // begins a request and has it come so far, and no further
-	release        func(s *scenario) // lets it go on
-	agent, ingress slotUsage         // meanwhile
-	afterwards     slotUsage         // at the agent, when the request is no longer there
+	hold           func(s *scenario) // starts a request and pauses it in this phase
+	release        func(s *scenario) // resumes the request
+	agent, ingress slotUsage         // usage while paused
+	afterwards     slotUsage         // usage of the agent after the request has been removed
 	listen         func(t *testing.T) net.Listener
 }
 
@@ -27,20 +27,20 @@ var phases = []phase{
 		s.startRequest(4)
 	}, func(s *scenario) { s.releaseOther() }, slotUsage{1, 0, 1}, slotUsage{1, 0, 1}, slotUsage{1, 0, 0}, listenLoopback},
 
-	// The agent has reserved the slot; the ingress has not heard of it.
+	// The agent has reserved the slot; the ingress has not received the reply.
 	{"reserving", func(s *scenario) {
 		s.gates.close(legControlReply)
 		s.startRequest(4)
 	}, func(s *scenario) { s.gates.open(legControlReply) }, slotUsage{1, 0, 0}, slotUsage{1, 0, 0}, slotUsage{}, listenLoopback},
 
-	// The agent has reserved the slot; the request for it is on its way.
+	// The agent has reserved the slot; the request has been sent and not received.
 	{"reserved", func(s *scenario) {
 		s.gates.close(legRequest)
 		s.startRequest(4)
-		eventually(s.T, "the request is on its way", func() bool { return s.proxy.received[legRequest].Load() == 1 })
+		eventually(s.T, "the request has been sent", func() bool { return s.proxy.received[legRequest].Load() == 1 })
 	}, func(s *scenario) { s.gates.open(legRequest) }, slotUsage{1, 0, 0}, slotUsage{0, 1, 0}, slotUsage{}, listenLoopback},
 
-	// The agent has reserved the slot; there is no connection yet for the request.
+	// The agent has reserved the slot; the connection for the request is not established.
 	{"connecting", func(s *scenario) {
 		s.fillBacklog()
 		s.startRequest(4)
@@ -53,140 +53,140 @@ var phases = []phase{
 	}, func(s *scenario) { s.engine.Engine().SetFaults(simulated.Faults{}) }, slotUsage{0, 1, 0}, slotUsage{0, 1, 0}, slotUsage{}, listenLoopback},
 
 	{"streaming", func(s *scenario) {
-		s.startRequest(20_000) // no faster than in twenty seconds
-		waitClosed(s.T, "the answer begins", s.firstByte)
+		s.startRequest(20_000) // takes at least twenty seconds
+		waitClosed(s.T, "the response has begun", s.firstByte)
 		s.engine.Engine().SetFaults(simulated.Faults{Slow: 1e6})
 	}, func(s *scenario) { s.engine.Engine().SetFaults(simulated.Faults{Slow: 1e-3}) }, slotUsage{0, 1, 0}, slotUsage{0, 1, 0}, slotUsage{}, listenLoopback},
 }
 
-// event is what happens to a request.
+// event is an event during a request, such as a disconnect or a reload.
 type event struct {
 	name       string
 	trigger    func(s *scenario)
-	deployment string // settings
+	deployment string // deployment settings
 	model      string
 }
 
-// short has a wait that nothing else ends be over soon: a replica that is down, or drains, may come back.
-// It is long enough for a busy machine to bring the request to its phase before.
+// shortQueueTimeout bounds waits that only the queue timeout ends, because a replica that is down
+// or draining may recover. The timeout leaves a busy machine enough time to reach the phase.
 const shortQueueTimeout = "queue_timeout_s: 6"
 
 var events = []event{
-	{name: "client gone", trigger: func(s *scenario) { s.disconnect() }},
+	{name: "client disconnect", trigger: func(s *scenario) { s.disconnect() }},
 	{name: "deadline", trigger: func(*scenario) {}, deployment: shortQueueTimeout, model: "  timeouts: {connect_s: 1, first_byte_s: 2, idle_s: 6}\n"},
 	{name: "connection refused", trigger: func(s *scenario) { s.proxy.partition() }, deployment: shortQueueTimeout},
 	{name: "reset", trigger: func(s *scenario) { s.proxy.reset() }},
-	{name: "replica dead", trigger: func(s *scenario) {
+	{name: "replica killed", trigger: func(s *scenario) {
 		s.agentHTTP.Config.Close()
 		s.proxy.partition()
 	}, deployment: shortQueueTimeout},
-	{name: "engine dead", trigger: func(s *scenario) {
+	{name: "engine killed", trigger: func(s *scenario) {
 		s.engine.Close()
-		s.backend.Close() // or the agent might try an idle connection first, which ends in 502
+		s.backend.Close() // otherwise the agent may try an idle connection first, with the result 502
 	}},
 	{name: "replica draining", trigger: func(s *scenario) { s.agent.Drain() }, deployment: shortQueueTimeout},
 	{name: "reload", trigger: func(s *scenario) { s.replaceReplica() }},
 	{name: "ingress drain", trigger: func(s *scenario) {
 		s.drain()
-		eventually(s.T, "nothing more is accepted", func() bool { return s.pages.getPage(s.T, s.pages.url+"/livez").err != nil })
+		eventually(s.T, "the listener is closed", func() bool { return s.pages.getPage(s.T, s.pages.url+"/livez").err != nil })
 	}},
 	{name: "panic", trigger: func(s *scenario) { close(s.backend.triggered) }},
 }
 
-// cell is what an event in a phase leads to.
+// expectation is the expected result of an event in a phase.
 type expectation struct {
-	client   string // what it saw
-	engine   string // what became of the request there
+	client   string // client's outcome, see describeOutcome
+	engine   string // engine's outcome, see engineOutcome
 	released releaseTime
-	excluded string // why there is no such case
+	excluded string // reason for the absence of this case
 }
 
-// moment is when the client has its answer, and both sides have given the slot back.
+// releaseTime is the time at which the client has a response and both sides have released the slot.
 type releaseTime int
 
 const (
-	whileHeld        releaseTime = iota // though the request is held
-	onRelease                           // when it goes on
-	onLeaseExpiry                       // the client at once; the agent cannot be told, so its lease ends the reservation
-	withAgentProcess                    // the client at once; the agent's counts died with it
+	whileHeld        releaseTime = iota // while the request is paused
+	onRelease                           // after the request is resumed
+	onLeaseExpiry                       // client: while paused; agent: unreachable, so the reservation expires with its lease
+	withAgentProcess                    // client: while paused; agent: killed together with its slots
 )
 
 const (
 	noReplica        = "503 no_replica_available"
 	truncatedBroken  = "a broken connection after upstream_broken"
 	truncatedIdle    = "a broken connection after upstream_gap_timeout"
-	ingressOnly      = "only berth's own code runs here, none that a test could make panic; package ingress proves its recovery"
-	alreadyConnected = "the connection stands already"
+	ingressOnly      = "only ingress code runs in this phase, and no test hook can make it panic; package ingress tests the recovery"
+	alreadyConnected = "the connection is already established"
 )
 
 var expectations = map[string]map[string]expectation{
 	"waiting": {
-		"client gone":        {"gone", "nothing", whileHeld, ""},
+		"client disconnect":  {"disconnected", "nothing", whileHeld, ""},
 		"deadline":           {"503 queue_timeout", "nothing", whileHeld, ""},
 		"connection refused": {"503 queue_timeout", "nothing", whileHeld, ""},
 		"reset":              {"served", "completed", onRelease, ""},
-		"replica dead":       {"503 queue_timeout", "nothing", withAgentProcess, ""},
-		"engine dead":        {noReplica, "nothing", onRelease, ""},
+		"replica killed":     {"503 queue_timeout", "nothing", withAgentProcess, ""},
+		"engine killed":      {noReplica, "nothing", onRelease, ""},
 		"replica draining":   {"503 queue_timeout", "nothing", whileHeld, ""},
 		"reload":             {"served", "nothing", whileHeld, ""},
 		"ingress drain":      {"served", "completed", onRelease, ""},
 		"panic":              {excluded: ingressOnly},
 	},
 	"reserving": {
-		"client gone":        {"gone", "nothing", whileHeld, ""},
+		"client disconnect":  {"disconnected", "nothing", whileHeld, ""},
 		"deadline":           {noReplica, "nothing", whileHeld, ""},
 		"connection refused": {noReplica, "nothing", onLeaseExpiry, ""},
 		"reset":              {"served", "completed", onRelease, ""},
-		"replica dead":       {noReplica, "nothing", withAgentProcess, ""},
-		"engine dead":        {noReplica, "nothing", onRelease, ""},
+		"replica killed":     {noReplica, "nothing", withAgentProcess, ""},
+		"engine killed":      {noReplica, "nothing", onRelease, ""},
 		"replica draining":   {"served", "completed", onRelease, ""},
 		"reload":             {"served", "nothing", onRelease, ""},
 		"ingress drain":      {"served", "completed", onRelease, ""},
 		"panic":              {excluded: ingressOnly},
 	},
 	"reserved": {
-		"client gone":        {"gone", "nothing", whileHeld, ""},
+		"client disconnect":  {"disconnected", "nothing", whileHeld, ""},
 		"deadline":           {"504 upstream_first_byte_timeout", "nothing", whileHeld, ""},
 		"connection refused": {excluded: alreadyConnected},
 		"reset":              {"502 upstream_broken", "nothing", whileHeld, ""},
-		"replica dead":       {"502 upstream_broken", "nothing", withAgentProcess, ""},
-		"engine dead":        {noReplica, "nothing", onRelease, ""},
+		"replica killed":     {"502 upstream_broken", "nothing", withAgentProcess, ""},
+		"engine killed":      {noReplica, "nothing", onRelease, ""},
 		"replica draining":   {"served", "completed", onRelease, ""},
 		"reload":             {"served", "completed", onRelease, ""},
 		"ingress drain":      {"served", "completed", onRelease, ""},
 		"panic":              {excluded: ingressOnly},
 	},
 	"connecting": {
-		"client gone":        {"gone", "nothing", whileHeld, ""},
+		"client disconnect":  {"disconnected", "nothing", whileHeld, ""},
 		"deadline":           {"504 upstream_connect_timeout", "nothing", whileHeld, ""},
 		"connection refused": {noReplica, "nothing", onLeaseExpiry, ""},
-		"reset":              {excluded: "a connection that is not made yet is refused, not reset"},
-		"replica dead":       {noReplica, "nothing", withAgentProcess, ""},
-		"engine dead":        {noReplica, "nothing", onRelease, ""},
+		"reset":              {excluded: "a connection that is not established is refused, not reset"},
+		"replica killed":     {noReplica, "nothing", withAgentProcess, ""},
+		"engine killed":      {noReplica, "nothing", onRelease, ""},
 		"replica draining":   {"served", "completed", onRelease, ""},
 		"reload":             {"served", "completed", onRelease, ""},
 		"ingress drain":      {"served", "completed", onRelease, ""},
 		"panic":              {excluded: ingressOnly},
 	},
 	"first byte": {
-		"client gone":        {"gone", "aborted", whileHeld, ""},
+		"client disconnect":  {"disconnected", "aborted", whileHeld, ""},
 		"deadline":           {"504 upstream_first_byte_timeout", "aborted", whileHeld, ""},
 		"connection refused": {excluded: alreadyConnected},
 		"reset":              {"502 upstream_broken", "aborted", whileHeld, ""},
-		"replica dead":       {"502 upstream_broken", "aborted", withAgentProcess, ""},
-		"engine dead":        {"502 upstream_broken", "aborted", whileHeld, ""},
+		"replica killed":     {"502 upstream_broken", "aborted", withAgentProcess, ""},
+		"engine killed":      {"502 upstream_broken", "aborted", whileHeld, ""},
 		"replica draining":   {"served", "completed", onRelease, ""},
 		"reload":             {"served", "completed", onRelease, ""},
 		"ingress drain":      {"served", "completed", onRelease, ""},
 		"panic":              {"502 upstream_broken", "aborted", whileHeld, ""},
 	},
 	"streaming": {
-		"client gone":        {"gone", "aborted", whileHeld, ""},
+		"client disconnect":  {"disconnected", "aborted", whileHeld, ""},
 		"deadline":           {truncatedIdle, "aborted", whileHeld, ""},
 		"connection refused": {excluded: alreadyConnected},
 		"reset":              {truncatedBroken, "aborted", whileHeld, ""},
-		"replica dead":       {truncatedBroken, "aborted", withAgentProcess, ""},
-		"engine dead":        {truncatedBroken, "aborted", whileHeld, ""},
+		"replica killed":     {truncatedBroken, "aborted", withAgentProcess, ""},
+		"engine killed":      {truncatedBroken, "aborted", whileHeld, ""},
 		"replica draining":   {"served", "completed", onRelease, ""},
 		"reload":             {"served", "completed", onRelease, ""},
 		"ingress drain":      {"served", "completed", onRelease, ""},
@@ -194,15 +194,15 @@ var expectations = map[string]map[string]expectation{
 	},
 }
 
-// Whatever happens to a request in whatever phase: the client is told the truth, the engine does no work for nobody, and
-// the slot comes back on both sides.
+// After every event in every phase the client gets a truthful response, the engine does not work
+// for a disconnected client, and both sides release the slot.
 func TestSlotIsReturnedAfterEveryEventInEveryPhase(t *testing.T) {
 	t.Parallel()
 	for _, p := range phases {
 		for _, e := range events {
 			c, known := expectations[p.name][e.name]
 			if !known {
-				t.Errorf("there is no cell for %s in %s", e.name, p.name)
+				t.Errorf("no expectation for event %s in phase %s", e.name, p.name)
 			}
 			if c.excluded == "" {
 				t.Run(p.name+"/"+e.name, func(t *testing.T) {
@@ -216,7 +216,7 @@ func TestSlotIsReturnedAfterEveryEventInEveryPhase(t *testing.T) {
 
 func (c expectation) check(s *scenario, p phase, e event) {
 	p.hold(s)
-	eventually(s.T, fmt.Sprintf("the agent counts %v and the ingress %v", p.agent, p.ingress), func() bool {
+	eventually(s.T, fmt.Sprintf("the agent's usage is %v and the ingress's %v", p.agent, p.ingress), func() bool {
 		return s.agentUsage() == p.agent && s.ingressUsage() == p.ingress
 	})
 	e.trigger(s)
@@ -224,22 +224,22 @@ func (c expectation) check(s *scenario, p phase, e event) {
 		p.release(s)
 	}
 	if got := describeOutcome(waitResponse(s.T, s.result)); got != c.client {
-		s.Errorf("the client saw %s, want %s", got, c.client)
+		s.Errorf("client outcome %s, want %s", got, c.client)
 	}
-	eventually(s.T, "the ingress has its slot back", func() bool { return s.ingressUsage() == slotUsage{} })
+	eventually(s.T, "the ingress has released the slot", func() bool { return s.ingressUsage() == slotUsage{} })
 	if c.released != onRelease {
 		if c.released != withAgentProcess {
-			eventually(s.T, "the agent has its slot back", func() bool { return s.agentUsage() == p.afterwards })
+			eventually(s.T, "the agent has released the slot", func() bool { return s.agentUsage() == p.afterwards })
 		}
 		if expired := s.agent.Read().Expired; c.released != onLeaseExpiry && expired > 0 {
-			s.Errorf("%d leases expired, where the slot was to be given back", expired)
+			s.Errorf("%d leases expired, want the slot released explicitly", expired)
 		}
 		p.release(s)
 	}
 	if c.released != withAgentProcess {
-		eventually(s.T, "the agent holds nothing", func() bool { return s.agentUsage() == slotUsage{} })
+		eventually(s.T, "the agent has no slot in use", func() bool { return s.agentUsage() == slotUsage{} })
 	}
-	eventually(s.T, "the engine's part is "+c.engine, func() bool { return s.engineOutcome() == c.engine })
+	eventually(s.T, "the engine outcome is "+c.engine, func() bool { return s.engineOutcome() == c.engine })
 }
 
 func TestAgentRefusesARequestWhoseReservationWasReleased(t *testing.T) {
@@ -248,24 +248,24 @@ func TestAgentRefusesARequestWhoseReservationWasReleased(t *testing.T) {
 	reserved.hold(s)
 	eventually(t, "the slot is reserved", func() bool { return s.agentUsage() == reserved.agent })
 	s.disconnect()
-	eventually(t, "the reservation is given back", func() bool { return s.agentUsage() == slotUsage{} })
+	eventually(t, "the reservation is released", func() bool { return s.agentUsage() == slotUsage{} })
 	reserved.release(s)
-	eventually(t, "the request is there", func() bool { return s.agent.Read().RefusedToken == 1 })
-	if err := s.agentHTTP.Config.Shutdown(t.Context()); err != nil { // when the agent is done with it
+	eventually(t, "the request has been refused", func() bool { return s.agent.Read().RefusedToken == 1 })
+	if err := s.agentHTTP.Config.Shutdown(t.Context()); err != nil { // waits until the agent has finished the request
 		t.Fatal(err)
 	}
 	if now := s.agent.Read(); now.Unreserved != 0 || now.Finished != 0 || s.engineOutcome() != "nothing" {
-		t.Errorf("the agent let it in: %+v; the engine's part is %s", now.Totals, s.engineOutcome())
+		t.Errorf("the agent admitted the request: %+v; engine outcome %s", now.Totals, s.engineOutcome())
 	}
 }
 
-// seen puts in words what a client saw.
+// describeOutcome describes the client's outcome.
 func describeOutcome(a response) string {
 	switch {
 	case a.isComplete():
 		return "served"
 	case errors.Is(a.err, context.Canceled):
-		return "gone"
+		return "disconnected"
 	case a.err != nil && lastErrorCode(a.body) != "":
 		return "a broken connection after " + lastErrorCode(a.body)
 	case a.err == nil && a.status != http.StatusOK:

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// buildPlain makes the berth that is shipped, whatever this test was built with.
+// buildWithoutRace builds berth like a release, even if this test runs with the race detector.
 var buildWithoutRace = sync.OnceValues(func() (binary string, err error) {
 	binary = filepath.Join(binaryDir, "berth-plain")
 	cmd := exec.Command("go", "build", "-o", binary, "berth/cmd/berth")
@@ -20,13 +20,13 @@ var buildWithoutRace = sync.OnceValues(func() (binary string, err error) {
 	return binary, cmd.Run()
 })
 
-// Most of what a stream holds between two events is its stack. Go doubles one that is too small, and halves it later if less
-// than a quarter is in use, so a few kilobytes more on the way from the connection to the wait for the next event, or anywhere
-// before it, are 8 KiB more per stream.
+// Most memory of a waiting stream is its goroutine stack. Go doubles a stack that is too small and
+// halves it during garbage collection if less than a quarter is in use. A few additional kilobytes
+// of frames anywhere in the path of a request therefore cost 8 KiB per stream.
 func TestWaitingStreamHasAStackOf8KiB(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
-		t.Skip("frames have other sizes here")
+		t.Skip("stack frames differ on this platform")
 	}
 	const streams = 200
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -54,6 +54,6 @@ func TestWaitingStreamHasAStackOf8KiB(t *testing.T) {
 		openStream(t, ctx, client, b.url, chatBody("demo", "Hello", 1, true))
 	}
 	if each := (stacks() - before) / streams; each > 12<<10 {
-		t.Errorf("the stacks of a stream take %.1f KiB, want 8", each/1024)
+		t.Errorf("stack memory per stream is %.1f KiB, want 8", each/1024)
 	}
 }

@@ -48,8 +48,8 @@ type stormClients struct {
 	complete, refused, truncated, aborted atomic.Int64
 }
 
-// startStormClients starts clients that send total requests altogether. Their behavior is drawn from
-// the seed.
+// startStormClients starts clients that send total requests altogether. Their behavior is drawn
+// from the seed.
 func startStormClients(t *testing.T, clients, total int, seed uint64, ingressURLs ...string) *stormClients {
 	c := &stormClients{t: t, requests: newTestRequests(t, 64), ingressURLs: ingressURLs, excluded: make([]atomic.Bool, len(ingressURLs))}
 	c.remaining.Store(int64(total))
@@ -74,8 +74,8 @@ func (c *stormClients) stop() {
 	c.running.Wait()
 }
 
-// sendRequest sends one request. 30 % of the clients disconnect before the end of the response: some
-// after a random time, in any phase of the request, others after a number of bytes.
+// sendRequest sends one request. 30 % of the clients disconnect before the end of the response:
+// some after a random time, in any phase of the request, others after a number of bytes.
 func (c *stormClients) sendRequest(client *http.Client, url string, rng *rand.Rand) {
 	q := c.requests[rng.IntN(len(c.requests))]
 	ctx, cancel := context.WithCancel(context.WithoutCancel(c.t.Context()))
@@ -101,8 +101,8 @@ func (c *stormClients) sendRequest(client *http.Client, url string, rng *rand.Ra
 	c.checkResponse(q, response{resp.StatusCode, resp.Header, body, err}, aborts)
 }
 
-// checkResponse checks that a response that looks complete has the expected body, that a truncated one
-// is a prefix of the expected body followed by an error, and that a refusal has an error code.
+// checkResponse checks that a response that looks complete has the expected body, that a truncated
+// one is a prefix of the expected body followed by an error, and that a refusal has an error code.
 func (c *stormClients) checkResponse(q testRequest, a response, aborts bool) {
 	switch {
 	case a.err == nil && a.status == http.StatusOK:

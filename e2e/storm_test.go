@@ -33,7 +33,8 @@ func envInt(t *testing.T, name string, n int) int {
 //
 //	BERTH_STORM_REQUESTS=100000 go test -race -run TestStorm -timeout 30m -v ./e2e
 //
-// BERTH_STORM_SEED repeats the random choices of an earlier run, but not the scheduling of goroutines.
+// BERTH_STORM_SEED repeats the random choices of an earlier run, but not the scheduling of
+// goroutines.
 func TestStormLeavesNoSlotBehind(t *testing.T) {
 	t.Parallel()
 	const slots, clients = 6, 48
@@ -79,8 +80,8 @@ func TestStormLeavesNoSlotBehind(t *testing.T) {
 	checkReleased(t, fleet, agents)
 }
 
-// checkReleased checks that all slots are released within a lease and that the engines never had more
-// requests than slots.
+// checkReleased checks that all slots are released within a lease and that the engines never had
+// more requests than slots.
 func checkReleased(t *testing.T, fleet []*countingEngine, agents []*agentProcess) {
 	t.Helper()
 	start := time.Now()

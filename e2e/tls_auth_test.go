@@ -23,7 +23,8 @@ import (
 	"github.com/openai/openai-go/v3/option"
 )
 
-// certify writes a self-signed certificate for the loopback, and its key, as cert.pem and key.pem.
+// writeCertificate writes a self-signed certificate for the loopback address and its key to
+// cert.pem and key.pem.
 func writeCertificate(t *testing.T, dir string, serial int64) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -47,7 +48,7 @@ func writeCertificate(t *testing.T, dir string, serial int64) {
 	replaceFile(t, filepath.Join(dir, "cert.pem"), string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})))
 }
 
-// guarded is berth behind TLS and API keys, with its files in dir.
+// serveWithTLSAndKeys starts berth with TLS and API keys, whose files are in dir.
 func serveWithTLSAndKeys(t *testing.T, dir string) *berth {
 	writeCertificate(t, dir, 1)
 	replaceFile(t, filepath.Join(dir, "keys.yaml"), "keys: [{name: all, key: sk-all}, {name: some, key: sk-some, models: [demo]}]")
@@ -92,8 +93,8 @@ func TestAuthRefusesAnUnknownKeyInWordsTheGoSDKUnderstands(t *testing.T) {
 	} {
 		client := openai.NewClient(option.WithBaseURL(b.url+"/v1"), option.WithAPIKey(test.key), option.WithMaxRetries(0), option.WithHTTPClient(trusting))
 		_, err := client.Chat.Completions.New(t.Context(), officialRequest(test.model, 2))
-		said, refused := errors.AsType[*openai.Error](err)
-		if refused != (test.status != 200) || !refused && err != nil || refused && (said.StatusCode != test.status || said.Code != test.code) {
+		apiErr, refused := errors.AsType[*openai.Error](err)
+		if refused != (test.status != 200) || !refused && err != nil || refused && (apiErr.StatusCode != test.status || apiErr.Code != test.code) {
 			t.Errorf("%s for %s: %v", test.key, test.model, err)
 		}
 	}
@@ -125,14 +126,14 @@ func TestReloadRenewsCertificatesAndKeys(t *testing.T) {
 		return resp.StatusCode
 	}
 	if serial() != "1" || models("sk-all") != 200 {
-		t.Fatalf("the first certificate is %s, the key gets %d", serial(), models("sk-all"))
+		t.Fatalf("serial %s, status %d with the first key; want 1 and 200", serial(), models("sk-all"))
 	}
 	writeCertificate(t, dir, 2)
 	b.signal(t, syscall.SIGHUP)
-	eventually(t, "the new certificate is shown", func() bool { return serial() == "2" })
-	replaceFile(t, filepath.Join(dir, "keys.yaml"), "keys: [{name: all, key: sk-new}]") // and nobody says so
+	eventually(t, "the new certificate is served", func() bool { return serial() == "2" })
+	replaceFile(t, filepath.Join(dir, "keys.yaml"), "keys: [{name: all, key: sk-new}]") // without a signal
 	eventually(t, "the old key is refused", func() bool { return models("sk-all") == 401 })
 	if status := models("sk-new"); status != 200 {
-		t.Errorf("the new key gets %d", status)
+		t.Errorf("the new key gets status %d", status)
 	}
 }

@@ -15,13 +15,13 @@ import (
 	"testing"
 )
 
-// breaking is an engine that breaks off within a response, of events or not, unless it is told to
-// complete it.
+// startTruncatingEngine starts an engine that aborts every response, streamed or not, unless the
+// prompt is "to the end".
 func startTruncatingEngine(t *testing.T) (url string) {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet {
-			return // it is in good health
+			return // health check
 		}
 		body, _ := io.ReadAll(r.Body)
 		kind, text := "application/json", []string{`{"choices":[`, `{}]}`}
@@ -42,8 +42,8 @@ func startTruncatingEngine(t *testing.T) (url string) {
 
 const firstEvent = "data: {\"choices\":[{\"delta\":{\"content\":\"one\"}}]}\n\n"
 
-// To HTTP/1.0 there is no chunked coding, so the end of a response without a length is that of its
-// connection.
+// HTTP/1.0 has no chunked encoding, so the end of the connection ends a response without
+// Content-Length. A truncated response must therefore end with a reset.
 func TestTruncatedResponseDoesNotLookCompleteToHTTP10(t *testing.T) {
 	t.Parallel()
 	engine := startTruncatingEngine(t)
@@ -53,18 +53,18 @@ func TestTruncatedResponseDoesNotLookCompleteToHTTP10(t *testing.T) {
 	writeCertificate(t, dir, 1)
 	b := serve(t, loopbackConfig+replicas)
 	s := serve(t, strings.Replace(loopbackConfig, `:0"}`, `:0", tls: {cert_file: `+dir+`/cert.pem, key_file: `+dir+`/key.pem}}`, 1)+replicas)
-	for name, url := range map[string]string{"plain": b.url, "TLS": s.url, "an agent": a.url} {
+	for name, url := range map[string]string{"plain": b.url, "TLS": s.url, "agent": a.url} {
 		for _, stream := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, stream %v", name, stream), func(t *testing.T) {
 				if text, err := postHTTP10(t, url, "to the end", stream); err != nil || !strings.Contains(text, " 200 ") {
-					t.Errorf("a complete response is %q, %v", text, err)
+					t.Errorf("complete response: %q, %v", text, err)
 				}
 				text, err := postHTTP10(t, url, "half of it", stream)
 				if !errors.Is(err, syscall.ECONNRESET) {
-					t.Errorf("a truncated response is %q and ends with %v, want a reset", text, err)
+					t.Errorf("truncated response: %q, error %v, want a reset", text, err)
 				}
-				if stream && name != "an agent" && !strings.Contains(text, "upstream_broken") {
-					t.Errorf("the error event did not arrive: %q", text)
+				if stream && name != "agent" && !strings.Contains(text, "upstream_broken") {
+					t.Errorf("no error event in %q", text)
 				}
 			})
 		}
@@ -89,7 +89,7 @@ func http10Body(prompt string, stream bool) string {
 func TestTruncatedResponseIsReportedByCurl(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {
-		skipOrFail(t, "there is no curl: %v", err)
+		skipOrFail(t, "curl is required: %v", err)
 	}
 	engine := startTruncatingEngine(t)
 	b := serve(t, loopbackConfig+"llm_configs:\n- {model_loading_config: {model_id: demo}, replicas: [{url: \""+engine+"\"}]}\n")
@@ -101,26 +101,27 @@ func TestTruncatedResponseIsReportedByCurl(t *testing.T) {
 	})
 }
 
-// wantCurl wants curl to see the end of a complete stream, and to end a truncated one with a status.
+// wantCurl checks that curl exits with status 0 for a complete stream and with the given status for
+// a truncated one.
 func wantCurl(t *testing.T, status int, url string, options ...string) {
 	t.Helper()
 	for prompt, want := range map[string]int{"to the end": 0, "half of it": status} {
 		args := append([]string{"-sS", "-N", "-H", "Content-Type: application/json", "-d", http10Body(prompt, true), url + "/v1/chat/completions"}, options...)
 		c := startCommand(t, "", "curl", args...)
 		if got := c.waitExit(t); got != want || !c.stdout.contains(firstEvent) {
-			t.Errorf("%s: curl ends with %d, want %d, and has %q %q", prompt, got, want, c.stdout.String(), c.stderr.String())
+			t.Errorf("%s: curl exited with status %d, want %d; output %q %q", prompt, got, want, c.stdout.String(), c.stderr.String())
 		}
 	}
 }
 
-// nginxBefore starts an nginx with its defaults before a server, and returns the socket that it
-// listens on.
+// startNginx starts nginx with default settings in front of a server and returns the path of
+// nginx's Unix socket.
 func startNginx(t *testing.T, url string) (socket string) {
 	t.Helper()
 	program, err := exec.LookPath("nginx")
 	if err != nil {
 		if program, err = exec.LookPath("/usr/sbin/nginx"); err != nil {
-			skipOrFail(t, "there is no nginx: %v", err)
+			skipOrFail(t, "nginx is required: %v", err)
 		}
 	}
 	dir := t.TempDir()
@@ -137,7 +138,7 @@ func startNginx(t *testing.T, url string) (socket string) {
 	eventually(t, "nginx listens", func() bool {
 		select {
 		case <-c.done:
-			t.Fatalf("nginx ended: %s", c.stderr.String())
+			t.Fatalf("nginx exited: %s", c.stderr.String())
 		default:
 		}
 		conn, err := net.Dial("unix", socket)

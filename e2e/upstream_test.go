@@ -19,9 +19,9 @@ func TestRetryReplacesAReplicaThatFailsBeforeTheFirstByte(t *testing.T) {
 			fleet := startEngines(t, 2, simulated.Config{})
 			b := serve(t, demoConfig("health_check_period_s: 3600", fleet...))
 			client := newClient(t, false)
-			for range 2 { // the first probes are over by then
+			for range 2 { // after these requests the initial probes have ended
 				if got := chat(t.Context(), client, b.url, chatBody("demo", "Hello", 4, true)); !got.isComplete() {
-					t.Fatalf("got %v, want a whole stream", got)
+					t.Fatalf("got %v, want a complete stream", got)
 				}
 			}
 			if failure == "process gone" {
@@ -29,16 +29,16 @@ func TestRetryReplacesAReplicaThatFailsBeforeTheFirstByte(t *testing.T) {
 			} else {
 				fleet[0].Engine().SetFaults(simulated.Faults{Cut: simulated.CutReset})
 			}
-			for range 4 { // whoever's turn it is
+			for range 4 { // on every replica in turn
 				if got := chat(t.Context(), client, b.url, chatBody("demo", "Hello", 4, true)); !got.isComplete() {
-					t.Fatalf("got %v, want a whole stream", got)
+					t.Fatalf("got %v, want a complete stream", got)
 				}
 			}
 			if b.sumMetric(t, "berth_retries_total", `model="demo"`) == 0 {
-				t.Error("no retry was needed, so the test shows nothing")
+				t.Error("no retry was needed, so the test proves nothing")
 			}
 			if now := fleet[1].Engine().Stats(); now.Completed != 5 {
-				t.Errorf("the other replica completed %d requests, want 1 of 2 and 4 of 4", now.Completed)
+				t.Errorf("the other replica completed %d requests, want 1 of the first 2 and all 4 later ones", now.Completed)
 			}
 		})
 	}
@@ -52,36 +52,36 @@ func TestRetryHidesIdleConnectionsThatTheEngineClosed(t *testing.T) {
 	client := newClient(t, false)
 	const together, apart = 8, 20
 
-	// As many idle connections are left as there were requests at the same time.
+	// Concurrent requests leave as many idle connections.
 	engine.SetFaults(simulated.Faults{Hang: true})
 	var results []<-chan response
 	for range together {
 		results = append(results, startChat(t.Context(), client, b.url, chatBody("demo", "Hello", 1, true)))
 	}
-	eventually(t, "all requests are at the engine, or one has failed", func() bool {
+	eventually(t, "all requests have reached the engine, or one has failed", func() bool {
 		return engine.Stats().InFlight == together || b.sumMetric(t, "berth_requests_total", `route="/chat/completions"`) > 0
 	})
 	engine.SetFaults(simulated.Faults{})
 	for _, result := range results {
 		if got := waitResponse(t, result); !got.isComplete() {
-			t.Errorf("got %v, want a whole stream", got)
+			t.Errorf("got %v, want a complete stream", got)
 		}
 	}
 	for range apart {
 		if got := chat(t.Context(), client, b.url, chatBody("demo", "Hello", 1, true)); !got.isComplete() {
-			t.Errorf("got %v, want a whole stream", got)
+			t.Errorf("got %v, want a complete stream", got)
 		}
 	}
 	if b.sumMetric(t, "berth_retries_total", `reason="broken"`) == 0 {
-		t.Error("no connection was ever stale, so the test shows nothing")
+		t.Error("no connection was stale, so the test proves nothing")
 	}
-	if did := engine.Stats(); did.Requests != together+apart {
-		t.Errorf("the engine had %d requests, want %d", did.Requests, together+apart)
+	if stats := engine.Stats(); stats.Requests != together+apart {
+		t.Errorf("the engine received %d requests, want %d", stats.Requests, together+apart)
 	}
 }
 
-// hangingUp serves a handler like an engine whose keep-alive has run out whenever a connection is used again: it closes the
-// connection as the second request arrives, unanswered.
+// serveClosingReusedConnections serves a handler like an engine whose keep-alive timeout expires on
+// every reuse: the second request on a connection closes the connection without a response.
 func serveClosingReusedConnections(t *testing.T, h http.Handler) string {
 	type usedKey struct{}
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -107,7 +107,7 @@ func TestAgentHidesIdleConnectionsThatTheEngineClosed(t *testing.T) {
 	client := newClient(t, false)
 	for range 20 {
 		if got := chat(t.Context(), client, b.url, chatBody("demo", "Hello", 1, true)); !got.isComplete() {
-			t.Errorf("got %v, want a whole stream", got)
+			t.Errorf("got %v, want a complete stream", got)
 		}
 	}
 }
