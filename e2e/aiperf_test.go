@@ -51,6 +51,8 @@ type loadTarget struct {
 	sessions map[string]map[int]int // requests by session and engine
 }
 
+// newLoadTarget starts a load target. If slow is true, responses take much longer than clients
+// wait.
 func newLoadTarget(t *testing.T, slow bool) *loadTarget {
 	l := &loadTarget{sessions: map[string]map[int]int{}}
 	step := time.Millisecond
@@ -76,6 +78,7 @@ func newLoadTarget(t *testing.T, slow bool) *loadTarget {
 	return l
 }
 
+// record counts a request of a session at an engine.
 func (l *loadTarget) record(engine int, session string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

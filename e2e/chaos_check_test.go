@@ -63,7 +63,7 @@ func (c *chaos) checkAttempt(a *attempt) {
 	case a.unreachable:
 		c.counts.add("unreachable")
 	case errors.Is(r.err, errStale):
-		c.counts.add("raced with the close of a kept connection")
+		c.counts.add("raced with the close of a reused connection")
 	case r.err == nil && r.status == http.StatusOK:
 		if !bytes.Equal(a.normalized(r.body), a.normalized(a.want)) {
 			c.checkMismatch(a)
@@ -111,6 +111,7 @@ func (c *chaos) checkMismatch(a *attempt) {
 	}
 }
 
+// checkRefusal checks that a refusal is allowed for the model and contains no internal error text.
 func (c *chaos) checkRefusal(a *attempt) {
 	code := fmt.Sprint(a.response.status, " ", a.response.errorCode())
 	c.counts.add("refused: " + code + ", model " + a.model)

@@ -126,7 +126,7 @@ func (cs *chaosClients) quiescePeriodically(ctx context.Context) {
 // quiesce prevents new requests, reloads and faults until all active ones have ended.
 func (cs *chaosClients) quiesce() {
 	c := cs.chaos
-	late := time.AfterFunc(quiesceTimeout, func() {
+	timer := time.AfterFunc(quiesceTimeout, func() {
 		var pages strings.Builder
 		for _, g := range c.gateways {
 			_, slots := c.page(g.admin + "/internal/slots")
@@ -135,13 +135,13 @@ func (cs *chaosClients) quiesce() {
 		}
 		c.findings.add("requests were still active long after the last was sent", "after %v:\n%s", quiesceTimeout, &pages)
 	})
-	defer late.Stop()
-	began := time.Now()
+	defer timer.Stop()
+	start := time.Now()
 	c.gate.Lock()
 	c.gate.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.longestQuiesce = max(c.longestQuiesce, time.Since(began))
+	c.longestQuiesce = max(c.longestQuiesce, time.Since(start))
 }
 
 // newOracle starts a fast engine for the expected responses.

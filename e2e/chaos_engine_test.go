@@ -64,9 +64,9 @@ func chaosEngine(address, capacityFile string) int {
 	}
 	engine := simulated.New(simulated.Config{PrefillTokensPerSecond: 1e6, DecodeStep: decodeStep, DecodeStepPerRequest: time.Microsecond})
 	defer engine.Close()
-	probe := &concurrencyProbe{capacityFile: capacityFile, held: make(map[*heldRequest]struct{})}
+	probe := &concurrencyProbe{capacityFile: capacityFile, active: make(map[*heldRequest]struct{})}
 	server := &http.Server{
-		Handler:     probe.watch(engine.Handler()),
+		Handler:     probe.wrap(engine.Handler()),
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
 	}
 	go server.Serve(listener)
@@ -102,7 +102,7 @@ type concurrencyProbe struct {
 	capacityFile string
 
 	mu      sync.Mutex
-	held    map[*heldRequest]struct{}
+	active  map[*heldRequest]struct{}
 	sampled time.Time
 }
 
@@ -113,15 +113,16 @@ type heldRequest struct {
 	goneSince time.Time // the peer closed at that time or later; zero while it is connected
 }
 
-func (p *concurrencyProbe) watch(engine http.Handler) http.Handler {
+// wrap returns a handler that counts the requests to the engine and serves GET /chaos.
+func (p *concurrencyProbe) wrap(engine http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.URL.Path == "/chaos":
 			p.report(w)
 		case r.Method == http.MethodPost && strings.HasPrefix(r.URL.Path, "/v1/"):
-			held := p.enter(r.Context().Value(connKey{}).(net.Conn))
-			defer p.leave(held)
-			tracked := &trackedWriter{ResponseWriter: w, probe: p, held: held}
+			req := p.addRequest(r.Context().Value(connKey{}).(net.Conn))
+			defer p.removeRequest(req)
+			tracked := &trackedWriter{ResponseWriter: w, probe: p, request: req}
 			defer tracked.windDown()
 			engine.ServeHTTP(tracked, r)
 		default:
@@ -130,8 +131,8 @@ func (p *concurrencyProbe) watch(engine http.Handler) http.Handler {
 	})
 }
 
-// enter starts counting a request, unless its peer has already closed the connection.
-func (p *concurrencyProbe) enter(conn net.Conn) *heldRequest {
+// addRequest starts counting a request, unless its peer has already closed the connection.
+func (p *concurrencyProbe) addRequest(conn net.Conn) *heldRequest {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
@@ -140,9 +141,9 @@ func (p *concurrencyProbe) enter(conn net.Conn) *heldRequest {
 		return r
 	}
 	p.sample(now)
-	p.held[r] = struct{}{}
+	p.active[r] = struct{}{}
 	working, ending, text := 0, 0, ""
-	for h := range p.held {
+	for h := range p.active {
 		if h.goneSince.IsZero() || now.Sub(h.goneSince) < lingerBound {
 			working++
 			text += "; " + h.describe(now)
@@ -157,15 +158,15 @@ func (p *concurrencyProbe) enter(conn net.Conn) *heldRequest {
 	return r
 }
 
-func (p *concurrencyProbe) leave(r *heldRequest) {
+func (p *concurrencyProbe) removeRequest(r *heldRequest) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.held, r)
+	delete(p.active, r)
 }
 
 // sample records the connections closed by their peers since the last sample. The caller holds mu.
 func (p *concurrencyProbe) sample(now time.Time) {
-	for h := range p.held {
+	for h := range p.active {
 		if h.goneSince.IsZero() && peerClosed(h.conn) {
 			h.goneSince = p.sampled
 			if h.arrived.After(p.sampled) {
@@ -176,6 +177,7 @@ func (p *concurrencyProbe) sample(now time.Time) {
 	p.sampled = now
 }
 
+// limit reads the current capacity from the file.
 func (p *concurrencyProbe) limit() int {
 	text, err := os.ReadFile(p.capacityFile)
 	if err != nil {
@@ -205,15 +207,15 @@ type engineState struct{ Working, Goroutines int }
 func (p *concurrencyProbe) report(w http.ResponseWriter) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	json.NewEncoder(w).Encode(engineState{len(p.held), runtime.NumGoroutine()})
+	json.NewEncoder(w).Encode(engineState{len(p.active), runtime.NumGoroutine()})
 }
 
 // trackedWriter reports the progress of a response to the probe.
 type trackedWriter struct {
 	http.ResponseWriter
-	probe *concurrencyProbe
-	held  *heldRequest
-	ended bool
+	probe   *concurrencyProbe
+	request *heldRequest
+	ended   bool
 }
 
 func (w *trackedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
@@ -221,10 +223,10 @@ func (w *trackedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 func (w *trackedWriter) Write(b []byte) (int, error) {
 	if !strings.HasPrefix(w.Header().Get("Content-Type"), "text/event-stream") {
 		w.ended = true
-		w.probe.leave(w.held) // before the reader of the body can send the next request
+		w.probe.removeRequest(w.request) // before the reader of the body can send the next request
 	} else if bytes.HasSuffix(b, []byte("data: [DONE]\n\n")) {
 		w.probe.mu.Lock()
-		w.held.done = true
+		w.request.done = true
 		w.probe.mu.Unlock()
 	}
 	return w.ResponseWriter.Write(b)

@@ -82,6 +82,7 @@ func (u *unit) start() error {
 	}
 }
 
+// launch starts the next process without waiting until it is ready.
 func (u *unit) launch() (*instance, error) {
 	u.instances++
 	p := &instance{Cmd: u.command(), unit: u, done: make(chan struct{})}
@@ -106,6 +107,7 @@ func (u *unit) launch() (*instance, error) {
 	return p, nil
 }
 
+// text returns the log of the process.
 func (p *instance) text() string {
 	text, _ := os.ReadFile(p.log)
 	return string(text)

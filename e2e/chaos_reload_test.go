@@ -43,6 +43,7 @@ type concurrencyLimit struct {
 	value atomic.Int64
 }
 
+// set changes the limit and atomically replaces the file.
 func (l *concurrencyLimit) set(n int) {
 	l.value.Store(int64(n))
 	next := l.file + ".next"
@@ -228,6 +229,7 @@ func (b *settingsBuilder) models(rng *rand.Rand, d draw) {
 	}
 }
 
+// deployment returns random deployment settings.
 func deployment(rng *rand.Rand) string {
 	queued, wait := []int{0, 4, 16, 64, 64, -1}[rng.IntN(6)], []int{1, 4, 30, 30}[rng.IntN(4)]
 	return fmt.Sprintf("max_queued_requests: %d, queue_timeout_s: %d, request_router_config: %s", queued, wait, policies[rng.IntN(len(policies))])

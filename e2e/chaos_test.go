@@ -74,6 +74,7 @@ func (f *findings) add(kind, format string, args ...any) {
 	}
 }
 
+// report fails the test with all findings.
 func (f *findings) report(t *testing.T) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -204,6 +205,7 @@ func singly(units []*unit) (members [][]*unit) {
 	return members
 }
 
+// killAll kills all processes.
 func (c *chaos) killAll() {
 	for _, u := range c.units() {
 		if p := u.current.Load(); p != nil {

@@ -31,9 +31,9 @@ func TestAfterTwoHundredAbortsTheNextRequestIsAnswered(t *testing.T) {
 	before := b.sumMetric(t, "go_goroutines")
 	for range rounds {
 		ctx, cancel := context.WithCancel(t.Context())
-		var leaving []<-chan response
+		var disconnected []<-chan response
 		for i := range clients { // some queued, some streaming
-			leaving = append(leaving, startChat(ctx, protocols[i%2], b.url, long))
+			disconnected = append(disconnected, startChat(ctx, protocols[i%2], b.url, long))
 		}
 		eventually(t, "all slots are in use and the other requests queued", func() bool {
 			return b.sumMetric(t, "berth_slots", `state="running"`) == slots && b.sumMetric(t, "berth_queue_length") == clients-slots
@@ -45,7 +45,7 @@ func TestAfterTwoHundredAbortsTheNextRequestIsAnswered(t *testing.T) {
 		if got := chat(in, newClient(t, false), b.url, quick); !got.isComplete() {
 			t.Errorf("within %v the next request got %v", nextRequestTimeout, got)
 		}
-		for _, result := range leaving {
+		for _, result := range disconnected {
 			if got := waitResponse(t, result); got.err == nil {
 				t.Errorf("a disconnected client got %v", got)
 			}

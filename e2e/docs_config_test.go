@@ -30,21 +30,21 @@ type configKey struct{ kind, def, meaning string }
 // llm_configs[].timeouts.connect_s.
 func documentedKeys(t *testing.T) map[string]configKey {
 	t.Helper()
-	keys, prefix, in := map[string]configKey{}, "", false
+	keys, prefix, inTable := map[string]configKey{}, "", false
 	for line := range strings.Lines(readDocument(t, configurationPage)) {
 		line = strings.TrimSpace(line)
 		if strings.HasPrefix(line, "#") {
 			h := configHeading.FindStringSubmatch(line)
-			in = h != nil
+			inTable = h != nil
 			prefix = ""
-			if in && h[1] != "" {
+			if inTable && h[1] != "" {
 				prefix = h[1] + "."
 			}
 			continue
 		}
-		if row := configRow.FindStringSubmatch(line); in && row != nil {
+		if row := configRow.FindStringSubmatch(line); inTable && row != nil {
 			name := prefix + row[1]
-			if _, twice := keys[name]; twice {
+			if _, duplicate := keys[name]; duplicate {
 				t.Errorf("%s documents %s twice", configurationPage, name)
 			}
 			keys[name] = configKey{strings.TrimSpace(row[2]), strings.TrimSpace(row[3]), strings.TrimSpace(row[4])}

@@ -167,8 +167,8 @@ func anchors(text string) (all []string) {
 // importRow is a row of the table of imports in docs/architecture.md.
 var importRow = regexp.MustCompile("(?m)^\\| `([\\w/]+)` \\| ([^|]*) \\|")
 
-// The table of imports in the documents is the one that TestPackagesImportOnlyWhatTheyMay holds. Rows of packages that are about to
-// move are compared once both sides have moved.
+// The import table of the documents equals mayImport. Rows of packages that are about to move are
+// compared once both sides have moved.
 func TestDocumentsHaveTheTableOfImports(t *testing.T) {
 	t.Parallel()
 	text := readDocument(t, "../docs/architecture.md")

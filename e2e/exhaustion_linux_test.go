@@ -48,6 +48,9 @@ func TestExhaustionBlamesNoReplicaAndCutsNoStream(t *testing.T) {
 	}
 }
 
+// testExhaustion sends a burst of requests that exceeds the descriptors and checks that excess
+// requests get the given error code, that running streams complete, and that no replica is marked
+// down.
 func testExhaustion(t *testing.T, settings, code string) {
 	const descriptors, streams, burst = 96, 12, 150
 	fleet := startEngines(t, 2, simulated.Config{DecodeStep: 20 * time.Millisecond})

@@ -66,6 +66,7 @@ func listenLoopback(t *testing.T) net.Listener {
 
 func (m *faultyProxy) url() string { return "http://" + m.listener.Addr().String() }
 
+// accept handles connections until the listener is closed.
 func (m *faultyProxy) accept() {
 	for {
 		conn, err := m.listener.Accept()
@@ -175,12 +176,14 @@ func (g *legGates) wait(l leg) bool {
 	return true
 }
 
+// close delays data on the leg until open is called.
 func (g *legGates) close(l leg) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.closed[l] = make(chan struct{})
 }
 
+// open releases the delayed data of the leg.
 func (g *legGates) open(l leg) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -102,8 +102,8 @@ func TestCommunityGoSDKUnderstandsEveryRefusal(t *testing.T) {
 		{"full", 1, 429, "queue_full"},
 	} {
 		_, err := client.CreateChatCompletion(t.Context(), communityRequest(refusal.model, refusal.tokens))
-		said, ok := errors.AsType[*goopenai.APIError](err)
-		if !ok || said.HTTPStatusCode != refusal.status || fmt.Sprint(said.Code) != refusal.code || said.Message == "" {
+		apiErr, ok := errors.AsType[*goopenai.APIError](err)
+		if !ok || apiErr.HTTPStatusCode != refusal.status || fmt.Sprint(apiErr.Code) != refusal.code || apiErr.Message == "" {
 			t.Errorf("%s: got %#v, want %d %s", refusal.model, err, refusal.status, refusal.code)
 		}
 	}

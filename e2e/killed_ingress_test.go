@@ -9,30 +9,30 @@ import (
 
 func TestKilledIngressReservationsExpireWithinALease(t *testing.T) {
 	t.Parallel()
-	const held = 3
+	const slots = 3
 	w := startCountingEngines(t, 1)[0]
-	a := startAgent(t, w.url, held)
-	dead := make(chan struct{})
+	a := startAgent(t, w.url, slots)
+	senderKilled := make(chan struct{})
 	link := startProxy(t, listenLoopback(t), a.address(), func(l leg) bool {
 		if l == legRequest { // delayed until the sender is killed, then dropped
-			<-dead
+			<-senderKilled
 		}
 		return l != legRequest
 	})
 	b := serve(t, agentConfig("", link.url()))
 	client := newClient(t, false)
 	var results []<-chan response
-	for range held {
+	for range slots {
 		results = append(results, startChat(t.Context(), client, b.url, chatBody("demo", "Hello", 4, true)))
 	}
-	eventually(t, "the requests have been sent", func() bool { return link.received[legRequest].Load() == held })
-	if now := a.slots(t); now != (slotCounts{Reserved: held}) {
-		t.Errorf("the agent has %+v, want %d reserved", now, held)
+	eventually(t, "the requests have been sent", func() bool { return link.received[legRequest].Load() == slots })
+	if now := a.slots(t); now != (slotCounts{Reserved: slots}) {
+		t.Errorf("the agent has %+v, want %d reserved", now, slots)
 	}
 	b.kill()
 	killed := time.Now()
 	<-b.done
-	close(dead)
+	close(senderKilled)
 	for _, result := range results {
 		if got := waitResponse(t, result); got.err == nil {
 			t.Errorf("a client of the killed ingress got %v", got)
@@ -42,8 +42,8 @@ func TestKilledIngressReservationsExpireWithinALease(t *testing.T) {
 	if took := time.Since(killed); took > lease+timingMargin {
 		t.Errorf("the reservations were released after %v, which is longer than a lease", took)
 	}
-	if expired := a.sumMetric(t, "berth_agent_releases_total", `cause="expired"`); expired != held {
-		t.Errorf("%v leases expired, want %d", expired, held)
+	if expired := a.sumMetric(t, "berth_agent_releases_total", `cause="expired"`); expired != slots {
+		t.Errorf("%v leases expired, want %d", expired, slots)
 	}
 	if stats := w.Stats(); stats.Requests != 0 {
 		t.Errorf("the engine received %d requests", stats.Requests)
@@ -119,8 +119,8 @@ func TestKilledIngressLeavesNoSlotBehindUnderSaturation(t *testing.T) {
 	})
 	took := time.Since(killed)
 	t.Logf("the survivor had every slot after %v", took)
-	if most := lease + time.Second; took > most+2*time.Second { // tolerance for a busy machine
-		t.Errorf("slots of the killed ingress were released after %v, want at most %v", took, most)
+	if limit := lease + time.Second; took > limit+2*time.Second { // tolerance for a busy machine
+		t.Errorf("slots of the killed ingress were released after %v, want at most %v", took, limit)
 	}
 	cancel()
 	for _, result := range results {

@@ -20,7 +20,7 @@ func TestLlamaCppServerIsServed(t *testing.T) {
 
 	// With a temperature of 0 all responses are equal.
 	const body = `{"model":"demo","temperature":0,"ignore_eos":true,"max_tokens":40,"cache_prompt":false,"stream":%t,"messages":[{"role":"user","content":"Hello"}]}`
-	forever := strings.Replace(endlessChatBody("demo"), "{", `{"ignore_eos":true,`, 1)
+	endless := strings.Replace(endlessChatBody("demo"), "{", `{"ignore_eos":true,`, 1)
 	want := responseText(t, chat(t.Context(), client, engine.url, fmt.Sprintf(body, false)))
 	for _, stream := range []bool{false, true} {
 		if got := responseText(t, chat(t.Context(), client, b.url, fmt.Sprintf(body, stream))); got != want || want == "" {
@@ -35,7 +35,7 @@ func TestLlamaCppServerIsServed(t *testing.T) {
 	for range 3 {
 		var streams []*http.Response
 		for range 2 {
-			streams = append(streams, openStream(t, t.Context(), client, b.url, forever))
+			streams = append(streams, openStream(t, t.Context(), client, b.url, endless))
 		}
 		if busy := engine.busySlots(t); busy != 2 {
 			t.Errorf("%d slots of the engine are busy, want 2", busy)
@@ -47,9 +47,9 @@ func TestLlamaCppServerIsServed(t *testing.T) {
 		eventually(t, "berth's slots are released", func() bool { return b.sumMetric(t, "berth_slots") == 0 })
 	}
 
-	dying := openStream(t, t.Context(), client, b.url, forever)
+	stream := openStream(t, t.Context(), client, b.url, endless)
 	engine.kill()
-	if got := readResponse(dying); got.err == nil || lastErrorCode(got.body) != "upstream_broken" {
+	if got := readResponse(stream); got.err == nil || lastErrorCode(got.body) != "upstream_broken" {
 		t.Errorf("a stream of a killed engine got %v", got)
 	}
 	eventually(t, "berth is unready", func() bool { return b.getPage(t, b.url+"/readyz").status == http.StatusServiceUnavailable })

@@ -112,8 +112,8 @@ func TestOfficialGoSDKUnderstandsEveryRefusal(t *testing.T) {
 		{"full", 1, 429, "queue_full"},
 	} {
 		_, err := client.Chat.Completions.New(t.Context(), officialRequest(refusal.model, refusal.tokens))
-		said, ok := errors.AsType[*openai.Error](err)
-		if !ok || said.StatusCode != refusal.status || said.Code != refusal.code || said.Message == "" {
+		apiErr, ok := errors.AsType[*openai.Error](err)
+		if !ok || apiErr.StatusCode != refusal.status || apiErr.Code != refusal.code || apiErr.Message == "" {
 			t.Errorf("%s: got %#v, want %d %s", refusal.model, err, refusal.status, refusal.code)
 		}
 	}
@@ -123,15 +123,15 @@ func TestOfficialGoSDKSeesABrokenStreamAndItsDisconnectIsSeen(t *testing.T) {
 	t.Parallel()
 	e := serveSDKModels(t)
 	client := newOfficialClient(e)
-	dying := client.Chat.Completions.NewStreaming(t.Context(), officialRequest("dying", 50))
+	aborted := client.Chat.Completions.NewStreaming(t.Context(), officialRequest("dying", 50))
 	events := 0
-	for dying.Next() {
+	for aborted.Next() {
 		events++
 	}
-	if dying.Err() == nil || events == 0 {
-		t.Errorf("the stream ended after %d events with %v", events, dying.Err())
+	if aborted.Err() == nil || events == 0 {
+		t.Errorf("the stream ended after %d events with %v", events, aborted.Err())
 	}
-	dying.Close()
+	aborted.Close()
 
 	stream := client.Chat.Completions.NewStreaming(t.Context(), officialRequest("demo", 400_000))
 	if !stream.Next() {

@@ -38,6 +38,7 @@ var topologies = map[string]func(t *testing.T, engines []string) (ingresses []st
 	},
 }
 
+// startAgents starts an agent in front of each engine and returns their URLs.
 func startAgents(t *testing.T, engines []string) (agents []string) {
 	for _, engine := range engines {
 		agents = append(agents, startAgent(t, engine, overloadSlots).url)
@@ -45,6 +46,7 @@ func startAgents(t *testing.T, engines []string) (agents []string) {
 	return agents
 }
 
+// overloadConfig returns a configuration with the given slot authority and replicas.
 func overloadConfig(authority string, urls []string) string {
 	list := ""
 	for _, url := range urls {

@@ -108,24 +108,24 @@ func TestReloadWithLessCapacityAdmitsNothingUntilItIsKept(t *testing.T) {
 	client, body := newClient(t, false), chatBody("demo", "Hello", 2, true)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	leaving := startChat(ctx, client, b.url, body)
-	staying := []<-chan response{startChat(t.Context(), client, b.url, body), startChat(t.Context(), client, b.url, body)}
+	disconnected := startChat(ctx, client, b.url, body)
+	queued := []<-chan response{startChat(t.Context(), client, b.url, body), startChat(t.Context(), client, b.url, body)}
 	waitInFlight(t, engine, 3)
 	b.reload(t, demoConfig("max_ongoing_requests: 1", engine))
 	for range 4 {
-		staying = append(staying, startChat(t.Context(), client, b.url, body))
+		queued = append(queued, startChat(t.Context(), client, b.url, body))
 	}
 	eventually(t, "the other requests are queued", func() bool { return b.sumMetric(t, "berth_queue_length") == 4 })
 
 	cancel()
-	waitResponse(t, leaving)
+	waitResponse(t, disconnected)
 	b.waitAbortCounted(t, "first_byte") // counted after the slot was released
 	running, capacity, waiting := b.sumMetric(t, "berth_slots"), b.sumMetric(t, "berth_slots_capacity"), b.sumMetric(t, "berth_queue_length")
 	if running != 2 || capacity != 1 || waiting != 4 {
 		t.Errorf("%v of %v slots in use and %v requests queued, want 2 of 1 and 4", running, capacity, waiting)
 	}
 	engine.Engine().SetFaults(simulated.Faults{})
-	for _, result := range staying {
+	for _, result := range queued {
 		if got := waitResponse(t, result); !got.isComplete() {
 			t.Errorf("got %v", got)
 		}
@@ -179,15 +179,15 @@ func TestReloadWithoutAModelFinishesItsStreamsAndRefusesItsQueue(t *testing.T) {
 	t.Parallel()
 	old := startEngines(t, 1, simulated.Config{Model: "old"})[0]
 	old.Engine().SetFaults(simulated.Faults{Hang: true})
-	kept := startEngines(t, 1, simulated.Config{})[0]
-	b := serve(t, demoConfig("", kept)+modelConfig("old", "max_ongoing_requests: 1", old))
+	remaining := startEngines(t, 1, simulated.Config{})[0]
+	b := serve(t, demoConfig("", remaining)+modelConfig("old", "max_ongoing_requests: 1", old))
 	client := newClient(t, false)
 	running := startChat(t.Context(), client, b.url, chatBody("old", "Hello", 8, true))
 	waitInFlight(t, old, 1)
 	waiting := startChat(t.Context(), client, b.url, chatBody("old", "Hello", 8, true))
 	eventually(t, "the second request is queued", func() bool { return b.sumMetric(t, "berth_queue_length", `model="old"`) == 1 })
 
-	b.reload(t, demoConfig("", kept))
+	b.reload(t, demoConfig("", remaining))
 	if got := waitResponse(t, waiting); got.status != http.StatusServiceUnavailable || got.errorCode() != "model_removed" {
 		t.Errorf("the queued request got %v, want 503 model_removed", got)
 	}

@@ -48,14 +48,14 @@ func TestSilentStreamsSurviveALinkThatWasDown(t *testing.T) {
 		<-arrived
 	}
 	silent := time.Now()
-	at := func(after time.Duration) { <-time.After(time.Until(silent.Add(after))) }
+	sleepUntil := func(after time.Duration) { <-time.After(time.Until(silent.Add(after))) }
 	for _, down := range []time.Duration{9300 * time.Millisecond, 14300 * time.Millisecond} {
-		at(down)
+		sleepUntil(down)
 		link(false)
-		at(down + 2*time.Second)
+		sleepUntil(down + 2*time.Second)
 		link(true)
 	}
-	at(33 * time.Second) // a connection with probes every 15 s would be closed after 30 s
+	sleepUntil(33 * time.Second) // a connection with probes every 15 s would be closed after 30 s
 	close(release)
 	lost := 0
 	for range streams {

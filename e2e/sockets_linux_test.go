@@ -27,14 +27,14 @@ type keepAliveOptions struct {
 // The options are read from the sockets of real processes with an active request on each kind of
 // connection.
 func TestKeepAliveProbesConnectionsOfEveryKind(t *testing.T) {
-	held, release := new(atomic.Int64), make(chan struct{})
-	holding := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	active, release := new(atomic.Int64), make(chan struct{})
+	blockingHandler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if io.Copy(io.Discard, r.Body); r.Method == http.MethodPost {
-			held.Add(1)
+			active.Add(1)
 			<-release
 		}
 	})
-	plain, encrypted := httptest.NewServer(holding), httptest.NewTLSServer(holding)
+	plain, encrypted := httptest.NewServer(blockingHandler), httptest.NewTLSServer(blockingHandler)
 	t.Cleanup(plain.Close)
 	t.Cleanup(encrypted.Close)
 	defer close(release)
@@ -63,7 +63,7 @@ func TestKeepAliveProbesConnectionsOfEveryKind(t *testing.T) {
 	ask(s.url, "1.1", "plain")
 	ask(a.url, "1.1", "guarded")
 	dialRaw(t, b.admin)
-	eventually(t, "all requests have reached the engines", func() bool { return held.Load() == 5 })
+	eventually(t, "all requests have reached the engines", func() bool { return active.Load() == 5 })
 
 	// While a response or a long request is written, berth waits two minutes for the reader and the
 	// kernel three.
@@ -118,9 +118,9 @@ func connectionOptions(t *testing.T, b *berth, local, peer string) (all []keepAl
 		if errno != 0 {
 			skipOrFail(t, "reading the sockets of another process: pidfd_getfd: %v", errno)
 		}
-		here, errHere := syscall.Getsockname(int(fd))
-		there, errThere := syscall.Getpeername(int(fd))
-		if errHere == nil && errThere == nil && (hasPort(here, local) || hasPort(there, peer)) {
+		localAddr, localErr := syscall.Getsockname(int(fd))
+		peerAddr, peerErr := syscall.Getpeername(int(fd))
+		if localErr == nil && peerErr == nil && (hasPort(localAddr, local) || hasPort(peerAddr, peer)) {
 			all = append(all, readKeepAlive(t, int(fd)))
 		}
 		syscall.Close(int(fd))

@@ -114,8 +114,8 @@ func cachedDir(t *testing.T, kind string, determinants []byte, fill func(staging
 		skipOrFail(t, "installing %s: %v", kind, err)
 	}
 	if err := os.Rename(staging, home); err != nil {
-		if _, made := os.Stat(home); made != nil {
-			t.Fatal(errors.Join(err, made))
+		if _, statErr := os.Stat(home); statErr != nil {
+			t.Fatal(errors.Join(err, statErr))
 		}
 	}
 	return home

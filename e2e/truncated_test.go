@@ -71,6 +71,7 @@ func TestTruncatedResponseDoesNotLookCompleteToHTTP10(t *testing.T) {
 	}
 }
 
+// postHTTP10 sends an HTTP/1.0 request and returns the raw response.
 func postHTTP10(t *testing.T, url, prompt string, stream bool) (text string, err error) {
 	t.Helper()
 	c := dialRaw(t, url)

@@ -50,16 +50,16 @@ func TestRetryHidesIdleConnectionsThatTheEngineClosed(t *testing.T) {
 	t.Cleanup(engine.Close)
 	b := serve(t, loopbackConfig+"llm_configs:\n- model_loading_config: {model_id: demo}\n  replicas: [{url: \""+serveClosingReusedConnections(t, engine.Handler())+"\"}]\n")
 	client := newClient(t, false)
-	const together, apart = 8, 20
+	const concurrent, sequential = 8, 20
 
 	// Concurrent requests leave as many idle connections.
 	engine.SetFaults(simulated.Faults{Hang: true})
 	var results []<-chan response
-	for range together {
+	for range concurrent {
 		results = append(results, startChat(t.Context(), client, b.url, chatBody("demo", "Hello", 1, true)))
 	}
 	eventually(t, "all requests have reached the engine, or one has failed", func() bool {
-		return engine.Stats().InFlight == together || b.sumMetric(t, "berth_requests_total", `route="/chat/completions"`) > 0
+		return engine.Stats().InFlight == concurrent || b.sumMetric(t, "berth_requests_total", `route="/chat/completions"`) > 0
 	})
 	engine.SetFaults(simulated.Faults{})
 	for _, result := range results {
@@ -67,7 +67,7 @@ func TestRetryHidesIdleConnectionsThatTheEngineClosed(t *testing.T) {
 			t.Errorf("got %v, want a complete stream", got)
 		}
 	}
-	for range apart {
+	for range sequential {
 		if got := chat(t.Context(), client, b.url, chatBody("demo", "Hello", 1, true)); !got.isComplete() {
 			t.Errorf("got %v, want a complete stream", got)
 		}
@@ -75,8 +75,8 @@ func TestRetryHidesIdleConnectionsThatTheEngineClosed(t *testing.T) {
 	if b.sumMetric(t, "berth_retries_total", `reason="broken"`) == 0 {
 		t.Error("no connection was stale, so the test proves nothing")
 	}
-	if stats := engine.Stats(); stats.Requests != together+apart {
-		t.Errorf("the engine received %d requests, want %d", stats.Requests, together+apart)
+	if stats := engine.Stats(); stats.Requests != concurrent+sequential {
+		t.Errorf("the engine received %d requests, want %d", stats.Requests, concurrent+sequential)
 	}
 }
 
