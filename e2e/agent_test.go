@@ -11,14 +11,15 @@ import (
 	"time"
 )
 
-// lease is how long a reservation stands that nobody uses, and margin what a busy machine may add to it.
+// lease is the lifetime of an unused reservation, and timingMargin the tolerance for a busy
+// machine.
 const (
-	lease  = 3 * time.Second
-	margin = 20 * time.Second
+	lease        = 3 * time.Second
+	timingMargin = 20 * time.Second
 )
 
-// agentProcess is a running `berth llmserver`, whose own pages tell what those of an ingress do. One that was restarted is
-// another process at the same address.
+// agentProcess is a `berth llmserver` process. A restart replaces the process and keeps the
+// address.
 type agentProcess struct {
 	*berth
 	engine string
@@ -27,23 +28,23 @@ type agentProcess struct {
 
 var agentLine = regexp.MustCompile(`(?m)^berth llmserver (http://\S+), `)
 
-// guard starts an agent in front of an engine.
-func guard(t *testing.T, engine string, limit int) *agentProcess {
+// startAgent starts an agent in front of an engine, with limit slots.
+func startAgent(t *testing.T, engine string, limit int) *agentProcess {
 	t.Helper()
 	a := &agentProcess{engine: engine, limit: limit}
 	a.start(t, "127.0.0.1:0")
 	return a
 }
 
-// start starts a process at an address; a port that was given back a moment ago may be in use by another connection. When
-// the test is over, the process must come to rest.
+// start starts a process at the given address. It retries, because a released port may be in use by
+// another connection for a moment. Cleanup checks that all slots are released.
 func (a *agentProcess) start(t *testing.T, address string) {
 	t.Helper()
 	eventually(t, "the agent listens", func() bool {
-		c := runBerth(t, "", "llmserver", "--engine", a.engine, "--address", address, "--max-ongoing-requests", strconv.Itoa(a.limit))
+		c := startBerth(t, "", "llmserver", "--engine", a.engine, "--address", address, "--max-ongoing-requests", strconv.Itoa(a.limit))
 		for ended := false; ; {
-			if said := agentLine.FindStringSubmatch(c.out.String()); said != nil {
-				a.berth = &berth{command: c, url: said[1], admin: said[1]}
+			if match := agentLine.FindStringSubmatch(c.stdout.String()); match != nil {
+				a.berth = &berth{command: c, url: match[1], admin: match[1]}
 				return true
 			}
 			if ended {
@@ -56,77 +57,79 @@ func (a *agentProcess) start(t *testing.T, address string) {
 			}
 		}
 	})
-	begun := a.berth
+	started := a.berth
 	t.Cleanup(func() {
-		if a.berth == begun {
-			a.rest(t)
+		if a.berth == started {
+			a.checkIdleAndStop(t)
 		}
 	})
 }
 
-// restart ends the process by a signal and starts another at its address.
+// restart ends the process with a signal and starts another at the same address.
 func (a *agentProcess) restart(t *testing.T, s syscall.Signal) {
 	t.Helper()
 	a.signal(t, s)
-	if status := a.status(t); s == syscall.SIGTERM && status != 0 {
-		t.Errorf("an agent that was to stop ended with status %d, want 0", status)
+	if status := a.waitExit(t); s == syscall.SIGTERM && status != 0 {
+		t.Errorf("a drained agent exited with status %d, want 0", status)
 	}
-	a.sane(t)
+	a.checkLog(t)
 	a.start(t, a.address())
 }
 
-// address is the agent's host and port.
+// address returns the agent's host:port.
 func (a *agentProcess) address() string { return strings.TrimPrefix(a.url, "http://") }
 
-// reading is what an agent tells of its slots.
-type reading struct{ Reserved, Running int }
+// slotCounts are the counts of GET /internal/slots.
+type slotCounts struct{ Reserved, Running int }
 
-// slots reads the agent's slots.
-func (a *agentProcess) slots(t *testing.T) (r reading) {
+// slots returns the agent's slot counts.
+func (a *agentProcess) slots(t *testing.T) (r slotCounts) {
 	t.Helper()
-	page := a.get(t, a.url+"/internal/slots")
+	page := a.getPage(t, a.url+"/internal/slots")
 	if page.status != http.StatusOK || json.Unmarshal(page.body, &r) != nil {
 		t.Fatalf("/internal/slots: %v", page)
 	}
 	return r
 }
 
-// rest sees that no slot is held, none was ever too many, and each is accounted for; and has the agent end.
-func (a *agentProcess) rest(t *testing.T) {
+// checkIdleAndStop checks that all slots are released and accounted for, then stops the agent and
+// checks its exit status and log.
+func (a *agentProcess) checkIdleAndStop(t *testing.T) {
 	if t.Failed() {
-		return // it is killed, and its log shown
+		return // Cleanup of the command kills the process and logs its output
 	}
-	eventually(t, "the agent's slots are given back", func() bool { return a.slots(t) == reading{} })
-	a.balanced(t)
+	eventually(t, "the agent's slots are released", func() bool { return a.slots(t) == slotCounts{} })
+	a.checkAccounting(t)
 	a.signal(t, syscall.SIGTERM)
-	if status := a.status(t); status != 0 {
-		t.Errorf("the agent ended with status %d, want 0", status)
+	if status := a.waitExit(t); status != 0 {
+		t.Errorf("the agent exited with status %d, want 0", status)
 	}
-	a.sane(t)
+	a.checkLog(t)
 }
 
-// balanced checks the agent's own accounts.
-func (a *agentProcess) balanced(t *testing.T) {
+// checkAccounting checks that the agent's counters of reservations, releases and requests are
+// consistent, and that the agent never exceeded its limit.
+func (a *agentProcess) checkAccounting(t *testing.T) {
 	t.Helper()
-	if highest := a.sum(t, "berth_agent_slots_max"); highest > float64(a.limit) {
-		t.Errorf("the agent let %v in at once, and has %d slots", highest, a.limit)
+	if highest := a.sumMetric(t, "berth_agent_slots_max"); highest > float64(a.limit) {
+		t.Errorf("the agent had up to %v slots in use, limit %d", highest, a.limit)
 	}
-	released := func(cause string) float64 { return a.sum(t, "berth_agent_releases_total", `cause="`+cause+`"`) }
-	reserved := a.sum(t, "berth_agent_reservations_total", `outcome="accepted"`)
+	released := func(cause string) float64 { return a.sumMetric(t, "berth_agent_releases_total", `cause="`+cause+`"`) }
+	reserved := a.sumMetric(t, "berth_agent_reservations_total", `outcome="accepted"`)
 	if ended := released("consumed") + released("released") + released("expired"); reserved != ended {
-		t.Errorf("%v slots were reserved, and %v reservations ended", reserved, ended)
+		t.Errorf("%v reservations accepted, %v ended", reserved, ended)
 	}
-	if let := released("consumed") + a.sum(t, "berth_agent_unreserved_total"); let != released("finished") {
-		t.Errorf("%v requests were let in, and %v finished", let, released("finished"))
+	if admitted := released("consumed") + a.sumMetric(t, "berth_agent_unreserved_total"); admitted != released("finished") {
+		t.Errorf("%v requests admitted, %v finished", admitted, released("finished"))
 	}
 }
 
-// sharing is the configuration of the model demo on replicas that count their own slots.
-func sharing(deployment string, urls ...string) string {
+// agentConfig returns a configuration with the model demo on replicas with slot_authority replica.
+func agentConfig(deployment string, urls ...string) string {
 	var list []string
 	for _, url := range urls {
 		list = append(list, `{url: "`+url+`"}`)
 	}
-	return anywhere + "llm_configs:\n- model_loading_config: {model_id: demo}\n  slot_authority: replica\n  deployment_config: {" +
+	return loopbackConfig + "llm_configs:\n- model_loading_config: {model_id: demo}\n  slot_authority: replica\n  deployment_config: {" +
 		deployment + "}\n  replicas: [" + strings.Join(list, ", ") + "]\n"
 }

@@ -16,47 +16,50 @@ import (
 	"berth/llmserver/simulated"
 )
 
-// aiperfCommand is a command of docs/testing.md, which ends with the directory of its report; aiperfCommon is what they share.
+// aiperfCommand matches an aiperf command of docs/testing.md up to its report directory, and
+// aiperfCommon the arguments common to all commands.
 var (
 	aiperfCommand = regexp.MustCompile(`(?s)aiperf profile .*?--artifact-dir report/(\w+)`)
 	aiperfCommon  = regexp.MustCompile(`(?m)^common=.*\n`)
 )
 
-// It is not parallel to others, as it takes all the processors there are.
+// The test is not parallel, because aiperf uses all processors.
 func TestAIPerfMeasuresBerthWithoutAnError(t *testing.T) {
 	blocks := readme(t)["aiperf"]
 	if len(blocks) != 1 {
 		t.Fatalf("the documents mark %d blocks as aiperf, want one", len(blocks))
 	}
-	python := inside(virtualenv(t, "aiperf/requirements.txt"), "python")
+	python := venvProgram(virtualenv(t, "aiperf/requirements.txt"), "python")
 	for _, kind := range aiperfCommand.FindAllStringSubmatch(blocks[0], -1) {
-		check, known := reports[kind[1]]
+		check, known := reportChecks[kind[1]]
 		if !known {
-			t.Fatalf("nobody knows what report/%s should say", kind[1])
+			t.Fatalf("no check for report/%s", kind[1])
 		}
 		t.Run(kind[1], func(t *testing.T) {
-			l := newLoad(t, kind[1] == "cancelled")
-			r := l.measure(t, python, strings.ReplaceAll(aiperfCommon.FindString(blocks[0])+kind[0], "http://127.0.0.1:8000", l.url))
+			l := newLoadTarget(t, kind[1] == "cancelled")
+			r := l.runAIPerf(t, python, strings.ReplaceAll(aiperfCommon.FindString(blocks[0])+kind[0], "http://127.0.0.1:8000", l.url))
 			check(t, l, r)
 		})
 	}
 }
 
-// measured is what a load tool is put before: berth, which keeps sessions together, and two engines that look at them.
-type measured struct {
+// loadTarget is berth with session affinity and two engines that record the sessions of requests.
+type loadTarget struct {
 	*berth
 	engines  []*simulated.Engine
 	mu       sync.Mutex
 	sessions map[string]map[int]int // requests by session and engine
 }
 
-func newLoad(t *testing.T, slow bool) *measured {
-	l := &measured{sessions: map[string]map[int]int{}}
+// newLoadTarget starts a load target. If slow is true, responses take much longer than clients
+// wait.
+func newLoadTarget(t *testing.T, slow bool) *loadTarget {
+	l := &loadTarget{sessions: map[string]map[int]int{}}
 	step := time.Millisecond
 	if slow {
-		step = 8 * time.Millisecond // so that answers take far longer than clients stay
+		step = 8 * time.Millisecond // responses take much longer than clients wait
 	}
-	config := anywhere + "llm_configs:\n- model_loading_config: {model_id: demo}\n  deployment_config: {request_router_config: {request_router_class: ConsistentHashRouter}}\n  replicas:\n"
+	config := loopbackConfig + "llm_configs:\n- model_loading_config: {model_id: demo}\n  deployment_config: {request_router_config: {request_router_class: ConsistentHashRouter}}\n  replicas:\n"
 	for i := range 2 {
 		e := simulated.New(simulated.Config{PrefillTokensPerSecond: 1e6, DecodeStep: step})
 		t.Cleanup(e.Close)
@@ -64,7 +67,7 @@ func newLoad(t *testing.T, slow bool) *measured {
 		handler := e.Handler()
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.Method == http.MethodPost {
-				l.note(i, r.Header.Get("X-Session-ID"))
+				l.record(i, r.Header.Get("X-Session-ID"))
 			}
 			handler.ServeHTTP(w, r)
 		}))
@@ -75,7 +78,8 @@ func newLoad(t *testing.T, slow bool) *measured {
 	return l
 }
 
-func (l *measured) note(engine int, session string) {
+// record counts a request of a session at an engine.
+func (l *loadTarget) record(engine int, session string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.sessions[session] == nil {
@@ -84,8 +88,8 @@ func (l *measured) note(engine int, session string) {
 	l.sessions[session][engine]++
 }
 
-// stats adds up those of the engines.
-func (l *measured) stats() (completed, aborted int64) {
+// stats returns the engines' total numbers of completed and aborted requests.
+func (l *loadTarget) stats() (completed, aborted int64) {
 	for _, e := range l.engines {
 		now := e.Stats()
 		completed, aborted = completed+now.Completed, aborted+now.Aborted
@@ -93,7 +97,7 @@ func (l *measured) stats() (completed, aborted int64) {
 	return completed, aborted
 }
 
-// report is what aiperf writes down, as far as it matters here.
+// report holds the checked values of an aiperf report.
 type report struct {
 	Complete   bool    `json:"is_complete"`
 	Requests   average `json:"request_count"`
@@ -110,9 +114,9 @@ type average struct{ Avg float64 }
 
 type failure struct{ Type, Message string }
 
-// measure runs a command of docs/testing.md and reads its report. The tokenizer is one of bytes that lies where those that were
-// downloaded lie.
-func (l *measured) measure(t *testing.T, python, command string) (r report) {
+// runAIPerf runs a command of docs/testing.md and returns its report. A byte tokenizer is placed in the
+// download cache.
+func (l *loadTarget) runAIPerf(t *testing.T, python, command string) (r report) {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.CopyFS(filepath.Join(dir, "e2e", "aiperf"), os.DirFS("aiperf")); err != nil {
@@ -120,14 +124,14 @@ func (l *measured) measure(t *testing.T, python, command string) (r report) {
 	}
 	home := filepath.Join(dir, "hf")
 	byteTokenizer(t, filepath.Join(home, "hub", "models--berth--bytes"))
-	c := run(t, dir, "sh", "-c", "export HF_HOME='"+home+"' HF_HUB_OFFLINE=1 TOKENIZER=berth/bytes\n"+
+	c := startCommand(t, dir, "sh", "-c", "export HF_HOME='"+home+"' HF_HUB_OFFLINE=1 TOKENIZER=berth/bytes\n"+
 		"aiperf() { exec '"+python+"' -m aiperf \"$@\" --ui-type none --no-gpu-telemetry --workers-max 2 --record-processor-service-count 1; }\n"+command)
-	if status := c.status(t); status != 0 {
-		t.Fatalf("aiperf ended with status %d:\n%s", status, tail(c.out.String(), 8000))
+	if status := c.waitExit(t); status != 0 {
+		t.Fatalf("aiperf exited with status %d:\n%s", status, tail(c.stdout.String(), 8000))
 	}
 	found, err := filepath.Glob(filepath.Join(dir, "report", "*", "profile_export_aiperf.json"))
 	if err != nil || len(found) != 1 {
-		t.Fatalf("there should be one report: %v, %v", found, err)
+		t.Fatalf("reports %v, error %v, want one report", found, err)
 	}
 	text, err := os.ReadFile(found[0])
 	if err != nil {
@@ -143,13 +147,13 @@ func (l *measured) measure(t *testing.T, python, command string) (r report) {
 	return r
 }
 
-// byteTokenizer writes a tokenizer of 256 tokens, one for each byte, in the form of a cache of downloads.
+// byteTokenizer writes a tokenizer with one token per byte, in the layout of the download cache.
 func byteTokenizer(t *testing.T, repository string) {
 	t.Helper()
 	vocabulary := map[string]int{}
 	for b, shown := 0, rune(256); b < 256; b++ {
 		symbol := rune(b)
-		if b <= ' ' || b >= 0x7f && b <= 0xa0 || b == 0xad { // has no form of its own
+		if b <= ' ' || b >= 0x7f && b <= 0xa0 || b == 0xad { // not printable
 			symbol, shown = shown, shown+1
 		}
 		vocabulary[string(symbol)] = b
@@ -178,12 +182,12 @@ func byteTokenizer(t *testing.T, repository string) {
 	}
 }
 
-// reports are checked by what was measured.
-var reports = map[string]func(*testing.T, *measured, report){
-	"closed":  func(t *testing.T, l *measured, r report) { l.faultless(t, r, 60, 16) },
-	"poisson": func(t *testing.T, l *measured, r report) { l.faultless(t, r, 60, 16) },
-	"sessions": func(t *testing.T, l *measured, r report) {
-		l.faultless(t, r, 32, 16)
+// reportChecks holds the check of each report, by the name of its directory.
+var reportChecks = map[string]func(*testing.T, *loadTarget, report){
+	"closed":  func(t *testing.T, l *loadTarget, r report) { l.checkAllCompleted(t, r, 60, 16) },
+	"poisson": func(t *testing.T, l *loadTarget, r report) { l.checkAllCompleted(t, r, 60, 16) },
+	"sessions": func(t *testing.T, l *loadTarget, r report) {
+		l.checkAllCompleted(t, r, 32, 16)
 		for session, engines := range l.sessions {
 			if session == "" || len(engines) != 1 {
 				t.Errorf("session %q went to %v", session, engines)
@@ -193,34 +197,34 @@ var reports = map[string]func(*testing.T, *measured, report){
 			t.Errorf("%d sessions, want 8", len(l.sessions))
 		}
 	},
-	"trace": func(t *testing.T, l *measured, r report) { l.faultless(t, r, 30, 0) },
-	"cancelled": func(t *testing.T, l *measured, r report) {
+	"trace": func(t *testing.T, l *loadTarget, r report) { l.checkAllCompleted(t, r, 30, 0) },
+	"cancelled": func(t *testing.T, l *loadTarget, r report) {
 		for _, e := range r.Errors {
 			if e.Details.Type != "RequestCancellationError" {
-				t.Errorf("aiperf met %+v", e)
+				t.Errorf("aiperf reported %+v", e)
 			}
 		}
-		eventually(t, "the engines have given up what was cancelled", func() bool {
+		eventually(t, "the engines have aborted all cancelled requests", func() bool {
 			completed, aborted := l.stats()
 			return float64(completed) == r.Requests.Avg && float64(aborted) == r.Failed.Avg
 		})
-		t.Logf("%v of 60 requests were given up", r.Failed.Avg)
+		t.Logf("%v of 60 requests were cancelled", r.Failed.Avg)
 		if !r.Complete || r.Requests.Avg+r.Failed.Avg != 60 || r.Failed.Avg == 0 {
-			t.Errorf("%+v, want 60 requests, some of them given up", r)
+			t.Errorf("%+v, want 60 requests, some of them cancelled", r)
 		}
 	},
 }
 
-// faultless demands that every request was served in full, as aiperf and the engines see it.
-func (l *measured) faultless(t *testing.T, r report, requests int, tokens float64) {
+// checkAllCompleted checks that aiperf and the engines report every request as completed.
+func (l *loadTarget) checkAllCompleted(t *testing.T, r report, requests int, tokens float64) {
 	t.Helper()
 	if !r.Complete || len(r.Errors) > 0 || r.Requests.Avg != float64(requests) || r.Failed.Avg != 0 {
 		t.Errorf("%+v, want %d requests and no error", r, requests)
 	}
 	if r.FirstToken.Avg <= 0 || r.NextToken.Avg <= 0 || tokens > 0 && r.Length.Avg != tokens {
-		t.Errorf("%+v, want %v tokens each, and their times", r, tokens)
+		t.Errorf("%+v, want %v tokens each, and latencies above 0", r, tokens)
 	}
 	if completed, aborted := l.stats(); completed != int64(requests) || aborted != 0 {
-		t.Errorf("the engines completed %d requests and gave up %d, want %d and none", completed, aborted, requests)
+		t.Errorf("the engines completed %d requests and aborted %d, want %d and 0", completed, aborted, requests)
 	}
 }

@@ -15,26 +15,26 @@ func TestCapacityIsNeverExceededAndEveryQueuedClientIsServed(t *testing.T) {
 	const slots, clients, rounds = 3, 40, 10
 	for _, router := range []string{"RoundRobinRouter", "PowerOfTwoChoicesRouter"} {
 		t.Run(router, func(t *testing.T) {
-			fleet := engines(t, 2, simulated.Config{MaxOngoing: slots}) // one too many would be refused, and passed on
-			b := serve(t, demo("max_ongoing_requests: "+strconv.Itoa(slots)+", request_router_config: {request_router_class: "+router+"}", fleet...))
+			fleet := startEngines(t, 2, simulated.Config{MaxOngoing: slots}) // the engine refuses requests above MaxOngoing
+			b := serve(t, demoConfig("max_ongoing_requests: "+strconv.Itoa(slots)+", request_router_config: {request_router_class: "+router+"}", fleet...))
 			protocols := []*http.Client{newClient(t, false), newClient(t, true)}
-			for range rounds { // each is a stampede on an idle fleet
-				var asking sync.WaitGroup
+			for range rounds { // each round is a burst on an idle fleet
+				var running sync.WaitGroup
 				for c := range clients {
-					asking.Go(func() {
-						if got := chat(t.Context(), protocols[c%2], b.url, ask("demo", "Hello", 1+c%8, c%3 > 0)); !got.complete() {
+					running.Go(func() {
+						if got := chat(t.Context(), protocols[c%2], b.url, chatBody("demo", "Hello", 1+c%8, c%3 > 0)); !got.isComplete() {
 							t.Errorf("client %d got %v", c, got)
 						}
 					})
 				}
-				asking.Wait()
+				running.Wait()
 			}
 			total := int64(0)
 			for _, e := range fleet {
-				did := e.Engine().Stats()
-				total += did.Completed
-				if did.MaxInFlight != slots || did.Refused != 0 {
-					t.Errorf("an engine of %d slots had up to %d requests at once and refused %d", slots, did.MaxInFlight, did.Refused)
+				stats := e.Engine().Stats()
+				total += stats.Completed
+				if stats.MaxInFlight != slots || stats.Refused != 0 {
+					t.Errorf("an engine with %d slots had up to %d concurrent requests and refused %d", slots, stats.MaxInFlight, stats.Refused)
 				}
 			}
 			if total != clients*rounds {
@@ -44,16 +44,16 @@ func TestCapacityIsNeverExceededAndEveryQueuedClientIsServed(t *testing.T) {
 	}
 }
 
-// busy starts berth with one slot, which is taken. The slot is given back by calling free.
-func busy(t *testing.T, deployment string) (b *berth, engine *simulated.Server, free func()) {
-	engine = engines(t, 1, simulated.Config{})[0]
+// serveBusy starts berth with one slot, which is in use until free is called.
+func serveBusy(t *testing.T, deployment string) (b *berth, engine *simulated.Server, free func()) {
+	engine = startEngines(t, 1, simulated.Config{})[0]
 	engine.Engine().SetFaults(simulated.Faults{Hang: true, Times: 1})
-	b = serve(t, demo("max_ongoing_requests: 1, "+deployment, engine))
-	first := begin(context.WithoutCancel(t.Context()), newClient(t, false), b.url, ask("demo", "Hello", 1, true))
-	arrived(t, engine, 1)
+	b = serve(t, demoConfig("max_ongoing_requests: 1, "+deployment, engine))
+	first := startChat(context.WithoutCancel(t.Context()), newClient(t, false), b.url, chatBody("demo", "Hello", 1, true))
+	waitInFlight(t, engine, 1)
 	free = sync.OnceFunc(func() {
 		engine.Engine().SetFaults(simulated.Faults{})
-		if got := expect(t, first); !got.complete() {
+		if got := waitResponse(t, first); !got.isComplete() {
 			t.Errorf("the first request got %v", got)
 		}
 	})
@@ -63,36 +63,36 @@ func busy(t *testing.T, deployment string) (b *berth, engine *simulated.Server, 
 
 func TestQueueFullIsRefusedWithRetryAfter(t *testing.T) {
 	t.Parallel()
-	b, engine, free := busy(t, "max_queued_requests: 1")
+	b, engine, free := serveBusy(t, "max_queued_requests: 1")
 	client := newClient(t, false)
-	second := begin(t.Context(), client, b.url, ask("demo", "Hello", 1, true))
-	eventually(t, "the second request waits", func() bool { return b.sum(t, "berth_queue_length") == 1 })
-	third := chat(t.Context(), client, b.url, ask("demo", "Hello", 1, true))
-	if third.status != http.StatusTooManyRequests || third.problem() != "queue_full" {
+	second := startChat(t.Context(), client, b.url, chatBody("demo", "Hello", 1, true))
+	eventually(t, "the second request is queued", func() bool { return b.sumMetric(t, "berth_queue_length") == 1 })
+	third := chat(t.Context(), client, b.url, chatBody("demo", "Hello", 1, true))
+	if third.status != http.StatusTooManyRequests || third.errorCode() != "queue_full" {
 		t.Errorf("the third request got %v, want 429 queue_full", third)
 	}
-	advised(t, third)
+	checkRetryAfter(t, third)
 	free()
-	if got := expect(t, second); !got.complete() {
+	if got := waitResponse(t, second); !got.isComplete() {
 		t.Errorf("the second request got %v", got)
 	}
 	if now := engine.Engine().Stats(); now.Requests != 2 {
-		t.Errorf("the engine saw %d requests, want 2", now.Requests)
+		t.Errorf("the engine received %d requests, want 2", now.Requests)
 	}
 }
 
 func TestQueueTimeoutIsAnsweredWithRetryAfter(t *testing.T) {
 	t.Parallel()
-	b, _, _ := busy(t, "queue_timeout_s: 0.2")
-	got := chat(t.Context(), newClient(t, false), b.url, ask("demo", "Hello", 1, true))
-	if got.status != http.StatusServiceUnavailable || got.problem() != "queue_timeout" {
+	b, _, _ := serveBusy(t, "queue_timeout_s: 0.2")
+	got := chat(t.Context(), newClient(t, false), b.url, chatBody("demo", "Hello", 1, true))
+	if got.status != http.StatusServiceUnavailable || got.errorCode() != "queue_timeout" {
 		t.Errorf("got %v, want 503 queue_timeout", got)
 	}
-	advised(t, got)
+	checkRetryAfter(t, got)
 }
 
-// advised checks that a refusal says when to try again, in both of the ways that clients know.
-func advised(t *testing.T, a answer) {
+// checkRetryAfter checks that a refusal has positive Retry-After and retry-after-ms headers.
+func checkRetryAfter(t *testing.T, a response) {
 	t.Helper()
 	for _, key := range []string{"Retry-After", "retry-after-ms"} {
 		if n, err := strconv.Atoi(a.header.Get(key)); err != nil || n <= 0 {

@@ -19,80 +19,81 @@ import (
 	"berth/llmserver/simulated"
 )
 
-// clientDeadline bounds a request, as its client sees it. It is far beyond what waiting in a queue,
-// the longest SIGSTOP and all attempts take together: a request that is not over by then is stuck.
+// clientDeadline bounds a request of a client. The queue timeout, the longest SIGSTOP and all
+// attempts together take much less: a request that has not ended by then is stuck.
 const clientDeadline = 45 * time.Second
 
 // thinkTime bounds the pause between two requests of a client.
 const thinkTime = 600 * time.Millisecond
 
 const (
-	// Every lullPeriod nothing new is begun, no request, no reload and no disturbance, until nothing is
-	// under way. A request that waits for a slot and was forgotten is served when the next one ends,
-	// or when a reload or a health check changes something, as long as such things happen; in a
-	// lull it has to wait for its queue timeout, which is longer than lullBound as often as not.
-	lullPeriod = 7 * time.Second
-	lullBound  = 20 * time.Second
+	// Every quiescePeriod no request, reload or fault is started until all active ones have ended.
+	// A queued request that misses a free slot would otherwise be served when another request ends
+	// or a reload or health check changes something. While quiescing it waits for its queue
+	// timeout, which often exceeds quiesceTimeout.
+	quiescePeriod  = 7 * time.Second
+	quiesceTimeout = 20 * time.Second
 )
 
-// errStale is the end of a kept connection before the response began: the request raced with its close.
-var errStale = errors.New("the kept connection was closed")
+// errStale reports that a reused connection was closed before the response began: the request raced
+// with the close.
+var errStale = errors.New("the reused connection was closed")
 
-// chaosClients are clients of every kind that ask until they are stopped.
+// chaosClients is a set of clients of all protocols that send requests until stopped.
 type chaosClients struct {
 	chaos   *chaos
-	oracle  *simulated.Engine // an engine that nobody disturbs, for the right response to each request
+	oracle  *simulated.Engine // an undisturbed engine, for the expected responses
 	nonce   atomic.Int64
 	stopped atomic.Bool
-	asking  sync.WaitGroup
+	running sync.WaitGroup
 }
 
-// protocol is how a client speaks to an ingress.
+// protocol is the protocol between a client and an ingress.
 type protocol string
 
 const (
 	http11    protocol = "HTTP/1.1"
 	h2c       protocol = "h2c"
-	rawHTTP11 protocol = "raw HTTP/1.1, connection kept"
+	rawHTTP11 protocol = "raw HTTP/1.1, keep-alive"
 	rawHTTP10 protocol = "raw HTTP/1.0"
 )
 
-// leaving is how a client that does not stay for the whole response leaves.
-type leaving string
+// disconnectMode is the kind of a client's disconnect before the end of the response.
+type disconnectMode string
 
 const (
-	stays     leaving = "stays"
-	cancels   leaving = "leaves"
-	halfClose leaving = "half-closes"
-	resets    leaving = "resets"
+	stays     disconnectMode = "stays"
+	closes    disconnectMode = "closes"
+	halfClose disconnectMode = "half-closes"
+	resets    disconnectMode = "resets"
 )
 
-// attempt is a request of a client and what it makes of it.
+// attempt is a request of a client and its result.
 type attempt struct {
-	protocol    protocol
-	entry       string // URL of the ingress
-	gateway     *gateway
-	kills       int64 // that the ingress had suffered before the request
-	model       string
-	body        string
-	want        []byte // of the body of a whole response
-	leaving     leaving
-	after       time.Duration // it leaves then,
-	afterBytes  int           // or with so many bytes of the body in hand if that is positive
-	session     string
-	response    answer
-	took        time.Duration
-	unreachable bool // nobody listened
+	protocol        protocol
+	url             string // URL of the ingress
+	gateway         *gateway
+	kills           int64 // number of kills of the ingress before the request
+	model           string
+	body            string
+	want            []byte // body of a complete response
+	disconnect      disconnectMode
+	disconnectAfter time.Duration // time until the disconnect,
+	afterBytes      int           // or number of body bytes before the disconnect, if positive
+	session         string
+	response        response
+	took            time.Duration
+	unreachable     bool // connection refused
 }
 
-// newChaosClients starts n clients. What they do is drawn from the seed.
+// newChaosClients starts n clients. Their behavior is drawn from the seed.
 func newChaosClients(t *testing.T, c *chaos, n int) *chaosClients {
 	cs := &chaosClients{chaos: c, oracle: newOracle(t)}
 	for k := range n {
 		rng := rand.New(rand.NewPCG(c.seed, uint64(1000+k)))
 		kind := []protocol{http11, http11, h2c, rawHTTP11, rawHTTP10}[k%5]
 		client, raw := newClient(t, kind == h2c), &rawClient{}
-		cs.asking.Go(func() {
+		cs.running.Go(func() {
 			defer raw.close()
 			defer client.CloseIdleConnections()
 			for !cs.stopped.Load() {
@@ -106,7 +107,7 @@ func newChaosClients(t *testing.T, c *chaos, n int) *chaosClients {
 				}
 				a.took = time.Since(began)
 				c.gate.RUnlock()
-				c.judge(a)
+				c.checkAttempt(a)
 				time.Sleep(time.Duration(rng.Int64N(int64(thinkTime))))
 			}
 		})
@@ -114,81 +115,82 @@ func newChaosClients(t *testing.T, c *chaos, n int) *chaosClients {
 	return cs
 }
 
-// lulls has the clients pause again and again until ctx is done, and once more after that.
-func (cs *chaosClients) lulls(ctx context.Context) {
-	for pause(ctx, lullPeriod) {
-		cs.lull()
+// quiescePeriodically quiesces every quiescePeriod until ctx is done, and once after that.
+func (cs *chaosClients) quiescePeriodically(ctx context.Context) {
+	for pause(ctx, quiescePeriod) {
+		cs.quiesce()
 	}
-	cs.lull()
+	cs.quiesce()
 }
 
-// lull has nothing new begun until nothing is under way.
-func (cs *chaosClients) lull() {
+// quiesce prevents new requests, reloads and faults until all active ones have ended.
+func (cs *chaosClients) quiesce() {
 	c := cs.chaos
-	late := time.AfterFunc(lullBound, func() {
+	timer := time.AfterFunc(quiesceTimeout, func() {
 		var pages strings.Builder
 		for _, g := range c.gateways {
 			_, slots := c.page(g.admin + "/internal/slots")
 			_, metrics := c.page(g.admin + "/metrics")
-			pages.WriteString(g.name + ": " + slots + only(metrics, "berth_queue_length", "berth_replica_state", "berth_slots"))
+			pages.WriteString(g.name + ": " + slots + linesWithPrefix(metrics, "berth_queue_length", "berth_replica_state", "berth_slots"))
 		}
-		c.findings.add("requests were still under way long after the last was sent", "after %v:\n%s", lullBound, &pages)
+		c.findings.add("requests were still active long after the last was sent", "after %v:\n%s", quiesceTimeout, &pages)
 	})
-	defer late.Stop()
-	began := time.Now()
+	defer timer.Stop()
+	start := time.Now()
 	c.gate.Lock()
 	c.gate.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.longestLull = max(c.longestLull, time.Since(began))
+	c.longestQuiesce = max(c.longestQuiesce, time.Since(start))
 }
 
+// newOracle starts a fast engine for the expected responses.
 func newOracle(t *testing.T) *simulated.Engine {
 	oracle := simulated.New(simulated.Config{PrefillTokensPerSecond: 1e9, DecodeStep: 1, DecodeStepPerRequest: 1})
 	t.Cleanup(oracle.Close)
 	return oracle
 }
 
-// draw makes up a request. Each has a prompt of its own, and an engine's words depend on the prompt,
-// so that a response to any other request is not taken for the right one.
+// draw returns a random request. Prompts are unique and an engine's text depends on the prompt, so
+// a response to any other request differs from the expected one.
 func (cs *chaosClients) draw(rng *rand.Rand, kind protocol) *attempt {
-	a := &attempt{protocol: kind, leaving: stays, session: fmt.Sprintf("session-%d", rng.IntN(16))}
+	a := &attempt{protocol: kind, disconnect: stays, session: fmt.Sprintf("session-%d", rng.IntN(16))}
 	g := cs.chaos.gateways[rng.IntN(len(cs.chaos.gateways))]
 	a.gateway, a.kills = g, g.kills.Load()
-	a.entry, a.model = g.url, g.models[rng.IntN(len(g.models))]
+	a.url, a.model = g.url, g.models[rng.IntN(len(g.models))]
 	tokens, stream := 1+rng.IntN(60), rng.IntN(4) > 0
-	cs.fill(a, strings.Repeat("We have talked of this before. ", rng.IntN(20)), tokens, stream)
+	cs.fill(a, strings.Repeat("This is an earlier turn of the conversation. ", rng.IntN(20)), tokens, stream)
 	if rng.IntN(10) < 3 {
-		a.leaving = []leaving{cancels, halfClose, resets}[rng.IntN(3)]
+		a.disconnect = []disconnectMode{closes, halfClose, resets}[rng.IntN(3)]
 		if kind == http11 || kind == h2c {
-			a.leaving = cancels
+			a.disconnect = closes
 		}
 		if rng.IntN(2) == 0 {
 			a.afterBytes = 1 + rng.IntN(len(a.want))
 		} else {
-			a.after = time.Duration(rng.Int64N(int64(500 * time.Millisecond)))
+			a.disconnectAfter = time.Duration(rng.Int64N(int64(500 * time.Millisecond)))
 		}
 	}
 	return a
 }
 
-// fill sets body and want for a prompt that nobody has had yet.
+// fill sets body and want for a new prompt.
 func (cs *chaosClients) fill(a *attempt, context string, tokens int, stream bool) {
 	prompt := fmt.Sprintf("%sQuestion %d", context, cs.nonce.Add(1))
-	a.body = ask(a.model, prompt, tokens, stream)
+	a.body = chatBody(a.model, prompt, tokens, stream)
 	w := httptest.NewRecorder()
-	cs.oracle.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/v1/chat/completions", strings.NewReader(ask("demo", prompt, tokens, stream))))
+	cs.oracle.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/v1/chat/completions", strings.NewReader(chatBody("demo", prompt, tokens, stream))))
 	a.want = w.Body.Bytes()
 }
 
-// send sends the request by net/http.
+// send sends the request with net/http.
 func (a *attempt) send(client *http.Client) {
-	ctx, leave := context.WithTimeout(context.Background(), clientDeadline)
-	defer leave()
-	if a.leaving != stays && a.afterBytes == 0 {
-		defer time.AfterFunc(a.after, leave).Stop()
+	ctx, cancel := context.WithTimeout(context.Background(), clientDeadline)
+	defer cancel()
+	if a.disconnect != stays && a.afterBytes == 0 {
+		defer time.AfterFunc(a.disconnectAfter, cancel).Stop()
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, a.entry+"/v1/chat/completions", strings.NewReader(a.body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, a.url+"/v1/chat/completions", strings.NewReader(a.body))
 	if err != nil {
 		panic(err)
 	}
@@ -201,7 +203,7 @@ func (a *attempt) send(client *http.Client) {
 		return
 	}
 	defer resp.Body.Close()
-	a.response = answer{status: resp.StatusCode, header: resp.Header}
+	a.response = response{status: resp.StatusCode, header: resp.Header}
 	if a.afterBytes == 0 {
 		a.response.body, a.response.err = io.ReadAll(resp.Body)
 		return
@@ -214,12 +216,13 @@ func (a *attempt) send(client *http.Client) {
 
 var cachedTokens = regexp.MustCompile(`"cached_tokens":\d+`)
 
-// normalized is a body without what depends on the engine's cache.
+// normalized returns the body without the number of cached tokens, which depends on the engine's
+// cache.
 func (a *attempt) normalized(body []byte) []byte {
 	return cachedTokens.ReplaceAll(body, []byte(`"cached_tokens":0`))
 }
 
 func (a *attempt) String() string {
-	return fmt.Sprintf("%s, client %s after %v or %d bytes, %s, took %v\nrequest %s\nresponse %v\nwant %s", a.protocol, a.leaving, a.after.Round(time.Millisecond), a.afterBytes,
-		a.entry, a.took.Round(time.Millisecond), tail(a.body, 200), a.response, tail(string(a.want), 200))
+	return fmt.Sprintf("%s, client %s after %v or %d bytes, %s, took %v\nrequest %s\nresponse %v\nwant %s", a.protocol, a.disconnect, a.disconnectAfter.Round(time.Millisecond), a.afterBytes,
+		a.url, a.took.Round(time.Millisecond), tail(a.body, 200), a.response, tail(string(a.want), 200))
 }

@@ -28,19 +28,19 @@ const (
 )
 
 const (
-	// decodeStep is how long an engine takes per token.
+	// decodeStep is the engine's time per token.
 	decodeStep = 10 * time.Millisecond
-	// windDown is how long an engine works on after the last event of a stream, and after its peer
-	// has disconnected. Real engines do both; whoever gives a slot away before they end puts one
-	// request too many into the engine, and is seen to.
+	// windDown is the time for which an engine continues to work after the last event of a stream
+	// and after a disconnect, like real engines. A slot released earlier than that exceeds the
+	// engine's capacity, which the probe detects.
 	windDown = 20 * time.Millisecond
-	// lingerBound is how long a request counts after its peer has closed the connection. berth waits
-	// at most 250 ms for the engine to close its side before it gives the slot away; the rest is
-	// tolerance for the order in which berth starts its timer and sends its FIN. The bound also
-	// covers the requests of an agent or ingress that was killed: its successor knows nothing of
-	// them and is started later than that.
+	// lingerBound is the time for which a request counts after its peer has closed the connection.
+	// berth waits at most 250 ms for the engine to close its side before the slot is released; the
+	// difference is a tolerance for the order of starting the timer and sending the FIN. The bound
+	// also covers the requests of a killed agent or ingress: the next process does not know them
+	// and is started later than that.
 	lingerBound = 200 * time.Millisecond
-	// sampleEvery is how often the engine looks at whether its peers are still connected.
+	// sampleEvery is the interval between checks for closed connections.
 	sampleEvery = 10 * time.Millisecond
 )
 
@@ -64,9 +64,9 @@ func chaosEngine(address, capacityFile string) int {
 	}
 	engine := simulated.New(simulated.Config{PrefillTokensPerSecond: 1e6, DecodeStep: decodeStep, DecodeStepPerRequest: time.Microsecond})
 	defer engine.Close()
-	probe := &concurrencyProbe{capacityFile: capacityFile, held: make(map[*heldRequest]struct{})}
+	probe := &concurrencyProbe{capacityFile: capacityFile, active: make(map[*heldRequest]struct{})}
 	server := &http.Server{
-		Handler:     probe.watch(engine.Handler()),
+		Handler:     probe.wrap(engine.Handler()),
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
 	}
 	go server.Serve(listener)
@@ -88,21 +88,21 @@ func chaosEngine(address, capacityFile string) int {
 	return 0
 }
 
-// concurrencyProbe counts the requests that an engine works on and reports on stderr each one that
-// enters above capacity.
+// concurrencyProbe counts an engine's concurrent requests and reports each request that arrives
+// above capacity on stderr.
 //
-// A request counts from its arrival until its response body is about to end: for a stream that is
-// when the handler returns, just before the last chunk; for any other response the write of the
-// body. One whose peer has closed the connection counts for lingerBound longer. When the peer closed
-// is known only to lie between two samples; the earlier end is taken, so that an engine that was
-// stopped, or a machine that stood still, makes the probe lenient and never wrong. Requests after
-// [DONE], or without a peer, are reported as ending: where they alone are too many, a slot was given
-// away before the engine had let go of it.
+// A request counts from its arrival until its response body is about to end: for a stream until the
+// handler returns, just before the last chunk, and otherwise until the write of the body. A request
+// whose peer has closed the connection counts for lingerBound longer. The time of the close is only
+// known to lie between two samples. The probe uses the earlier one, so a stopped engine or a
+// stalled machine makes the probe lenient and never causes a false report. Requests after [DONE] or
+// without a peer are reported as ending: if only these exceed the capacity, a slot was released
+// before the engine had finished the request.
 type concurrencyProbe struct {
 	capacityFile string
 
 	mu      sync.Mutex
-	held    map[*heldRequest]struct{}
+	active  map[*heldRequest]struct{}
 	sampled time.Time
 }
 
@@ -113,15 +113,16 @@ type heldRequest struct {
 	goneSince time.Time // the peer closed at that time or later; zero while it is connected
 }
 
-func (p *concurrencyProbe) watch(engine http.Handler) http.Handler {
+// wrap returns a handler that counts the requests to the engine and serves GET /chaos.
+func (p *concurrencyProbe) wrap(engine http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.URL.Path == "/chaos":
 			p.report(w)
 		case r.Method == http.MethodPost && strings.HasPrefix(r.URL.Path, "/v1/"):
-			held := p.enter(r.Context().Value(connKey{}).(net.Conn))
-			defer p.leave(held)
-			tracked := &trackedWriter{ResponseWriter: w, probe: p, held: held}
+			req := p.addRequest(r.Context().Value(connKey{}).(net.Conn))
+			defer p.removeRequest(req)
+			tracked := &trackedWriter{ResponseWriter: w, probe: p, request: req}
 			defer tracked.windDown()
 			engine.ServeHTTP(tracked, r)
 		default:
@@ -130,19 +131,19 @@ func (p *concurrencyProbe) watch(engine http.Handler) http.Handler {
 	})
 }
 
-// enter counts a request in. One whose peer is gone already is of no more work to anybody.
-func (p *concurrencyProbe) enter(conn net.Conn) *heldRequest {
+// addRequest starts counting a request, unless its peer has already closed the connection.
+func (p *concurrencyProbe) addRequest(conn net.Conn) *heldRequest {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
 	r := &heldRequest{conn: conn, arrived: now}
-	if hungUp(conn) {
+	if peerClosed(conn) {
 		return r
 	}
 	p.sample(now)
-	p.held[r] = struct{}{}
+	p.active[r] = struct{}{}
 	working, ending, text := 0, 0, ""
-	for h := range p.held {
+	for h := range p.active {
 		if h.goneSince.IsZero() || now.Sub(h.goneSince) < lingerBound {
 			working++
 			text += "; " + h.describe(now)
@@ -157,16 +158,16 @@ func (p *concurrencyProbe) enter(conn net.Conn) *heldRequest {
 	return r
 }
 
-func (p *concurrencyProbe) leave(r *heldRequest) {
+func (p *concurrencyProbe) removeRequest(r *heldRequest) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.held, r)
+	delete(p.active, r)
 }
 
-// sample notes which peers have closed their connections since the last sample. The caller holds mu.
+// sample records the connections closed by their peers since the last sample. The caller holds mu.
 func (p *concurrencyProbe) sample(now time.Time) {
-	for h := range p.held {
-		if h.goneSince.IsZero() && hungUp(h.conn) {
+	for h := range p.active {
+		if h.goneSince.IsZero() && peerClosed(h.conn) {
 			h.goneSince = p.sampled
 			if h.arrived.After(p.sampled) {
 				h.goneSince = h.arrived
@@ -176,6 +177,7 @@ func (p *concurrencyProbe) sample(now time.Time) {
 	p.sampled = now
 }
 
+// limit reads the current capacity from the file.
 func (p *concurrencyProbe) limit() int {
 	text, err := os.ReadFile(p.capacityFile)
 	if err != nil {
@@ -189,7 +191,7 @@ func (p *concurrencyProbe) limit() int {
 }
 
 func (h *heldRequest) describe(now time.Time) string {
-	text := fmt.Sprintf("here for %v", now.Sub(h.arrived).Round(time.Millisecond))
+	text := fmt.Sprintf("active for %v", now.Sub(h.arrived).Round(time.Millisecond))
 	if h.done {
 		text += ", [DONE] sent"
 	}
@@ -199,21 +201,21 @@ func (h *heldRequest) describe(now time.Time) string {
 	return text
 }
 
-// engineState is what an engine reports of itself.
+// engineState is the response of GET /chaos.
 type engineState struct{ Working, Goroutines int }
 
 func (p *concurrencyProbe) report(w http.ResponseWriter) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	json.NewEncoder(w).Encode(engineState{len(p.held), runtime.NumGoroutine()})
+	json.NewEncoder(w).Encode(engineState{len(p.active), runtime.NumGoroutine()})
 }
 
-// trackedWriter tells the probe how far a response has come.
+// trackedWriter reports the progress of a response to the probe.
 type trackedWriter struct {
 	http.ResponseWriter
-	probe *concurrencyProbe
-	held  *heldRequest
-	ended bool
+	probe   *concurrencyProbe
+	request *heldRequest
+	ended   bool
 }
 
 func (w *trackedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
@@ -221,16 +223,16 @@ func (w *trackedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 func (w *trackedWriter) Write(b []byte) (int, error) {
 	if !strings.HasPrefix(w.Header().Get("Content-Type"), "text/event-stream") {
 		w.ended = true
-		w.probe.leave(w.held) // whoever reads the whole body must find it gone
+		w.probe.removeRequest(w.request) // before the reader of the body can send the next request
 	} else if bytes.HasSuffix(b, []byte("data: [DONE]\n\n")) {
 		w.probe.mu.Lock()
-		w.held.done = true
+		w.request.done = true
 		w.probe.mu.Unlock()
 	}
 	return w.ResponseWriter.Write(b)
 }
 
-// windDown works on for a while after a stream or a disconnect.
+// windDown continues to work for the time windDown after a stream or a disconnect.
 func (w *trackedWriter) windDown() {
 	if !w.ended {
 		time.Sleep(windDown)

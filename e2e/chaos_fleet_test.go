@@ -20,25 +20,25 @@ import (
 )
 
 const (
-	startTimeout = time.Minute      // until a process that was started answers
-	drainTimeout = 10 * time.Second // what ingresses and agents give requests after SIGTERM
-	exitTimeout  = 40 * time.Second // until a process that was told to end has ended
+	startTimeout = time.Minute      // from the start of a process until it is ready
+	drainTimeout = 10 * time.Second // drain timeout of ingresses and agents
+	exitTimeout  = 40 * time.Second // from the signal to the exit of a process
 	minDowntime  = 300 * time.Millisecond
 )
 
-// unit is a process of the fleet. After it was killed another one takes its place, at its address
-// and under its name. Only one goroutine at a time starts, stops and ends it.
+// unit is a position in the fleet with a name and an address, occupied by one process at a time.
+// Only one goroutine at a time starts, stops and ends the process.
 type unit struct {
 	chaos   *chaos
 	name    string
-	ready   string            // URL that answers 200 as soon as the process can take signals and requests
-	command func() *exec.Cmd  // of the next process
+	ready   string            // URL with status 200 as soon as the process handles signals and requests
+	command func() *exec.Cmd  // returns the command of the next process
 	limit   *concurrencyLimit // of an agent's engine: drawn anew for each process of the agent
 
 	current   atomic.Pointer[instance] // nil while it starts or ends
 	kills     atomic.Int64
 	instances int
-	rest      usage // what it used at rest, before the chaos began
+	baseline  usage // usage before the first fault
 }
 
 // instance is one process of a unit.
@@ -49,8 +49,8 @@ type instance struct {
 	done chan struct{}
 }
 
-// start starts a process and waits until it is ready. One that ends before is tried again: its port
-// may be in use for a moment, its configuration may be a bad one on purpose.
+// start starts a process and waits until it is ready. If the process exits before, start tries
+// again: the port may be in use for a moment, or the configuration may be invalid on purpose.
 func (u *unit) start() error {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
 	for deadline := time.Now().Add(startTimeout); ; {
@@ -82,6 +82,7 @@ func (u *unit) start() error {
 	}
 }
 
+// launch starts the next process without waiting until it is ready.
 func (u *unit) launch() (*instance, error) {
 	u.instances++
 	p := &instance{Cmd: u.command(), unit: u, done: make(chan struct{})}
@@ -95,7 +96,7 @@ func (u *unit) launch() (*instance, error) {
 		p.Env = os.Environ()
 	}
 	p.Env = append(p.Env, "GORACE=atexit_sleep_ms=10")
-	p.Stdout, p.Stderr, p.SysProcAttr = log, log, leashed()
+	p.Stdout, p.Stderr, p.SysProcAttr = log, log, childProcAttr()
 	if err := p.Start(); err != nil {
 		return nil, err
 	}
@@ -106,12 +107,13 @@ func (u *unit) launch() (*instance, error) {
 	return p, nil
 }
 
+// text returns the log of the process.
 func (p *instance) text() string {
 	text, _ := os.ReadFile(p.log)
 	return string(text)
 }
 
-// end ends the process by SIGKILL, or by SIGTERM, after which it must exit with status 0.
+// end ends the process with SIGKILL or SIGTERM. After SIGTERM, the exit status must be 0.
 func (u *unit) end(s syscall.Signal) {
 	p := u.current.Swap(nil)
 	if p == nil {
@@ -119,7 +121,7 @@ func (u *unit) end(s syscall.Signal) {
 	}
 	select {
 	case <-p.done:
-		u.chaos.findings.add("a process ended on its own", "%s: %v; its log ends with:\n%s", u.name, p.ProcessState, tail(p.text(), 3000))
+		u.chaos.findings.add("a process exited unexpectedly", "%s: %v; its log ends with:\n%s", u.name, p.ProcessState, tail(p.text(), 3000))
 	default:
 	}
 	if s == syscall.SIGKILL {
@@ -129,7 +131,7 @@ func (u *unit) end(s syscall.Signal) {
 	select {
 	case <-p.done:
 		if s == syscall.SIGTERM && p.ProcessState.ExitCode() != 0 {
-			u.chaos.findings.add("a process that was drained failed", "%s: %v; its log ends with:\n%s", u.name, p.ProcessState, tail(p.text(), 2000))
+			u.chaos.findings.add("a drained process failed", "%s: %v; its log ends with:\n%s", u.name, p.ProcessState, tail(p.text(), 2000))
 		}
 	case <-time.After(exitTimeout):
 		p.Process.Signal(syscall.SIGABRT) // for the stacks of its goroutines
@@ -141,8 +143,8 @@ func (u *unit) end(s syscall.Signal) {
 	u.chaos.audit(p)
 }
 
-// restart ends the process and starts another after a while. The while is longer than lingerBound, so
-// that no request of the old process counts when the new one sends its first.
+// restart ends the process and starts another after the downtime. The minimum downtime is longer
+// than lingerBound, so that no request of the old process counts when the new one sends the first.
 func (u *unit) restart(s syscall.Signal, downtime time.Duration) {
 	u.end(s)
 	time.Sleep(max(downtime, minDowntime))
@@ -154,11 +156,11 @@ func (u *unit) restart(s syscall.Signal, downtime time.Duration) {
 	}
 }
 
-// disturb does one bad thing to the process and makes up for it.
-func (u *unit) disturb(ctx context.Context, rng *rand.Rand) {
+// injectFault kills, drains or stops the process, and restarts or resumes it.
+func (u *unit) injectFault(ctx context.Context, rng *rand.Rand) {
 	p := u.current.Load()
 	if p == nil {
-		return // it did not start, which is reported
+		return // the process did not start; already reported
 	}
 	kind, _, _ := strings.Cut(u.name, "-")
 	brief := time.Duration(50+rng.IntN(1450)) * time.Millisecond
@@ -183,31 +185,30 @@ func (u *unit) disturb(ctx context.Context, rng *rand.Rand) {
 	}
 }
 
-// disturbers disturbs one member of a group after the other until ctx is done. A member is an agent
-// with its engine, one or both of which are disturbed, or a process by itself: all members of
-// a group but one are left alone at any time.
-func (c *chaos) disturbers(ctx context.Context, rng *rand.Rand, group ...[]*unit) {
-	defer c.revive(group)
+// injectFaults injects faults into one member of a group at a time until ctx is done. A member is a
+// single process, or an agent with its engine, of which one or both are affected.
+func (c *chaos) injectFaults(ctx context.Context, rng *rand.Rand, group ...[]*unit) {
+	defer c.restartExited(group)
 	for pause(ctx, time.Duration(100+rng.IntN(500))*time.Millisecond) {
 		c.gate.RLock()
-		c.revive(group)
+		c.restartExited(group)
 		member := group[rng.IntN(len(group))]
 		if len(member) > 1 && rng.IntN(4) > 0 {
 			i := rng.IntN(len(member))
 			member = member[i : i+1]
 		}
-		var disturbing sync.WaitGroup
+		var injecting sync.WaitGroup
 		for _, u := range member {
 			own := rand.New(rand.NewPCG(rng.Uint64(), 0))
-			disturbing.Go(func() { u.disturb(ctx, own) })
+			injecting.Go(func() { u.injectFault(ctx, own) })
 		}
-		disturbing.Wait()
+		injecting.Wait()
 		c.gate.RUnlock()
 	}
 }
 
-// revive starts the processes again that have ended on their own, which restart reports.
-func (c *chaos) revive(group [][]*unit) {
+// restartExited restarts processes that have exited unexpectedly, which restart reports.
+func (c *chaos) restartExited(group [][]*unit) {
 	for _, u := range slices.Concat(group...) {
 		p := u.current.Load()
 		if p == nil {
@@ -221,7 +222,7 @@ func (c *chaos) revive(group [][]*unit) {
 	}
 }
 
-// pause waits and reports whether ctx is still alive.
+// pause waits for d and reports whether ctx is not done.
 func pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -231,17 +232,17 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// usage is what a process has open.
+// usage is the number of goroutines and open files of a process.
 type usage struct{ goroutines, descriptors int }
 
-// descriptors counts the open files of a process; it is 0 where there is no /proc.
+// descriptors returns the number of open files of the process, 0 without /proc.
 func (p *instance) descriptors() int {
 	entries, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.Process.Pid))
 	return len(entries)
 }
 
-// freeAddress finds a port for processes that are to be started again at it. It lies below those that
-// the system gives to outgoing connections, so that nobody takes it meanwhile.
+// freeAddress returns an address with a free port for repeated use. The port is below the system's
+// range of ephemeral ports, so that no outgoing connection uses it between two processes.
 func freeAddress(t *testing.T, rng *rand.Rand) string {
 	t.Helper()
 	for range 1000 {

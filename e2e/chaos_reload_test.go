@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// maxCapacity is the highest number of slots that any replica ever has.
+// maxCapacity is the maximum number of slots of a replica.
 const maxCapacity = 4
 
 // policies are the values of request_router_config that reloads choose from.
@@ -27,22 +27,23 @@ var policies = []string{
 	"{request_router_class: PrefixCacheAffinityRouter}",
 }
 
-// Models of the fleet. The first of each pair is always served and has at least two replicas; the
-// other comes and goes with a replica that it takes from the first.
+// Models of the fleet. The first of each pair is always served and has at least two replicas. The
+// second is added and removed, with a replica moved from the first.
 const (
 	sharedModel = "shared" // agents, at both ingresses
 	guestModel  = "guest"
-	plainModel  = "plain" // engines without agents, at the first ingress only: it counts their slots exactly
+	plainModel  = "plain" // engines without agents, only at the first ingress, which counts their slots
 	spareModel  = "spare"
 )
 
-// concurrencyLimit is how many requests an engine is allowed at once. The engine reads it from a
-// file at each request, so a stopped engine is told in time too.
+// concurrencyLimit is the allowed number of concurrent requests of an engine. The engine reads the
+// limit from a file at each request, so a stopped engine also gets a new limit in time.
 type concurrencyLimit struct {
 	file  string
 	value atomic.Int64
 }
 
+// set changes the limit and atomically replaces the file.
 func (l *concurrencyLimit) set(n int) {
 	l.value.Store(int64(n))
 	next := l.file + ".next"
@@ -54,33 +55,33 @@ func (l *concurrencyLimit) set(n int) {
 	}
 }
 
-// gateway is an ingress with the configuration it goes by.
+// gateway is an ingress and its configuration.
 type gateway struct {
 	*unit
 	url, admin string
 	file       string
-	agents     []string // their URLs
-	engines    []string // those it counts the slots of
+	agents     []string // URLs of the agents
+	engines    []string // URLs of the engines whose slots the ingress counts
 	limits     []*concurrencyLimit
-	models     []string // what clients ask it for, as often as they are listed
+	models     []string // models of client requests, weighted by repetition
 	generation int
 }
 
 // settings is one configuration of a gateway.
 type settings struct {
 	text     string
-	marker   string         // an alias by which one can see that it is in force
-	capacity map[int]int    // of the engines in use
-	ids      map[int]string // their IDs
+	marker   string         // a model alias that shows whether the configuration is in effect
+	capacity map[int]int    // of the engines in use, by index
+	ids      map[int]string // replica IDs of the engines, by index
 }
 
-// reloads changes the configuration again and again until ctx is done.
+// reloads applies random configurations until ctx is done.
 func (g *gateway) reloads(ctx context.Context, rng *rand.Rand) {
 	valid := g.settings(rng)
 	for pause(ctx, time.Duration(100+rng.IntN(900))*time.Millisecond) {
 		g.chaos.gate.RLock()
 		if rng.IntN(15) == 0 {
-			g.chaos.counts.add("reloads, refused on purpose")
+			g.chaos.counts.add("reloads with an invalid configuration")
 			g.reload("llm_configs: [{no_such_key: 1}]\n")
 			pause(ctx, time.Duration(rng.IntN(300))*time.Millisecond)
 			g.reload(valid.text)
@@ -93,9 +94,9 @@ func (g *gateway) reloads(ctx context.Context, rng *rand.Rand) {
 	}
 }
 
-// apply takes a configuration into use. An engine whose capacity rises is allowed more before; one whose
-// capacity falls is allowed less as soon as it can be seen that the configuration is in force and the
-// engine has no more requests than that: from then on it never has.
+// apply reloads with a configuration. Limits of engines whose capacity increases are raised before
+// the reload. A lower limit is set once the configuration is in effect and the engine has no more
+// requests than the new capacity, which must hold from then on.
 func (g *gateway) apply(ctx context.Context, s settings) {
 	for i, n := range s.capacity {
 		if int64(n) > g.limits[i].value.Load() {
@@ -117,7 +118,7 @@ func (g *gateway) apply(ctx context.Context, s settings) {
 	status, _ := g.chaos.page(g.url + "/v1/models/" + s.marker)
 	ok, metrics := g.chaos.page(g.admin + "/metrics")
 	if status != http.StatusOK || ok != http.StatusOK {
-		g.chaos.counts.add("reloads not seen in time")
+		g.chaos.counts.add("reloads not in effect in time")
 		return
 	}
 	for i, n := range s.capacity {
@@ -127,7 +128,8 @@ func (g *gateway) apply(ctx context.Context, s settings) {
 	}
 }
 
-// reload writes the file and has the process read it. While there is none, the next one will.
+// reload writes the file and signals the process, if there is one; otherwise the next process reads
+// the file at its start.
 func (g *gateway) reload(text string) {
 	next := g.file + ".next"
 	if err := os.WriteFile(next, []byte(text), 0o600); err != nil {
@@ -141,13 +143,13 @@ func (g *gateway) reload(text string) {
 	}
 }
 
-// settings draws a configuration.
+// settings returns a random configuration.
 func (g *gateway) settings(rng *rand.Rand) settings {
 	b := g.newSettings()
 	ids := rng.Perm(len(g.agents) + len(g.engines))
 	id := func(i int) string { return string(rune('a' + ids[i])) }
 	b.models(rng, draw{sharedModel, guestModel, len(g.agents), func(i int, capacity int) string {
-		return fmt.Sprintf("{id: %s, url: %q}", id(i), g.agents[i]) // an agent has its own capacity
+		return fmt.Sprintf("{id: %s, url: %q}", id(i), g.agents[i]) // the agent's own capacity applies
 	}, []string{"replica", "ingress"}})
 	if len(g.engines) > 0 {
 		b.models(rng, draw{plainModel, spareModel, len(g.engines), func(i int, capacity int) string {
@@ -155,11 +157,12 @@ func (g *gateway) settings(rng *rand.Rand) settings {
 			return fmt.Sprintf("{id: %s, url: %q, max_ongoing_requests: %d}", b.ids[i], g.engines[i], capacity)
 		}, []string{"ingress", "ingress"}})
 	}
-	return b.done()
+	return b.build()
 }
 
-// restSettings is the configuration before and after the chaos: everything is there, with every slot.
-func (g *gateway) restSettings() settings {
+// baselineSettings returns the configuration before and after the faults: all models and replicas,
+// with the maximum capacity.
+func (g *gateway) baselineSettings() settings {
 	b := g.newSettings()
 	deployment := "max_queued_requests: 64, queue_timeout_s: 5, request_router_config: " + policies[1]
 	var agents, engines []string
@@ -177,7 +180,7 @@ func (g *gateway) restSettings() settings {
 		b.model(plainModel, "ingress", deployment, engines[:last])
 		b.model(spareModel, "ingress", deployment, engines[last:])
 	}
-	return b.done()
+	return b.build()
 }
 
 type settingsBuilder struct {
@@ -193,12 +196,12 @@ func (g *gateway) newSettings() *settingsBuilder {
 	return b
 }
 
-func (b *settingsBuilder) done() settings {
+func (b *settingsBuilder) build() settings {
 	b.text = b.yaml.String()
 	return b.settings
 }
 
-// draw is what a pair of models is drawn from: replicas, and for each model who counts its slots.
+// draw describes a pair of models: the replicas, and the possible slot authorities.
 type draw struct {
 	base, guest string
 	replicas    int
@@ -206,7 +209,7 @@ type draw struct {
 	authorities []string
 }
 
-// models draws a pair of models. At most one of the replicas is left out or moved to the guest.
+// models adds a random pair of models. At most one replica is left out or moved to the guest.
 func (b *settingsBuilder) models(rng *rand.Rand, d draw) {
 	order, absent := rng.Perm(d.replicas), rng.IntN(4)
 	var base, guest []string
@@ -226,6 +229,7 @@ func (b *settingsBuilder) models(rng *rand.Rand, d draw) {
 	}
 }
 
+// deployment returns random deployment settings.
 func deployment(rng *rand.Rand) string {
 	queued, wait := []int{0, 4, 16, 64, 64, -1}[rng.IntN(6)], []int{1, 4, 30, 30}[rng.IntN(4)]
 	return fmt.Sprintf("max_queued_requests: %d, queue_timeout_s: %d, request_router_config: %s", queued, wait, policies[rng.IntN(len(policies))])
@@ -241,12 +245,13 @@ func (b *settingsBuilder) model(name, authority, deployment string, replicas []s
 		name, aliases, authority, deployment, strings.Join(replicas, ", "))
 }
 
-// sample adds up the samples of a metric that have a label; "" is any.
+// sample returns the sum of a metric's samples with the given label, or of all samples if label is
+// "".
 func sample(metrics, name, label string) (sum float64) {
 	for lines := bufio.NewScanner(strings.NewReader(metrics)); lines.Scan(); {
 		series, value, _ := strings.Cut(lines.Text(), " ")
 		metric, labels, _ := strings.Cut(strings.TrimSuffix(series, "}"), "{")
-		if metric != name || label != "" && !hasAll(labels, []string{label}) {
+		if metric != name || label != "" && !hasLabels(labels, []string{label}) {
 			continue
 		}
 		v, _ := strconv.ParseFloat(value, 64)
@@ -255,7 +260,7 @@ func sample(metrics, name, label string) (sum float64) {
 	return sum
 }
 
-// newGateway describes an ingress; it is started by its unit.
+// newGateway returns an ingress that is not started yet.
 func (c *chaos) newGateway(name, url, admin string) *gateway {
 	g := &gateway{url: url, admin: admin, file: filepath.Join(c.logs, name+".yaml")}
 	g.unit = &unit{chaos: c, name: name, ready: url + "/livez"}

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// chaos is one run: the fleet, what was counted, and what was found.
+// chaos is one run: the fleet, the counters and the findings.
 type chaos struct {
 	seed     uint64
 	logs     string // directory of logs and configurations
@@ -26,22 +26,22 @@ type chaos struct {
 	agents   []*unit
 	engines  []*unit // first those with agents
 	pages    http.Client
-	counts   tally
+	counts   counters
 	findings findings
-	gate     sync.RWMutex // read-locked by each request, reload and disturbance while it is under way
+	gate     sync.RWMutex // read-locked during each request, reload and fault
 
-	mu          sync.Mutex
-	times       []time.Duration // of complete responses
-	longestLull time.Duration
+	mu             sync.Mutex
+	times          []time.Duration // of complete responses
+	longestQuiesce time.Duration
 }
 
-// tally counts by name.
-type tally struct {
+// counters is a set of counters by name.
+type counters struct {
 	mu sync.Mutex
 	n  map[string]int
 }
 
-func (c *tally) add(name string) {
+func (c *counters) add(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.n == nil {
@@ -50,20 +50,20 @@ func (c *tally) add(name string) {
 	c.n[name]++
 }
 
-func (c *tally) of(name string) int {
+func (c *counters) get(name string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.n[name]
 }
 
-// findings are the assertions that failed, by kind, with the first examples of each.
+// findings are failed checks by kind, with the first examples of each.
 type findings struct {
-	tally
+	counters
 	examples map[string][]string
 }
 
 func (f *findings) add(kind, format string, args ...any) {
-	f.tally.add(kind)
+	f.counters.add(kind)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.examples == nil {
@@ -74,6 +74,7 @@ func (f *findings) add(kind, format string, args ...any) {
 	}
 }
 
+// report fails the test with all findings.
 func (f *findings) report(t *testing.T) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -82,54 +83,55 @@ func (f *findings) report(t *testing.T) {
 	}
 }
 
-// Whatever happens to the processes, the clients and the configuration, nothing is left behind, no engine
-// gets more requests than it takes, and no client is given a wrong or truncated response as if it were
-// right. See docs/testing.md for what is done and what must hold.
+// During random faults of processes, disconnects and reloads, no engine gets more requests than its
+// capacity and no client gets a wrong or truncated response that looks complete. Afterwards all
+// slots, buffers and connections are released. See docs/testing.md for the faults and the checks.
 //
 //	BERTH_CHAOS=1h go test ./e2e -run Chaos -timeout 90m -v
 //
-// BERTH_CHAOS_SEED repeats what was drawn in a run, though not how the processes took turns.
+// BERTH_CHAOS_SEED repeats the random choices of an earlier run, but not the scheduling of
+// processes.
 func TestChaosLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
-	lasts := 15 * time.Second
+	duration := 15 * time.Second
 	if text := os.Getenv("BERTH_CHAOS"); text != "" {
 		var err error
-		if lasts, err = time.ParseDuration(text); err != nil {
+		if duration, err = time.ParseDuration(text); err != nil {
 			t.Fatalf("BERTH_CHAOS: %v", err)
 		}
 	}
-	seed := cmp.Or(uint64(setting(t, "BERTH_CHAOS_SEED", 0)), rand.Uint64N(1<<32)+1)
-	t.Logf("BERTH_CHAOS=%v BERTH_CHAOS_SEED=%d", lasts, seed)
+	seed := cmp.Or(uint64(envInt(t, "BERTH_CHAOS_SEED", 0)), rand.Uint64N(1<<32)+1)
+	t.Logf("BERTH_CHAOS=%v BERTH_CHAOS_SEED=%d", duration, seed)
 
 	c := newChaos(t, seed)
 	t.Cleanup(func() { c.findings.report(t) })
 	clients := newChaosClients(t, c, 48)
-	ctx, stop := context.WithTimeout(t.Context(), lasts)
+	ctx, stop := context.WithTimeout(t.Context(), duration)
 	defer stop()
-	var acting sync.WaitGroup
+	var running sync.WaitGroup
 	random := func(k uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, k)) }
-	acting.Go(func() { c.disturbers(ctx, random(1), c.withAgents()...) })
-	acting.Go(func() { c.disturbers(ctx, random(2), singly(c.engines[len(c.agents):])...) })
-	acting.Go(func() { c.disturbers(ctx, random(3), singly([]*unit{c.gateways[0].unit, c.gateways[1].unit})...) })
+	running.Go(func() { c.injectFaults(ctx, random(1), c.withAgents()...) })
+	running.Go(func() { c.injectFaults(ctx, random(2), singly(c.engines[len(c.agents):])...) })
+	running.Go(func() { c.injectFaults(ctx, random(3), singly([]*unit{c.gateways[0].unit, c.gateways[1].unit})...) })
 	for i, g := range c.gateways {
-		acting.Go(func() { g.reloads(ctx, random(uint64(4+i))) })
+		running.Go(func() { g.reloads(ctx, random(uint64(4+i))) })
 	}
-	acting.Go(func() { clients.lulls(ctx) })
-	acting.Wait()
+	running.Go(func() { clients.quiescePeriodically(ctx) })
+	running.Wait()
 	clients.stop(t)
-	c.isCalm(t)
-	c.isServing(t, clients)
-	c.isAtRest(t)
-	c.shutDown(t)
+	c.checkReleased(t)
+	c.checkServing(t, clients)
+	c.checkResourceUsage(t)
+	c.stopFleet(t)
 	c.summarize(t)
 }
 
-// newChaos starts the fleet and waits until all of it serves.
+// newChaos starts the fleet and waits until all processes serve.
 func newChaos(t *testing.T, seed uint64) *chaos {
 	c := &chaos{seed: seed, logs: t.ArtifactDir()}
 	c.pages = http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
 	t.Cleanup(c.killAll)
-	binary, err := build()
+	binary, err := buildBerth()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +163,7 @@ func newChaos(t *testing.T, seed uint64) *chaos {
 			g.models = []string{sharedModel, guestModel, plainModel, plainModel, plainModel, plainModel, spareModel, spareModel}
 		}
 		g.command = func() *exec.Cmd { return exec.Command(binary, "serve", "--config", g.file) }
-		g.reload(g.restSettings().text)
+		g.reload(g.baselineSettings().text)
 		c.gateways = append(c.gateways, g)
 	}
 	for _, u := range c.units() {
@@ -173,12 +175,12 @@ func newChaos(t *testing.T, seed uint64) *chaos {
 		eventually(t, g.name+" is ready", func() bool { status, _ := c.page(g.url + "/readyz"); return status == http.StatusOK })
 	}
 	for _, u := range c.units() {
-		u.rest = c.usage(u)
+		u.baseline = c.usage(u)
 	}
 	return c
 }
 
-// units lists all processes in the order in which they are started.
+// units returns all units in the order of their start.
 func (c *chaos) units() []*unit {
 	all := slices.Concat(c.engines, c.agents)
 	for _, g := range c.gateways {
@@ -187,7 +189,7 @@ func (c *chaos) units() []*unit {
 	return all
 }
 
-// withAgents lists each agent with its engine.
+// withAgents returns each agent with its engine.
 func (c *chaos) withAgents() (pairs [][]*unit) {
 	for i, a := range c.agents {
 		pairs = append(pairs, []*unit{a, c.engines[i]})
@@ -195,6 +197,7 @@ func (c *chaos) withAgents() (pairs [][]*unit) {
 	return pairs
 }
 
+// singly returns a group whose members are single units.
 func singly(units []*unit) (members [][]*unit) {
 	for _, u := range units {
 		members = append(members, []*unit{u})
@@ -202,6 +205,7 @@ func singly(units []*unit) (members [][]*unit) {
 	return members
 }
 
+// killAll kills all processes.
 func (c *chaos) killAll() {
 	for _, u := range c.units() {
 		if p := u.current.Load(); p != nil {
@@ -211,7 +215,7 @@ func (c *chaos) killAll() {
 	}
 }
 
-// page gets a page; the status is 0 if there is none to be had.
+// page sends a GET request. The status is 0 if there is no response.
 func (c *chaos) page(url string) (status int, body string) {
 	resp, err := c.pages.Get(url)
 	if err != nil {

@@ -11,42 +11,42 @@ import (
 	"testing"
 )
 
-// exits runs berth to its end.
-func exits(t *testing.T, args ...string) (status int, out, log string) {
+// runToExit runs berth and returns its exit status and output.
+func runToExit(t *testing.T, args ...string) (status int, out, log string) {
 	t.Helper()
-	c := runBerth(t, "", args...)
-	status = c.status(t)
-	return status, c.out.String(), c.log.String()
+	c := startBerth(t, "", args...)
+	status = c.waitExit(t)
+	return status, c.stdout.String(), c.stderr.String()
 }
 
 func TestCheckAcceptsTheExampleAndPrintsTheEffectiveConfiguration(t *testing.T) {
 	t.Parallel()
 	const example = "../config/example.yaml"
-	if status, out, log := exits(t, "check", "--config", example); status != 0 || out != example+" is valid\n" {
+	if status, out, log := runToExit(t, "check", "--config", example); status != 0 || out != example+" is valid\n" {
 		t.Errorf("status %d, %q, %q", status, out, log)
 	}
-	status, out, log := exits(t, "check", "--print", "--config", example)
+	status, out, log := runToExit(t, "check", "--print", "--config", example)
 	if status != 0 {
 		t.Fatalf("status %d: %s", status, log)
 	}
 	printed := filepath.Join(t.TempDir(), "printed.yaml")
-	replace(t, printed, out)
-	if _, again, log := exits(t, "check", "--print", "--config", printed); again != out {
-		t.Errorf("what is printed does not mean the same again:\n%s\n%s\n%s", out, again, log)
+	replaceFile(t, printed, out)
+	if _, again, log := runToExit(t, "check", "--print", "--config", printed); again != out {
+		t.Errorf("the printed configuration is printed differently:\n%s\n%s\n%s", out, again, log)
 	}
 }
 
 func TestCheckReportsEveryProblemWithItsPosition(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "bad.yaml")
-	replace(t, file, `llm_configs:
+	replaceFile(t, file, `llm_configs:
 - model_loading_config: {model_id: demo}
   max_attempts: many
   deployment_config: {max_ongoing_requests: -3}
   replicas: [{url: "ftp://engine"}]
   nonsense: 1
 `)
-	status, out, log := exits(t, "check", "--config", file)
+	status, out, log := runToExit(t, "check", "--config", file)
 	if status != 1 || out != "" {
 		t.Errorf("status %d, output %q; want 1 and none", status, out)
 	}
@@ -56,15 +56,15 @@ func TestCheckReportsEveryProblemWithItsPosition(t *testing.T) {
 		}
 	}
 	if problems := strings.Count(log, file); problems != 4 {
-		t.Errorf("%d problems are told, want 4:\n%s", problems, log)
+		t.Errorf("%d problems reported, want 4:\n%s", problems, log)
 	}
 }
 
 func TestServeRefusesABadConfiguration(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "bad.yaml")
-	replace(t, file, "llm_configs: []\n")
-	if status, _, log := exits(t, "serve", "--config", file); status != 1 || !strings.Contains(log, file+":1:") {
+	replaceFile(t, file, "llm_configs: []\n")
+	if status, _, log := runToExit(t, "serve", "--config", file); status != 1 || !strings.Contains(log, file+":1:") {
 		t.Errorf("status %d, %q", status, log)
 	}
 }
@@ -72,7 +72,7 @@ func TestServeRefusesABadConfiguration(t *testing.T) {
 func TestCommandLineRefusesUnknownCommands(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"sail"}, {"check"}, {"serve", "--config", "/nowhere/berth.yaml"}, {"serve", "--addres", ":1"}} {
-		if status, _, log := exits(t, args...); status == 0 || log == "" {
+		if status, _, log := runToExit(t, args...); status == 0 || log == "" {
 			t.Errorf("berth %s: status %d, %q", strings.Join(args, " "), status, log)
 		}
 	}
@@ -80,63 +80,63 @@ func TestCommandLineRefusesUnknownCommands(t *testing.T) {
 
 func TestVersionNamesBerthAndGo(t *testing.T) {
 	t.Parallel()
-	status, out, _ := exits(t, "version")
+	status, out, _ := runToExit(t, "version")
 	if status != 0 || !regexp.MustCompile(`^berth \S+ \(commit \S+(, modified)?\) go1\.\S+\n$`).MatchString(out) {
 		t.Errorf("status %d, %q", status, out)
 	}
 }
 
-// needPorts makes sure that the well-known ports are free.
-func needPorts(t *testing.T) {
+// requirePorts skips the test if one of the well-known ports is in use.
+func requirePorts(t *testing.T) {
 	t.Helper()
 	for _, address := range []string{"127.0.0.1:8000", "127.0.0.1:8001"} {
 		l, err := net.Listen("tcp", address)
 		if err != nil {
-			missing(t, "%s is taken: %v", address, err)
+			skipOrFail(t, "%s is in use: %v", address, err)
 		}
 		l.Close()
 	}
 }
 
-// It is not parallel to others, as its ports are the well-known ones.
+// The test is not parallel, because it uses the well-known ports.
 func TestServeWithoutAConfigurationAnswersThePrintedCurlLine(t *testing.T) {
-	needPorts(t)
-	b := listening(t, runBerth(t, t.TempDir(), "serve"))
-	t.Cleanup(func() { b.rest(t) })
-	said := b.out.String()
-	line := said[strings.Index(said, "curl "):]
+	requirePorts(t)
+	b := waitListening(t, startBerth(t, t.TempDir(), "serve"))
+	t.Cleanup(func() { b.checkIdleAndStop(t) })
+	output := b.stdout.String()
+	line := output[strings.Index(output, "curl "):]
 	if got := curl(t, line); !strings.Contains(got, `"delta":{"content":"`) || !strings.HasSuffix(got, "data: [DONE]\n\n") {
-		t.Errorf("it answered %q", got)
+		t.Errorf("response %q", got)
 	}
 }
 
-// curl runs a curl line for a shell.
+// curl runs a curl command with the shell and returns its output.
 func curl(t *testing.T, line string) string {
 	t.Helper()
 	if _, err := exec.LookPath("curl"); err != nil {
-		missing(t, "there is no curl: %v", err)
+		skipOrFail(t, "curl is required: %v", err)
 	}
-	c := run(t, "", "sh", "-c", line)
-	if status := c.status(t); status != 0 {
-		t.Fatalf("%s\nended with status %d: %s", line, status, c.log.String())
+	c := startCommand(t, "", "sh", "-c", line)
+	if status := c.waitExit(t); status != 0 {
+		t.Fatalf("%s\nexited with status %d: %s", line, status, c.stderr.String())
 	}
-	return c.out.String()
+	return c.stdout.String()
 }
 
 func TestServeAddressOnTheCommandLineWins(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "berth.yaml")
-	replace(t, file, `
-http: {address: "192.0.2.1:80"} # nobody's own, by RFC 5737
+	replaceFile(t, file, `
+http: {address: "192.0.2.1:80"} # reserved for documentation by RFC 5737
 admin: {address: "127.0.0.1:0"}
 llm_configs: [{model_loading_config: {model_id: demo}, simulated: {}}]
 `)
-	b := listening(t, runBerth(t, "", "serve", "--config", file, "--address", "127.0.0.1:0"))
-	if live := b.get(t, b.url+"/livez"); live.status != http.StatusOK {
-		t.Errorf("/livez says %v", live)
+	b := waitListening(t, startBerth(t, "", "serve", "--config", file, "--address", "127.0.0.1:0"))
+	if live := b.getPage(t, b.url+"/livez"); live.status != http.StatusOK {
+		t.Errorf("/livez: %v", live)
 	}
 	b.signal(t, syscall.SIGINT)
-	if status := b.status(t); status != 0 {
-		t.Errorf("an interrupted berth ended with status %d, want 0", status)
+	if status := b.waitExit(t); status != 0 {
+		t.Errorf("an interrupted berth exited with status %d, want 0", status)
 	}
 }

@@ -17,14 +17,14 @@ import (
 	"berth/llmserver/simulated"
 )
 
-// engines starts n engines of a kind. Unless it says otherwise, they are fast.
-func engines(t *testing.T, n int, kind simulated.Config) []*simulated.Server {
+// startEngines starts n simulated engines. The default decode step is 1 ms.
+func startEngines(t *testing.T, n int, config simulated.Config) []*simulated.Server {
 	t.Helper()
-	kind.PrefillTokensPerSecond, kind.DecodeStep = 1e6, cmp.Or(kind.DecodeStep, time.Millisecond)
+	config.PrefillTokensPerSecond, config.DecodeStep = 1e6, cmp.Or(config.DecodeStep, time.Millisecond)
 	var all []*simulated.Server
 	for i := range n {
-		kind.ID = fmt.Sprintf("engine-%d", i+1)
-		s, err := simulated.Listen("127.0.0.1:0", kind)
+		config.ID = fmt.Sprintf("engine-%d", i+1)
+		s, err := simulated.Listen("127.0.0.1:0", config)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -34,8 +34,8 @@ func engines(t *testing.T, n int, kind simulated.Config) []*simulated.Server {
 	return all
 }
 
-// replicas lists engines as a configuration does. Their ids are their hosts and ports.
-func replicas(servers ...*simulated.Server) string {
+// replicaList returns the engines as a YAML list of replicas. Their IDs are host:port.
+func replicaList(servers ...*simulated.Server) string {
 	var list []string
 	for _, s := range servers {
 		list = append(list, fmt.Sprintf(`{url: "%s"}`, s.URL()))
@@ -43,16 +43,17 @@ func replicas(servers ...*simulated.Server) string {
 	return "[" + strings.Join(list, ", ") + "]"
 }
 
-// demo is the configuration of a model of that name, with these settings of its deployment.
-func demo(deployment string, servers ...*simulated.Server) string {
-	return anywhere + "llm_configs:\n" + model("demo", deployment, servers...)
+// demoConfig returns a configuration with the model demo and the given deployment settings.
+func demoConfig(deployment string, servers ...*simulated.Server) string {
+	return loopbackConfig + "llm_configs:\n" + modelConfig("demo", deployment, servers...)
 }
 
-func model(name, deployment string, servers ...*simulated.Server) string {
-	return fmt.Sprintf("- model_loading_config: {model_id: %s}\n  deployment_config: {%s}\n  replicas: %s\n", name, deployment, replicas(servers...))
+// modelConfig returns an entry of llm_configs.
+func modelConfig(name, deployment string, servers ...*simulated.Server) string {
+	return fmt.Sprintf("- model_loading_config: {model_id: %s}\n  deployment_config: {%s}\n  replicas: %s\n", name, deployment, replicaList(servers...))
 }
 
-// newClient makes a client with connections of its own, of HTTP/1.1 or of HTTP/2 without TLS.
+// newClient returns a client with its own connections, for HTTP/1.1 or for HTTP/2 without TLS.
 func newClient(t *testing.T, h2c bool) *http.Client {
 	transport := &http.Transport{Protocols: new(http.Protocols), MaxIdleConnsPerHost: 1000, DisableCompression: true}
 	transport.Protocols.SetHTTP1(!h2c)
@@ -61,49 +62,51 @@ func newClient(t *testing.T, h2c bool) *http.Client {
 	return &http.Client{Transport: transport}
 }
 
-// overBoth runs a test with a client of either protocol.
-func overBoth(t *testing.T, test func(t *testing.T, client *http.Client)) {
+// forBothProtocols runs a test with an HTTP/1.1 client and with an h2c client.
+func forBothProtocols(t *testing.T, test func(t *testing.T, client *http.Client)) {
 	t.Run("HTTP1", func(t *testing.T) { test(t, newClient(t, false)) })
 	t.Run("h2c", func(t *testing.T) { test(t, newClient(t, true)) })
 }
 
-// ask is the body of a chat request for a number of tokens.
-func ask(model, prompt string, tokens int, stream bool) string {
+// chatBody returns the body of a chat request with the given max_tokens.
+func chatBody(model, prompt string, tokens int, stream bool) string {
 	return fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":%q}],"max_tokens":%d,"stream":%t}`, model, prompt, tokens, stream)
 }
 
-// endless is a request for a stream that does not end while a test runs.
-func endless(model string) string { return ask(model, "Count, and never stop.", 400_000, true) }
+// endlessChatBody returns a request for a stream that outlasts the test.
+func endlessChatBody(model string) string {
+	return chatBody(model, "Count, and never stop.", 400_000, true)
+}
 
-// answer is what a client got, up to an error.
-type answer struct {
+// response is the response received by a client, up to an error.
+type response struct {
 	status int
 	header http.Header
 	body   []byte
 	err    error
 }
 
-func (a answer) String() string {
+func (a response) String() string {
 	return fmt.Sprintf("status %d, error %v, body %s", a.status, a.err, tail(string(a.body), 400))
 }
 
-// complete tells whether the answer is a whole one, or a stream to its end.
-func (a answer) complete() bool {
+// isComplete reports whether the status is 200 and the body complete, for streams including [DONE].
+func (a response) isComplete() bool {
 	if a.err != nil || a.status != http.StatusOK {
 		return false
 	}
 	return !strings.HasPrefix(a.header.Get("Content-Type"), "text/event-stream") || bytes.HasSuffix(a.body, []byte("data: [DONE]\n\n"))
 }
 
-// read takes in the answer to its end.
-func read(resp *http.Response) answer {
+// readResponse reads the response to the end and closes the body.
+func readResponse(resp *http.Response) response {
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
-	return answer{resp.StatusCode, resp.Header, body, err}
+	return response{resp.StatusCode, resp.Header, body, err}
 }
 
-// send posts a chat request; the caller reads the answer.
-func send(ctx context.Context, client *http.Client, base, body string) (*http.Response, error) {
+// postChat sends a chat request. The caller must read and close the body.
+func postChat(ctx context.Context, client *http.Client, base, body string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/v1/chat/completions", strings.NewReader(body))
 	if err != nil {
 		return nil, err
@@ -112,56 +115,56 @@ func send(ctx context.Context, client *http.Client, base, body string) (*http.Re
 	return client.Do(req)
 }
 
-// chat posts a chat request and reads the answer.
-func chat(ctx context.Context, client *http.Client, base, body string) answer {
-	resp, err := send(ctx, client, base, body)
+// chat sends a chat request and reads the response.
+func chat(ctx context.Context, client *http.Client, base, body string) response {
+	resp, err := postChat(ctx, client, base, body)
 	if err != nil {
-		return answer{err: err}
+		return response{err: err}
 	}
-	return read(resp)
+	return readResponse(resp)
 }
 
-// begin posts a chat request in the background. What comes of it can be received once.
-func begin(ctx context.Context, client *http.Client, base, body string) <-chan answer {
-	result := make(chan answer, 1)
+// startChat sends a chat request in the background. The channel receives the response.
+func startChat(ctx context.Context, client *http.Client, base, body string) <-chan response {
+	result := make(chan response, 1)
 	go func() { result <- chat(ctx, client, base, body) }()
 	return result
 }
 
-// open posts a request for a stream and reads its first event.
-func open(t *testing.T, ctx context.Context, client *http.Client, base, body string) *http.Response {
+// openStream sends a request for a stream and reads the first line.
+func openStream(t *testing.T, ctx context.Context, client *http.Client, base, body string) *http.Response {
 	t.Helper()
-	resp, err := send(ctx, client, base, body)
+	resp, err := postChat(ctx, client, base, body)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { resp.Body.Close() })
-	rest := bufio.NewReader(resp.Body)
-	if line, err := rest.ReadString('\n'); !strings.HasPrefix(line, "data: ") {
-		t.Fatalf("no event but %d %q %v", resp.StatusCode, line, err)
+	reader := bufio.NewReader(resp.Body)
+	if line, err := reader.ReadString('\n'); !strings.HasPrefix(line, "data: ") {
+		t.Fatalf("no event: status %d, line %q, error %v", resp.StatusCode, line, err)
 	}
 	resp.Body = struct {
 		io.Reader
 		io.Closer
-	}{rest, resp.Body}
+	}{reader, resp.Body}
 	return resp
 }
 
-// expect receives an answer.
-func expect(t *testing.T, result <-chan answer) answer {
+// waitResponse receives a response. The test fails after waitTimeout.
+func waitResponse(t *testing.T, result <-chan response) response {
 	t.Helper()
-	deadline := time.NewTimer(patience)
+	deadline := time.NewTimer(waitTimeout)
 	defer deadline.Stop()
 	select {
 	case a := <-result:
 		return a
 	case <-deadline.C:
-		t.Fatal("no answer came")
-		return answer{}
+		t.Fatal("timeout: no response")
+		return response{}
 	}
 }
 
-// dialRaw connects to the address of a URL; closed with the test.
+// dialRaw connects to the address of a URL, with TLS for https. Cleanup closes the connection.
 func dialRaw(t *testing.T, url string) net.Conn {
 	t.Helper()
 	scheme, address, _ := strings.Cut(url, "://")

@@ -15,30 +15,32 @@ import (
 	"berth/llmserver/simulated"
 )
 
-// witness is an engine that knows how many requests its agent lets in at once: all whose connection the agent holds.
+// countingEngine is an engine that records the maximum number of concurrent requests of its agent.
+// A request counts while the agent keeps the connection open.
 //
-// An engine's own count will not do. It learns late that a request was given up, when the next one may be there already; the
-// kernel has known it since the connection was closed, and that is before the slot was given on.
-type witness struct {
+// The engine's own count is not suitable, because the engine notices a disconnect late, possibly
+// after the arrival of the next request. The kernel knows about the disconnect as soon as the
+// connection is closed, which is before the slot is handed over.
+type countingEngine struct {
 	*simulated.Engine
 	url string
 
-	mu      sync.Mutex
-	held    map[net.Conn]struct{} // that have a request without its answer
-	highest int
+	mu        sync.Mutex
+	active    map[net.Conn]struct{} // connections with a request and without a complete response
+	maxActive int
 }
 
 type connKey struct{}
 
-// witnesses starts n engines.
-func witnesses(t *testing.T, n int) (all []*witness) {
+// startCountingEngines starts n engines.
+func startCountingEngines(t *testing.T, n int) (all []*countingEngine) {
 	for range n {
-		w := &witness{
+		w := &countingEngine{
 			Engine: simulated.New(simulated.Config{PrefillTokensPerSecond: 1e6, DecodeStep: time.Millisecond, DecodeStepPerRequest: time.Microsecond}),
-			held:   make(map[net.Conn]struct{}),
+			active: make(map[net.Conn]struct{}),
 		}
 		t.Cleanup(w.Close)
-		s := httptest.NewUnstartedServer(w.watch(w.Handler()))
+		s := httptest.NewUnstartedServer(w.wrap(w.Handler()))
 		s.Config.ConnContext = func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) }
 		s.Start()
 		t.Cleanup(s.Close)
@@ -48,60 +50,61 @@ func witnesses(t *testing.T, n int) (all []*witness) {
 	return all
 }
 
-func (w *witness) watch(engine http.Handler) http.Handler {
+// wrap returns a handler that counts the requests to the engine's handler.
+func (w *countingEngine) wrap(engine http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
 			conn := r.Context().Value(connKey{}).(net.Conn)
-			w.enter(conn)
-			defer w.leave(conn)
-			rw = &ending{rw, func() { w.leave(conn) }}
+			w.addRequest(conn)
+			defer w.removeRequest(conn)
+			rw = &lastWriteWriter{rw, func() { w.removeRequest(conn) }}
 		}
 		engine.ServeHTTP(rw, r)
 	})
 }
 
-func (w *witness) enter(conn net.Conn) {
+func (w *countingEngine) addRequest(conn net.Conn) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for other := range w.held {
-		if hungUp(other) {
-			delete(w.held, other)
+	for other := range w.active {
+		if peerClosed(other) {
+			delete(w.active, other)
 		}
 	}
-	w.held[conn] = struct{}{}
-	w.highest = max(w.highest, len(w.held))
+	w.active[conn] = struct{}{}
+	w.maxActive = max(w.maxActive, len(w.active))
 }
 
-func (w *witness) leave(conn net.Conn) {
+func (w *countingEngine) removeRequest(conn net.Conn) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.held, conn)
+	delete(w.active, conn)
 }
 
-// most is how many requests there were at once.
-func (w *witness) most() int {
+// maxConcurrent returns the maximum number of concurrent requests so far.
+func (w *countingEngine) maxConcurrent() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.highest
+	return w.maxActive
 }
 
-// ending tells of the write that completes an answer, before it is made.
-type ending struct {
+// lastWriteWriter calls onLastWrite before the write that completes a response.
+type lastWriteWriter struct {
 	http.ResponseWriter
-	ends func()
+	onLastWrite func()
 }
 
-func (e *ending) Unwrap() http.ResponseWriter { return e.ResponseWriter }
+func (e *lastWriteWriter) Unwrap() http.ResponseWriter { return e.ResponseWriter }
 
-func (e *ending) Write(p []byte) (int, error) {
+func (e *lastWriteWriter) Write(p []byte) (int, error) {
 	if !strings.HasPrefix(e.Header().Get("Content-Type"), "text/event-stream") || bytes.HasSuffix(p, []byte("data: [DONE]\n\n")) {
-		e.ends()
+		e.onLastWrite()
 	}
 	return e.ResponseWriter.Write(p)
 }
 
-// hungUp tells whether the peer of a connection has closed it.
-func hungUp(c net.Conn) (gone bool) {
+// peerClosed reports whether the peer has closed the connection.
+func peerClosed(c net.Conn) (gone bool) {
 	raw, err := c.(*net.TCPConn).SyscallConn()
 	if err != nil {
 		return true

@@ -10,11 +10,11 @@ import (
 	"testing"
 )
 
-// What berth logs of its traffic it can replay: the same requests, and what of their prompts was there before.
+// A decision log can be replayed, with the same requests and the same shared prefixes.
 func TestDecisionLogCanBeReplayed(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "decisions.jsonl")
-	b := serve(t, anywhere+fmt.Sprintf(`
+	b := serve(t, loopbackConfig+fmt.Sprintf(`
 decision_log: {path: %q}
 llm_configs:
   - model_loading_config: {model_id: demo}
@@ -25,24 +25,24 @@ llm_configs:
 `, path))
 	client := newClient(t, false)
 	const conversations, turns = 4, 5
-	text := strings.Repeat("what was said before and is said again. ", 60)
+	text := strings.Repeat("text that was sent before and is sent again. ", 60)
 	for turn := range turns {
 		for i := range conversations {
 			messages := strings.Repeat(fmt.Sprintf(`{"role":"user","content":"%d %s"},`, i, text), turn+1)
 			body := fmt.Sprintf(`{"model":"demo","max_tokens":2,"prompt_cache_key":"c%d","messages":[%s]}`, i, messages[:len(messages)-1])
-			if a := chat(t.Context(), client, b.url, body); !a.complete() {
+			if a := chat(t.Context(), client, b.url, body); !a.isComplete() {
 				t.Fatal(a)
 			}
 		}
 	}
 	b.signal(t, syscall.SIGTERM)
-	if status := b.status(t); status != 0 {
-		t.Fatalf("berth ended with status %d", status)
+	if status := b.waitExit(t); status != 0 {
+		t.Fatalf("berth exited with status %d", status)
 	}
-	if log, err := os.ReadFile(path); err != nil || strings.Contains(string(log), "said") {
-		t.Fatalf("%v, or prompts are in the log", err)
+	if log, err := os.ReadFile(path); err != nil || strings.Contains(string(log), "sent again") {
+		t.Fatalf("error %v, or the log contains prompts", err)
 	}
-	status, out, log := exits(t, "replay", "--trace", path, "--replicas", "3", "--policy", "ConsistentHashRouter", "--format", "json")
+	status, out, log := runToExit(t, "replay", "--trace", path, "--replicas", "3", "--policy", "ConsistentHashRouter", "--format", "json")
 	var results []struct {
 		Requests, Refused int
 		Ceiling           float64
@@ -52,8 +52,9 @@ llm_configs:
 	if err := json.Unmarshal([]byte(out), &results); err != nil || status != 0 || len(results) != 1 {
 		t.Fatalf("status %d, %v, %s%s", status, err, out, log)
 	}
-	// Each turn but the first finds what the one before had: 0+1+2+3+4 of 1+2+3+4+5, but for what is no whole block.
+	// Every turn finds the blocks of the previous turns: 0+1+2+3+4 of 1+2+3+4+5, except incomplete
+	// blocks.
 	if r := results[0]; r.Requests != conversations*turns || r.Refused != 0 || r.Moved != 0 || r.Ceiling < 0.5 || r.Ceiling > 0.68 || r.HitRate < 0.9*r.Ceiling {
-		t.Errorf("the replay came to %+v", r)
+		t.Errorf("replay result %+v", r)
 	}
 }

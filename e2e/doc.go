@@ -1,18 +1,18 @@
-// Package e2e proves berth from outside: it builds the binary once, puts it in front of simulated engines that run in the
-// test process, and talks to it with real OpenAI clients.
+// Package e2e tests the berth binary from outside. The binary is built once and serves real OpenAI
+// clients in front of simulated engines that run in the test process.
 //
-// Because the engines are in reach, a test can ask them what really arrived, make them fail at a chosen moment, and
-// compare their own answers with berth's, byte for byte. Where the form of an answer matters, a scripted upstream plays it, to
-// each client of others with berth between them and without. Every test ends with the same question: are all slots back, is
-// no byte still held, and does the process leave with status 0?
+// Tests can therefore inspect the requests that arrived at an engine, inject faults at a chosen
+// time, and compare the engine's responses with berth's, byte for byte. For tests of response
+// formats, a scripted upstream serves each SDK twice, directly and through berth. After every test
+// all slots and buffers must be released and the process must exit with status 0.
 //
-// The chaos test alone runs its engines as processes of their own, since they are killed and stopped
-// like all others; docs/testing.md tells how to run it for longer.
+// The chaos test runs each engine as a separate process, since engines are killed and stopped too;
+// docs/testing.md describes longer runs.
 //
-// It also holds what no compiler does: which package may import which, what the module depends on, and that the
-// commands of the README work, and that the documents name what exists.
+// The package also checks rules beyond the compiler's: the import table, the list of direct
+// dependencies, the commands of the README, and the names in the documents.
 //
-// Tests that need something beyond Go (python3, curl, two well-known ports) are skipped where it is missing. What a test
-// installs is pinned and goes to the user's cache directory. With
-// BERTH_E2E=all in the environment such a skip is a failure.
+// Tests with requirements beyond Go (python3, curl, two well-known ports) are skipped if these are
+// missing. Tools are installed at pinned versions into the user's cache directory. With
+// BERTH_E2E=all in the environment, a missing requirement is a failure.
 package e2e

@@ -17,7 +17,8 @@ import (
 const configurationPage = "../docs/configuration.md"
 
 var (
-	// configHeading is a heading of the page that names the mapping whose keys the table below it has.
+	// configHeading matches a heading with the path of a mapping; the table below it lists the
+	// keys.
 	configHeading = regexp.MustCompile("^#+ (?:`([a-z_.\\[\\]]+)`|The file)$")
 	configRow     = regexp.MustCompile("^\\| `([a-z0-9_]+)` \\|([^|]+)\\|([^|]*)\\|([^|]+)\\|$")
 )
@@ -25,25 +26,26 @@ var (
 // configKey is a row of a table of keys.
 type configKey struct{ kind, def, meaning string }
 
-// documentedKeys returns the keys of docs/configuration.md by path: http.tls.cert_file, llm_configs[].timeouts.connect_s.
+// documentedKeys returns the keys of docs/configuration.md by path: http.tls.cert_file,
+// llm_configs[].timeouts.connect_s.
 func documentedKeys(t *testing.T) map[string]configKey {
 	t.Helper()
-	keys, prefix, in := map[string]configKey{}, "", false
+	keys, prefix, inTable := map[string]configKey{}, "", false
 	for line := range strings.Lines(readDocument(t, configurationPage)) {
 		line = strings.TrimSpace(line)
 		if strings.HasPrefix(line, "#") {
 			h := configHeading.FindStringSubmatch(line)
-			in = h != nil
+			inTable = h != nil
 			prefix = ""
-			if in && h[1] != "" {
+			if inTable && h[1] != "" {
 				prefix = h[1] + "."
 			}
 			continue
 		}
-		if row := configRow.FindStringSubmatch(line); in && row != nil {
+		if row := configRow.FindStringSubmatch(line); inTable && row != nil {
 			name := prefix + row[1]
-			if _, twice := keys[name]; twice {
-				t.Errorf("%s has %s twice", configurationPage, name)
+			if _, duplicate := keys[name]; duplicate {
+				t.Errorf("%s documents %s twice", configurationPage, name)
 			}
 			keys[name] = configKey{strings.TrimSpace(row[2]), strings.TrimSpace(row[3]), strings.TrimSpace(row[4])}
 		}
@@ -51,7 +53,8 @@ func documentedKeys(t *testing.T) map[string]configKey {
 	return keys
 }
 
-// flatten adds the keys of a YAML value to leaves, each with its value: nil for a mapping or a list of mappings.
+// flatten adds the keys of a YAML value to leaves, each with its value: nil for a mapping or a list
+// of mappings.
 func flatten(value any, path string, leaves map[string]any) {
 	switch v := value.(type) {
 	case map[string]any:
@@ -76,6 +79,7 @@ func flatten(value any, path string, leaves map[string]any) {
 	}
 }
 
+// parseYAML returns the keys of a YAML document by path, see flatten.
 func parseYAML(t *testing.T, text []byte) map[string]any {
 	t.Helper()
 	var value any
@@ -87,10 +91,11 @@ func parseYAML(t *testing.T, text []byte) map[string]any {
 	return leaves
 }
 
-// disabledLine is a line of the example with a key that is commented out.
+// disabledLine matches a line of the example with a key that is commented out.
 var disabledLine = regexp.MustCompile(`(?m)^( *)# ((?: {2})*(?:- )?[a-z][a-z0-9_]*:(?: .*)?)$`)
 
-// The example has every key of the schema, which a test of config holds; the page has every key of the example.
+// A test of package config checks that the example has every key of the schema. This test checks
+// that the page has every key of the example.
 func TestConfigurationPageHasEveryKey(t *testing.T) {
 	t.Parallel()
 	example, err := os.ReadFile("../config/example.yaml")
@@ -109,15 +114,15 @@ func TestConfigurationPageHasEveryKey(t *testing.T) {
 	}
 	for name, key := range documented {
 		if !exist[name] {
-			t.Errorf("%s has %s, which is no key", configurationPage, name)
+			t.Errorf("%s documents %s, which does not exist", configurationPage, name)
 		}
 		if len(key.kind) < 3 || len(key.meaning) < 8 {
-			t.Errorf("%s: the row of %s says too little: %+v", configurationPage, name, key)
+			t.Errorf("%s: the row of %s is incomplete: %+v", configurationPage, name, key)
 		}
 	}
 }
 
-// leastConfig has nothing that has a default.
+// leastConfig sets no key that has a default.
 const leastConfig = `llm_configs:
 - {model_loading_config: {model_id: a}, replicas: [{url: "http://10.0.0.1"}]}
 - {model_loading_config: {model_id: b}, simulated: {}}
@@ -143,7 +148,7 @@ func TestConfigurationPageHasTheDefaults(t *testing.T) {
 		}
 		checked++
 		if want := strings.Trim(strings.ReplaceAll(fmt.Sprint(value), " ", ", "), `"`); strings.Trim(written, "`") != want {
-			t.Errorf("%s: the default of %s is %s and not %s", configurationPage, name, want, key.def)
+			t.Errorf("%s: the default of %s is %s, documented as %s", configurationPage, name, want, key.def)
 		}
 	}
 	if checked < 28 {

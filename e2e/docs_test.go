@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// notYet has the files and packages that documents may name before they exist: packages that are about to move. An entry that
-// exists, or that no document names, fails the test.
+// notYet has the files and packages that documents may name before they exist: packages that are
+// about to move. An entry that exists, or that no document names, fails the test.
 var notYet []string
 
 var (
@@ -65,7 +65,7 @@ func spans(text string) (all []string) {
 	return all
 }
 
-// A law is worth as much as its test: one that documents name must exist.
+// Every test named in a document exists.
 func TestDocumentsNameTestsThatExist(t *testing.T) {
 	t.Parallel()
 	tests := declaredTests(t)
@@ -84,7 +84,7 @@ func TestDocumentsNameTestsThatExist(t *testing.T) {
 		t.Errorf("the documents name %d tests, want at least 50", named)
 	}
 	for _, file := range slices.Sorted(maps.Keys(missing)) {
-		t.Errorf("%s names %d tests that do not exist; put in their new names:\n\t%s", file, len(missing[file]), strings.Join(missing[file], "\n\t"))
+		t.Errorf("%s names %d tests that do not exist; use their new names:\n\t%s", file, len(missing[file]), strings.Join(missing[file], "\n\t"))
 	}
 }
 
@@ -161,7 +161,7 @@ func anchors(text string) (all []string) {
 // importRow is a row of the table of imports in docs/architecture.md: a package, and those that it may import.
 var importRow = regexp.MustCompile("(?m)^\\| `([\\w/]+)` \\|([^|]*)\\|")
 
-// The table of imports in the documents is the one that TestPackagesImportOnlyWhatTheyMay holds.
+// The import table of the documents equals mayImport.
 func TestDocumentsHaveTheTableOfImports(t *testing.T) {
 	t.Parallel()
 	_, section, found := strings.Cut(readDocument(t, "../docs/architecture.md"), "\n### Imports\n")
@@ -194,7 +194,7 @@ func TestDocumentsHaveTheTableOfImports(t *testing.T) {
 // makeTarget is a target of the Makefile with the help text after it.
 var makeTarget = regexp.MustCompile(`(?m)^([a-z][a-z0-9-]*):.*?## `)
 
-// The targets that documents tell people to run are in the Makefile, with a line of help each.
+// The make targets used in documents exist, with a line of help each.
 func TestMakefileTargetsOfDocumentsExist(t *testing.T) {
 	t.Parallel()
 	targets := map[string]bool{}

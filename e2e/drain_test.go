@@ -17,27 +17,27 @@ import (
 func TestDrainServesEveryRunningAndQueuedRequest(t *testing.T) {
 	t.Parallel()
 	const slots, clients = 10, 30
-	engine := engines(t, 1, simulated.Config{DecodeStep: 5 * time.Millisecond})[0]
-	b := serve(t, demo("max_ongoing_requests: 10", engine))
+	engine := startEngines(t, 1, simulated.Config{DecodeStep: 5 * time.Millisecond})[0]
+	b := serve(t, demoConfig("max_ongoing_requests: 10", engine))
 	protocols := []*http.Client{newClient(t, false), newClient(t, true)}
-	var results []<-chan answer
+	var results []<-chan response
 	engine.Engine().SetFaults(simulated.Faults{Hang: true})
 	for i := range clients {
-		results = append(results, begin(t.Context(), protocols[i%2], b.url, ask("demo", "Hello", 40, i%4 < 2)))
+		results = append(results, startChat(t.Context(), protocols[i%2], b.url, chatBody("demo", "Hello", 40, i%4 < 2)))
 	}
-	arrived(t, engine, slots)
-	eventually(t, "the others wait", func() bool { return b.sum(t, "berth_queue_length") == clients-slots })
+	waitInFlight(t, engine, slots)
+	eventually(t, "the other requests are queued", func() bool { return b.sumMetric(t, "berth_queue_length") == clients-slots })
 
 	b.signal(t, syscall.SIGTERM)
-	eventually(t, "nothing more is accepted", func() bool { return b.get(t, b.url+"/livez").err != nil })
+	eventually(t, "the listener is closed", func() bool { return b.getPage(t, b.url+"/livez").err != nil })
 	engine.Engine().SetFaults(simulated.Faults{})
 	for i, result := range results {
-		if got := expect(t, result); !got.complete() {
+		if got := waitResponse(t, result); !got.isComplete() {
 			t.Errorf("client %d got %v", i, got)
 		}
 	}
-	if status := b.status(t); status != 0 {
-		t.Errorf("berth ended with status %d, want 0", status)
+	if status := b.waitExit(t); status != 0 {
+		t.Errorf("berth exited with status %d, want 0", status)
 	}
 	if now := engine.Engine().Stats(); now.Completed != clients || now.Aborted != 0 {
 		t.Errorf("the engine completed %d and aborted %d of %d", now.Completed, now.Aborted, clients)
@@ -46,76 +46,76 @@ func TestDrainServesEveryRunningAndQueuedRequest(t *testing.T) {
 
 func TestDrainDelayIsUnreadyAndServesOn(t *testing.T) {
 	t.Parallel()
-	engine := engines(t, 1, simulated.Config{})[0]
+	engine := startEngines(t, 1, simulated.Config{})[0]
 	b := serve(t, `
 http: {address: "127.0.0.1:0", drain_delay_s: 10}
 admin: {address: "127.0.0.1:0"}
 llm_configs:
-`+model("demo", "", engine))
+`+modelConfig("demo", "", engine))
 	b.signal(t, syscall.SIGTERM)
-	eventually(t, "berth is unready", func() bool { return b.get(t, b.url+"/readyz").status == http.StatusServiceUnavailable })
-	if got := chat(t.Context(), newClient(t, false), b.url, ask("demo", "Hello", 4, true)); !got.complete() {
+	eventually(t, "berth is unready", func() bool { return b.getPage(t, b.url+"/readyz").status == http.StatusServiceUnavailable })
+	if got := chat(t.Context(), newClient(t, false), b.url, chatBody("demo", "Hello", 4, true)); !got.isComplete() {
 		t.Errorf("a new client got %v", got)
 	}
-	if live := b.get(t, b.url+"/livez"); live.status != http.StatusOK {
-		t.Errorf("/livez says %v", live)
+	if live := b.getPage(t, b.url+"/livez"); live.status != http.StatusOK {
+		t.Errorf("/livez: %v", live)
 	}
-	if status := b.status(t); status != 0 {
-		t.Errorf("berth ended with status %d, want 0", status)
+	if status := b.waitExit(t); status != 0 {
+		t.Errorf("berth exited with status %d, want 0", status)
 	}
 }
 
 func TestSecondSignalEndsBerthAtOnce(t *testing.T) {
 	t.Parallel()
-	engine := engines(t, 1, simulated.Config{})[0]
-	b := serve(t, demo("", engine))
-	resp := open(t, t.Context(), newClient(t, false), b.url, endless("demo"))
+	engine := startEngines(t, 1, simulated.Config{})[0]
+	b := serve(t, demoConfig("", engine))
+	resp := openStream(t, t.Context(), newClient(t, false), b.url, endlessChatBody("demo"))
 	b.signal(t, syscall.SIGTERM)
-	eventually(t, "the drain begins", func() bool { return b.log.has("draining") })
+	eventually(t, "berth is draining", func() bool { return b.stderr.contains("draining") })
 	b.signal(t, syscall.SIGINT)
-	if status := b.status(t); status == 0 {
-		t.Error("berth ended with status 0, as if it had finished")
+	if status := b.waitExit(t); status == 0 {
+		t.Error("berth exited with status 0 after the second signal")
 	}
-	if got := read(resp); got.err == nil {
-		t.Errorf("the stream ended as if it were complete: %v", got)
+	if got := readResponse(resp); got.err == nil {
+		t.Errorf("the stream looks complete: %v", got)
 	}
-	over(t, engine, 1)
+	waitAborted(t, engine, 1)
 }
 
 func TestDrainTimeoutCutsRunningRequests(t *testing.T) {
 	t.Parallel()
-	engine := engines(t, 1, simulated.Config{})[0]
+	engine := startEngines(t, 1, simulated.Config{})[0]
 	b := serve(t, `
 http: {address: "127.0.0.1:0", drain_timeout_s: 0.2}
 admin: {address: "127.0.0.1:0"}
 llm_configs:
-`+model("demo", "", engine))
-	resp := open(t, context.WithoutCancel(t.Context()), newClient(t, false), b.url, endless("demo"))
+`+modelConfig("demo", "", engine))
+	resp := openStream(t, context.WithoutCancel(t.Context()), newClient(t, false), b.url, endlessChatBody("demo"))
 	b.signal(t, syscall.SIGTERM)
-	if status := b.status(t); status != 0 {
-		t.Errorf("berth ended with status %d, want 0", status)
+	if status := b.waitExit(t); status != 0 {
+		t.Errorf("berth exited with status %d, want 0", status)
 	}
-	if got := read(resp); got.err == nil {
-		t.Errorf("the stream ended as if it were complete: %v", got)
+	if got := readResponse(resp); got.err == nil {
+		t.Errorf("the stream looks complete: %v", got)
 	}
-	over(t, engine, 1)
+	waitAborted(t, engine, 1)
 }
 
-// A reload in a drain is one like any other: a key that was taken out lets nobody in any more, and a log that was moved
-// away is opened anew.
+// A reload while draining has the same effects as any other: removed API keys are refused, and a
+// renamed log is reopened.
 func TestDrainReloadsOnSIGHUP(t *testing.T) {
 	t.Parallel()
-	engine := engines(t, 1, simulated.Config{})[0]
+	engine := startEngines(t, 1, simulated.Config{})[0]
 	access := filepath.Join(t.TempDir(), "access.jsonl")
 	config := func(keys string) string {
 		return fmt.Sprintf("http: {address: \"127.0.0.1:0\", drain_delay_s: 600}\nadmin: {address: \"127.0.0.1:0\"}\naccess_log: %q\nauth: {keys: [%s]}\nllm_configs:\n", access, keys) +
-			model("demo", "", engine)
+			modelConfig("demo", "", engine)
 	}
 	const kept, revoked = "{name: kept, key: sk-kept}", "{name: revoked, key: sk-revoked}"
 	b := serve(t, config(kept+", "+revoked))
 	client := newClient(t, false)
 	status := func(key string) int {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, b.url+"/v1/chat/completions", strings.NewReader(ask("demo", "Hello", 4, true)))
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, b.url+"/v1/chat/completions", strings.NewReader(chatBody("demo", "Hello", 4, true)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -125,30 +125,30 @@ func TestDrainReloadsOnSIGHUP(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return read(resp).status
+		return readResponse(resp).status
 	}
 	b.signal(t, syscall.SIGTERM)
-	eventually(t, "the drain begins", func() bool { return b.log.has("draining") })
+	eventually(t, "berth is draining", func() bool { return b.stderr.contains("draining") })
 	if got := status("sk-revoked"); got != http.StatusOK {
-		t.Fatalf("at first the key gets %d", got)
+		t.Fatalf("before the reload the key gets status %d", got)
 	}
 	if err := os.Rename(access, access+".1"); err != nil {
 		t.Fatal(err)
 	}
 	b.reload(t, config(kept))
-	if !b.log.has("configuration reloaded") {
-		t.Error("the log does not tell of the reload")
+	if !b.stderr.contains("configuration reloaded") {
+		t.Error("the reload is not logged")
 	}
 	if got := status("sk-revoked"); got != http.StatusUnauthorized {
-		t.Errorf("the revoked key gets %d", got)
+		t.Errorf("the revoked key gets status %d, want 401", got)
 	}
 	if got := status("sk-kept"); got != http.StatusOK {
-		t.Errorf("the key that was kept gets %d", got)
+		t.Errorf("the kept key gets status %d, want 200", got)
 	}
-	eventually(t, "the log that was opened anew has both requests", func() bool {
+	eventually(t, "the reopened log contains both requests", func() bool {
 		written, _ := os.ReadFile(access)
 		return strings.Count(string(written), "\n") == 2
 	})
 	b.signal(t, syscall.SIGTERM)
-	b.status(t)
+	b.waitExit(t)
 }

@@ -8,26 +8,26 @@ import (
 	"time"
 )
 
-// It is not parallel to others: what it measures is how two processes fare against each other.
-// BERTH_FAIR_SECONDS is how long it looks.
+// The test is not parallel, because it measures the relative throughput of two processes.
+// BERTH_FAIR_SECONDS sets the duration of the measurement.
 func TestAgentGivesTwoOverloadedIngressesEqualShares(t *testing.T) {
 	const slots, clients = 4, 24
-	seconds := setting(t, "BERTH_FAIR_SECONDS", 4)
-	w := witnesses(t, 1)[0]
-	a := guard(t, w.url, slots)
+	seconds := envInt(t, "BERTH_FAIR_SECONDS", 4)
+	w := startCountingEngines(t, 1)[0]
+	a := startAgent(t, w.url, slots)
 	var served [2]atomic.Int64
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	var asking sync.WaitGroup
-	defer asking.Wait()
+	var running sync.WaitGroup
+	defer running.Wait()
 	defer stop()
 	for i := range served {
-		b := serve(t, sharing("", a.url))
+		b := serve(t, agentConfig("", a.url))
 		for range clients {
 			client := newClient(t, false)
-			asking.Go(func() {
+			running.Go(func() {
 				for ctx.Err() == nil {
-					if got := chat(ctx, client, b.url, ask("demo", "Hello", 20, true)); got.complete() {
+					if got := chat(ctx, client, b.url, chatBody("demo", "Hello", 20, true)); got.isComplete() {
 						served[i].Add(1)
 					} else if ctx.Err() == nil {
 						t.Errorf("a client of ingress %d got %v", i, got)
@@ -36,11 +36,11 @@ func TestAgentGivesTwoOverloadedIngressesEqualShares(t *testing.T) {
 				}
 			})
 		}
-		eventually(t, "all slots are taken", func() bool { return a.slots(t) == reading{Running: slots} }) // the first ingress has them all, for now
+		eventually(t, "all slots are in use", func() bool { return a.slots(t) == slotCounts{Running: slots} }) // initially all by the first ingress
 	}
-	eventually(t, "both are at work", func() bool { return served[0].Load() > 0 && served[1].Load() > 0 || t.Failed() })
+	eventually(t, "both ingresses have completed requests", func() bool { return served[0].Load() > 0 && served[1].Load() > 0 || t.Failed() })
 	share := 0.0
-	for range 3 { // a busy machine may do a process wrong for some seconds; an unfair agent does so at any time
+	for range 3 { // a busy machine may disadvantage a process for some seconds, an unfair agent always does
 		before := [2]int64{served[0].Load(), served[1].Load()}
 		<-time.After(time.Duration(seconds) * time.Second)
 		first, second := served[0].Load()-before[0], served[1].Load()-before[1]
@@ -50,11 +50,11 @@ func TestAgentGivesTwoOverloadedIngressesEqualShares(t *testing.T) {
 		}
 	}
 	stop()
-	asking.Wait()
+	running.Wait()
 	if !(share >= 0.4 && share <= 0.6) {
 		t.Errorf("the first ingress got %.0f %% of the slots, want 40 to 60", 100*share)
 	}
-	if w.most() != slots {
-		t.Errorf("the engine had up to %d requests at once, want %d", w.most(), slots)
+	if w.maxConcurrent() != slots {
+		t.Errorf("the engine had up to %d concurrent requests, want %d", w.maxConcurrent(), slots)
 	}
 }

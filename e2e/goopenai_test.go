@@ -11,14 +11,16 @@ import (
 	goopenai "github.com/sashabaranov/go-openai"
 )
 
-func community(t *testing.T, e *everything) *goopenai.Client {
+// newCommunityClient returns a go-openai client of the server.
+func newCommunityClient(t *testing.T, e *sdkServer) *goopenai.Client {
 	config := goopenai.DefaultConfig("none")
 	config.BaseURL = e.url + "/v1"
 	config.HTTPClient = newClient(t, false)
 	return goopenai.NewClientWithConfig(config)
 }
 
-func greeting(model string, tokens int) goopenai.ChatCompletionRequest {
+// communityRequest returns a chat request.
+func communityRequest(model string, tokens int) goopenai.ChatCompletionRequest {
 	return goopenai.ChatCompletionRequest{
 		Model:     model,
 		Messages:  []goopenai.ChatCompletionMessage{{Role: goopenai.ChatMessageRoleUser, Content: "Hello"}},
@@ -28,18 +30,18 @@ func greeting(model string, tokens int) goopenai.ChatCompletionRequest {
 
 func TestCommunityGoSDKIsServed(t *testing.T) {
 	t.Parallel()
-	e := everyKind(t)
-	client := community(t, e)
-	whole, err := client.CreateChatCompletion(t.Context(), greeting("demo", 9))
-	if err != nil || whole.Choices[0].Message.Content == "" {
-		t.Fatalf("a whole answer: %v, %v", whole, err)
+	e := serveSDKModels(t)
+	client := newCommunityClient(t, e)
+	buffered, err := client.CreateChatCompletion(t.Context(), communityRequest("demo", 9))
+	if err != nil || buffered.Choices[0].Message.Content == "" {
+		t.Fatalf("buffered response: %v, %v", buffered, err)
 	}
-	text, _, err := collect(t.Context(), client, greeting("demo", 9))
-	if err != nil || text != whole.Choices[0].Message.Content {
-		t.Errorf("streamed %q, %v; want %q", text, err, whole.Choices[0].Message.Content)
+	text, _, err := collectStream(t.Context(), client, communityRequest("demo", 9))
+	if err != nil || text != buffered.Choices[0].Message.Content {
+		t.Errorf("streamed %q, %v; want %q", text, err, buffered.Choices[0].Message.Content)
 	}
 
-	calling := greeting("demo", 5)
+	calling := communityRequest("demo", 5)
 	calling.Tools = []goopenai.Tool{{Type: goopenai.ToolTypeFunction, Function: &goopenai.FunctionDefinition{Name: "get_weather"}}}
 	calling.ToolChoice = "required"
 	answer, err := client.CreateChatCompletion(t.Context(), calling)
@@ -48,10 +50,10 @@ func TestCommunityGoSDKIsServed(t *testing.T) {
 	}
 	call := answer.Choices[0].Message.ToolCalls[0].Function
 	if call.Name != "get_weather" || !json.Valid([]byte(call.Arguments)) {
-		t.Errorf("a tool call: %+v", call)
+		t.Errorf("tool call: %+v", call)
 	}
-	if _, arguments, err := collect(t.Context(), client, calling); err != nil || arguments != call.Arguments {
-		t.Errorf("the tool call streamed %q, %v; want %q", arguments, err, call.Arguments)
+	if _, arguments, err := collectStream(t.Context(), client, calling); err != nil || arguments != call.Arguments {
+		t.Errorf("streamed tool call %q, %v; want %q", arguments, err, call.Arguments)
 	}
 
 	models, err := client.ListModels(t.Context())
@@ -60,8 +62,8 @@ func TestCommunityGoSDKIsServed(t *testing.T) {
 	}
 }
 
-// collect reads a stream and puts together its text and the arguments of its tool call.
-func collect(ctx context.Context, client *goopenai.Client, request goopenai.ChatCompletionRequest) (text, arguments string, err error) {
+// collectStream reads a stream and returns its text and the arguments of its tool call.
+func collectStream(ctx context.Context, client *goopenai.Client, request goopenai.ChatCompletionRequest) (text, arguments string, err error) {
 	stream, err := client.CreateChatCompletionStream(ctx, request)
 	if err != nil {
 		return "", "", err
@@ -86,22 +88,22 @@ func collect(ctx context.Context, client *goopenai.Client, request goopenai.Chat
 
 func TestCommunityGoSDKUnderstandsEveryRefusal(t *testing.T) {
 	t.Parallel()
-	e := everyKind(t)
-	client := community(t, e)
+	e := serveSDKModels(t)
+	client := newCommunityClient(t, e)
 	for _, refusal := range []struct {
 		model  string
 		tokens int
 		status int
 		code   string
 	}{
-		{"nobody", 1, 404, "model_not_found"},
-		{"demo", -1, 400, "400"}, // the engine's own
+		{"unknown", 1, 404, "model_not_found"},
+		{"demo", -1, 400, "400"}, // the engine's own error
 		{"limited", 1, 429, "429"},
 		{"full", 1, 429, "queue_full"},
 	} {
-		_, err := client.CreateChatCompletion(t.Context(), greeting(refusal.model, refusal.tokens))
-		said, ok := errors.AsType[*goopenai.APIError](err)
-		if !ok || said.HTTPStatusCode != refusal.status || fmt.Sprint(said.Code) != refusal.code || said.Message == "" {
+		_, err := client.CreateChatCompletion(t.Context(), communityRequest(refusal.model, refusal.tokens))
+		apiErr, ok := errors.AsType[*goopenai.APIError](err)
+		if !ok || apiErr.HTTPStatusCode != refusal.status || fmt.Sprint(apiErr.Code) != refusal.code || apiErr.Message == "" {
 			t.Errorf("%s: got %#v, want %d %s", refusal.model, err, refusal.status, refusal.code)
 		}
 	}
@@ -109,15 +111,15 @@ func TestCommunityGoSDKUnderstandsEveryRefusal(t *testing.T) {
 
 func TestCommunityGoSDKSeesABrokenStreamAndItsDisconnectIsSeen(t *testing.T) {
 	t.Parallel()
-	e := everyKind(t)
-	client := community(t, e)
-	text, _, err := collect(t.Context(), client, greeting("dying", 50))
+	e := serveSDKModels(t)
+	client := newCommunityClient(t, e)
+	text, _, err := collectStream(t.Context(), client, communityRequest("dying", 50))
 	if _, ok := errors.AsType[*goopenai.APIError](err); !ok || text == "" {
-		t.Errorf("a dying stream gave %q and %v", text, err)
+		t.Errorf("an aborted stream returned %q and %v", text, err)
 	}
-	ctx, leave := context.WithCancel(t.Context())
-	defer leave()
-	stream, err := client.CreateChatCompletionStream(ctx, greeting("demo", 400_000))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	stream, err := client.CreateChatCompletionStream(ctx, communityRequest("demo", 400_000))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,6 +127,6 @@ func TestCommunityGoSDKSeesABrokenStreamAndItsDisconnectIsSeen(t *testing.T) {
 	if _, err := stream.Recv(); err != nil {
 		t.Fatal(err)
 	}
-	leave()
-	over(t, e.engines["demo"], 1)
+	cancel()
+	waitAborted(t, e.engines["demo"], 1)
 }

@@ -16,41 +16,42 @@ import (
 	"go.uber.org/goleak"
 )
 
-// patience bounds every wait. Only a broken product, or a machine that stands still, uses it up.
-const patience = 3 * time.Minute
+// waitTimeout bounds every wait. Only a defect or a stalled machine exhausts the timeout.
+const waitTimeout = 3 * time.Minute
 
-// scratch is where the binary is.
-var scratch string
+// binaryDir is the directory of the built binaries.
+var binaryDir string
 
 func TestMain(m *testing.M) {
 	if address := os.Getenv(engineAddressEnv); address != "" {
 		os.Exit(chaosEngine(address, os.Getenv(engineLimitEnv)))
 	}
 	var err error
-	if scratch, err = os.MkdirTemp("", "berth-e2e-"); err != nil {
+	if binaryDir, err = os.MkdirTemp("", "berth-e2e-"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		os.RemoveAll(scratch)
+		os.RemoveAll(binaryDir)
 		os.Exit(code)
 	}))
 }
 
-// build makes the berth that all tests run, once.
-var build = sync.OnceValues(func() (binary string, err error) {
-	binary = filepath.Join(scratch, "berth")
+// buildBerth builds the binary for all tests, once.
+var buildBerth = sync.OnceValues(func() (binary string, err error) {
+	binary = filepath.Join(binaryDir, "berth")
 	args := slices.Concat([]string{"build", "-o", binary}, raceFlags, []string{"berth/cmd/berth"})
 	c := exec.Command("go", args...)
 	c.Env = append(os.Environ(), buildEnv...)
 	if out, err := c.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("berth does not build: %w\n%s", err, out)
+		return "", fmt.Errorf("building berth: %w\n%s", err, out)
 	}
 	return binary, walkSources()
 })
 
-// walkSources looks at every directory of the module. It is for go test, which forgets the result of a test when what
-// the test looked at changes: that the binary and the tables of imports are made of all sources it cannot know.
+// walkSources reads every directory of the module. go test caches a result until files or
+// directories that the test opened change, and cannot know that the binary and the import table
+// depend on all sources.
 func walkSources() error {
 	return filepath.WalkDir("..", func(path string, entry fs.DirEntry, err error) error {
 		if err == nil && entry.IsDir() && strings.HasPrefix(entry.Name(), ".") && path != ".." {
@@ -60,18 +61,19 @@ func walkSources() error {
 	})
 }
 
-// runBerth starts the binary.
-func runBerth(t *testing.T, dir string, args ...string) *command {
+// startBerth starts the binary with the given arguments.
+func startBerth(t *testing.T, dir string, args ...string) *command {
 	t.Helper()
-	binary, err := build()
+	binary, err := buildBerth()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return run(t, dir, binary, args...)
+	return startCommand(t, dir, binary, args...)
 }
 
-// missing says that a test cannot run here. That is a skip for a developer and a failure for whoever asked for all.
-func missing(t *testing.T, format string, args ...any) {
+// skipOrFail skips a test whose requirements are missing. With BERTH_E2E=all, the test fails
+// instead.
+func skipOrFail(t *testing.T, format string, args ...any) {
 	t.Helper()
 	if os.Getenv("BERTH_E2E") == "all" {
 		t.Fatalf("BERTH_E2E=all: "+format, args...)
@@ -79,68 +81,68 @@ func missing(t *testing.T, format string, args ...any) {
 	t.Skipf(format, args...)
 }
 
-// eventually waits until ok holds.
-func eventually(t *testing.T, what string, ok func() bool) {
+// eventually polls until ok returns true. The test fails after waitTimeout.
+func eventually(t *testing.T, condition string, ok func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(patience)
+	deadline := time.NewTimer(waitTimeout)
 	defer deadline.Stop()
-	look := time.NewTicker(5 * time.Millisecond)
-	defer look.Stop()
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
 	for !ok() {
 		select {
-		case <-look.C:
+		case <-ticker.C:
 		case <-deadline.C:
-			t.Fatalf("waited %v in vain: %s", patience, what)
+			t.Fatalf("timeout after %v: %s", waitTimeout, condition)
 		}
 	}
 }
 
-// within waits for a channel to be closed.
-func within(t *testing.T, what string, done <-chan struct{}) {
+// waitClosed waits until a channel is closed. The test fails after waitTimeout.
+func waitClosed(t *testing.T, condition string, done <-chan struct{}) {
 	t.Helper()
-	deadline := time.NewTimer(patience)
+	deadline := time.NewTimer(waitTimeout)
 	defer deadline.Stop()
 	select {
 	case <-done:
 	case <-deadline.C:
-		t.Fatalf("waited %v in vain: %s", patience, what)
+		t.Fatalf("timeout after %v: %s", waitTimeout, condition)
 	}
 }
 
-// journal keeps what a process writes.
-type journal struct {
+// logBuffer is an io.Writer that keeps the output of a process. It is safe for concurrent use.
+type logBuffer struct {
 	mu   sync.Mutex
 	text strings.Builder
 }
 
-func (j *journal) Write(p []byte) (int, error) {
+func (j *logBuffer) Write(p []byte) (int, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.text.Write(p)
 }
 
-func (j *journal) String() string {
+func (j *logBuffer) String() string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.text.String()
 }
 
-func (j *journal) has(text string) bool { return strings.Contains(j.String(), text) }
+func (j *logBuffer) contains(text string) bool { return strings.Contains(j.String(), text) }
 
-// command is a process that the test began and that does not outlive it.
+// command is a process started by a test. Cleanup kills the process group.
 type command struct {
 	*exec.Cmd
-	out, log journal // stdout and stderr
-	done     chan struct{}
+	stdout, stderr logBuffer
+	done           chan struct{}
 }
 
-// run starts a program in a directory, this one if empty.
-func run(t *testing.T, dir, name string, args ...string) *command {
+// startCommand starts a program in the given directory, or the current one if dir is empty.
+func startCommand(t *testing.T, dir, name string, args ...string) *command {
 	t.Helper()
 	c := &command{Cmd: exec.Command(name, args...), done: make(chan struct{})}
-	c.Dir, c.Stdout, c.Stderr, c.SysProcAttr = dir, &c.out, &c.log, leashed()
-	c.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=10") // the race detector lingers for a second
-	c.WaitDelay = 5 * time.Second                             // for a grandchild that keeps the pipes
+	c.Dir, c.Stdout, c.Stderr, c.SysProcAttr = dir, &c.stdout, &c.stderr, childProcAttr()
+	c.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=10") // the default delays the exit by a second
+	c.WaitDelay = 5 * time.Second                             // a grandchild may keep the pipes open
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -152,15 +154,16 @@ func run(t *testing.T, dir, name string, args ...string) *command {
 		c.kill()
 		<-c.done
 		if t.Failed() {
-			t.Logf("%s %s said:\n%s%s", filepath.Base(name), strings.Join(args, " "), tail(c.out.String(), 1000), tail(c.log.String(), 8000))
+			t.Logf("output of %s %s:\n%s%s", filepath.Base(name), strings.Join(args, " "), tail(c.stdout.String(), 1000), tail(c.stderr.String(), 8000))
 		}
 	})
 	return c
 }
 
-// kill ends the process and all that it began.
+// kill kills the process and its descendants.
 func (c *command) kill() { syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
 
+// signal sends a signal to the process.
 func (c *command) signal(t *testing.T, s syscall.Signal) {
 	t.Helper()
 	if err := c.Process.Signal(s); err != nil {
@@ -168,17 +171,17 @@ func (c *command) signal(t *testing.T, s syscall.Signal) {
 	}
 }
 
-// status waits for the end of the process.
-func (c *command) status(t *testing.T) int {
+// waitExit waits for the end of the process and returns the exit status.
+func (c *command) waitExit(t *testing.T) int {
 	t.Helper()
-	within(t, "the process ends", c.done)
+	waitClosed(t, "the process has ended", c.done)
 	return c.ProcessState.ExitCode()
 }
 
-// tail is the end of a text, which is where the trouble is.
-func tail(text string, most int) string {
-	if len(text) > most {
-		return "…" + text[len(text)-most:]
+// tail returns the last limit bytes of text, after an ellipsis if text was shortened.
+func tail(text string, limit int) string {
+	if len(text) > limit {
+		return "…" + text[len(text)-limit:]
 	}
 	return text
 }

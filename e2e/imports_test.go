@@ -10,12 +10,12 @@ import (
 	"testing"
 )
 
-const us = "berth/"
+const modulePrefix = "berth/"
 
-// internalPackages are the packages that import nothing of ours and that every package above config may import.
+// internalPackages are the internal packages, which every package above config may import.
 var internalPackages = []string{"internal/body", "internal/http1", "internal/openai", "internal/tcp"}
 
-// mayImport lists the packages of ours that a package may import, tests included. * is all of them.
+// mayImport lists the packages of this module that a package and its tests may import; * means all.
 var mayImport = map[string][]string{
 	"internal/body":       {},
 	"internal/openai":     {},
@@ -37,14 +37,14 @@ var mayImport = map[string][]string{
 	"e2e":       {"config", "ingress", "llmserver", "llmserver/agent", "llmserver/simulated"},
 }
 
-// testsMayImport says what a package's tests may import beyond that.
+// testsMayImport lists additional packages that the tests of a package may import.
 var testsMayImport = map[string][]string{
 	"llmserver/agent": {"llmserver/simulated"},
-	"routers":         {"llmserver/agent"}, // over which slots are sought
+	"routers":         {"llmserver/agent"}, // integration tests of agent waits
 }
 
-// confined says where a library may be used, tests aside: what it does stays behind one package of ours.
-var confined = map[string][]string{
+// libraryUsers lists the packages that may import a library outside of tests.
+var libraryUsers = map[string][]string{
 	"github.com/gin-gonic/gin":            {"ingress"},
 	"github.com/prometheus/client_golang": {"ingress/telemetry", "llmserver/agent"},
 	"go.opentelemetry.io":                 {"ingress/telemetry"},
@@ -57,7 +57,7 @@ var confined = map[string][]string{
 	"net/http/httputil":                   {},
 }
 
-// dependencies are the modules that the source imports. A new one needs a good reason.
+// dependencies are the direct dependencies. A new one needs a good reason.
 var dependencies = []string{
 	"github.com/cespare/xxhash/v2",
 	"github.com/gin-gonic/gin",
@@ -65,7 +65,7 @@ var dependencies = []string{
 	"github.com/google/uuid",
 	"github.com/openai/openai-go/v3",
 	"github.com/prometheus/client_golang",
-	"github.com/prometheus/common", // tests only: its parser has the last word on metrics as text
+	"github.com/prometheus/common", // tests only: the reference parser of the text format
 	"github.com/sashabaranov/go-openai",
 	"github.com/spaolacci/murmur3",
 	"github.com/spf13/cobra",
@@ -76,17 +76,18 @@ var dependencies = []string{
 	"go.opentelemetry.io/otel/trace",
 	"go.opentelemetry.io/proto/otlp", // with protobuf, in place of OpenTelemetry's own OTLP client, which needs gRPC
 	"go.uber.org/goleak",
-	"golang.org/x/net", // which header fields and hosts are sound
+	"golang.org/x/net", // validation of header fields and hosts
 	"google.golang.org/protobuf",
 	"pgregory.net/rapid",
 }
 
-// sourcePackage is what go list tells of a package.
+// sourcePackage is the output of go list for a package.
 type sourcePackage struct {
 	ImportPath                         string
 	Imports, TestImports, XTestImports []string
 }
 
+// packages returns all packages of the module.
 func packages(t *testing.T) (all []sourcePackage) {
 	t.Helper()
 	stream := json.NewDecoder(strings.NewReader(goTool(t, "", "list", "-json=ImportPath,Imports,TestImports,XTestImports", "berth/...")))
@@ -97,12 +98,13 @@ func packages(t *testing.T) (all []sourcePackage) {
 		} else if err != nil {
 			t.Fatal(err)
 		}
-		p.ImportPath = strings.TrimPrefix(p.ImportPath, us)
+		p.ImportPath = strings.TrimPrefix(p.ImportPath, modulePrefix)
 		all = append(all, p)
 	}
 }
 
-// goTool runs go in a directory, this one if empty, and returns what it prints.
+// goTool runs the go command in the given directory, or the current one if dir is empty, and
+// returns its output.
 func goTool(t *testing.T, dir string, args ...string) string {
 	t.Helper()
 	if err := walkSources(); err != nil {
@@ -124,11 +126,11 @@ func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
 	for _, p := range packages(t) {
 		allowed, known := mayImport[p.ImportPath]
 		if !known {
-			t.Errorf("%s has no row in the table", p.ImportPath)
+			t.Errorf("%s has no row in mayImport", p.ImportPath)
 		}
 		check := func(imports, allowed []string) {
 			for _, path := range imports {
-				name, ours := strings.CutPrefix(path, us)
+				name, ours := strings.CutPrefix(path, modulePrefix)
 				if ours && name != p.ImportPath && !slices.Contains(allowed, name) && !slices.Contains(allowed, "*") {
 					t.Errorf("%s must not import %s", p.ImportPath, name)
 				}
@@ -139,7 +141,8 @@ func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
 	}
 }
 
-// A row of a package that does not exist would allow what nobody has thought of.
+// A row of a package that does not exist would allow imports without review when the package is
+// added.
 func TestImportTablesNamePackagesThatExist(t *testing.T) {
 	t.Parallel()
 	var exist []string
@@ -155,7 +158,7 @@ func TestImportTablesNamePackagesThatExist(t *testing.T) {
 			}
 		}
 	}
-	for library, users := range confined {
+	for library, users := range libraryUsers {
 		for _, path := range users {
 			if !slices.Contains(exist, path) {
 				t.Errorf("the row of %s names %s, which does not exist", library, path)
@@ -168,7 +171,7 @@ func TestLibrariesStayInTheirPackages(t *testing.T) {
 	t.Parallel()
 	for _, p := range packages(t) {
 		for _, path := range p.Imports {
-			for library, users := range confined {
+			for library, users := range libraryUsers {
 				if (path == library || strings.HasPrefix(path, library+"/")) && !slices.Contains(users, p.ImportPath) {
 					t.Errorf("%s must not import %s", p.ImportPath, path)
 				}
@@ -196,6 +199,6 @@ func TestDependenciesAreThoseListed(t *testing.T) {
 	}
 	slices.Sort(direct)
 	if !slices.Equal(direct, dependencies) {
-		t.Errorf("go.mod requires\n\t%s\nwhere the list has\n\t%s", strings.Join(direct, "\n\t"), strings.Join(dependencies, "\n\t"))
+		t.Errorf("go.mod requires\n\t%s\nwant\n\t%s", strings.Join(direct, "\n\t"), strings.Join(dependencies, "\n\t"))
 	}
 }

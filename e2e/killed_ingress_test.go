@@ -9,119 +9,122 @@ import (
 
 func TestKilledIngressReservationsExpireWithinALease(t *testing.T) {
 	t.Parallel()
-	const held = 3
-	w := witnesses(t, 1)[0]
-	a := guard(t, w.url, held)
-	dead := make(chan struct{})
-	link := between(t, anyPort(t), a.address(), func(l leg) bool {
-		if l == request { // it is on its way until its sender is dead, and then never comes
-			<-dead
+	const slots = 3
+	w := startCountingEngines(t, 1)[0]
+	a := startAgent(t, w.url, slots)
+	senderKilled := make(chan struct{})
+	link := startProxy(t, listenLoopback(t), a.address(), func(l leg) bool {
+		if l == legRequest { // delayed until the sender is killed, then dropped
+			<-senderKilled
 		}
-		return l != request
+		return l != legRequest
 	})
-	b := serve(t, sharing("", link.url()))
+	b := serve(t, agentConfig("", link.url()))
 	client := newClient(t, false)
-	var results []<-chan answer
-	for range held {
-		results = append(results, begin(t.Context(), client, b.url, ask("demo", "Hello", 4, true)))
+	var results []<-chan response
+	for range slots {
+		results = append(results, startChat(t.Context(), client, b.url, chatBody("demo", "Hello", 4, true)))
 	}
-	eventually(t, "the requests are on their way", func() bool { return link.seen[request].Load() == held })
-	if now := a.slots(t); now != (reading{Reserved: held}) {
-		t.Errorf("the agent holds %+v, want %d reserved", now, held)
+	eventually(t, "the requests have been sent", func() bool { return link.received[legRequest].Load() == slots })
+	if now := a.slots(t); now != (slotCounts{Reserved: slots}) {
+		t.Errorf("the agent has %+v, want %d reserved", now, slots)
 	}
 	b.kill()
-	over := time.Now()
+	killed := time.Now()
 	<-b.done
-	close(dead)
+	close(senderKilled)
 	for _, result := range results {
-		if got := expect(t, result); got.err == nil {
+		if got := waitResponse(t, result); got.err == nil {
 			t.Errorf("a client of the killed ingress got %v", got)
 		}
 	}
-	eventually(t, "the agent's slots are given back", func() bool { return a.slots(t) == reading{} })
-	if took := time.Since(over); took > lease+margin {
-		t.Errorf("the reservations stood for %v, which is longer than a lease", took)
+	eventually(t, "the agent's slots are released", func() bool { return a.slots(t) == slotCounts{} })
+	if took := time.Since(killed); took > lease+timingMargin {
+		t.Errorf("the reservations were released after %v, which is longer than a lease", took)
 	}
-	if expired := a.sum(t, "berth_agent_releases_total", `cause="expired"`); expired != held {
-		t.Errorf("%v leases expired, want %d", expired, held)
+	if expired := a.sumMetric(t, "berth_agent_releases_total", `cause="expired"`); expired != slots {
+		t.Errorf("%v leases expired, want %d", expired, slots)
 	}
-	if did := w.Stats(); did.Requests != 0 {
-		t.Errorf("the engine saw %d requests", did.Requests)
+	if stats := w.Stats(); stats.Requests != 0 {
+		t.Errorf("the engine received %d requests", stats.Requests)
 	}
 }
 
 func TestKilledIngressLeavesNothingRunning(t *testing.T) {
 	t.Parallel()
 	const streams = 3
-	w := witnesses(t, 1)[0]
-	a := guard(t, w.url, streams)
-	b := serve(t, sharing("", a.url))
+	w := startCountingEngines(t, 1)[0]
+	a := startAgent(t, w.url, streams)
+	b := serve(t, agentConfig("", a.url))
 	client := newClient(t, false)
 	for range streams {
-		resp := open(t, context.WithoutCancel(t.Context()), client, b.url, ask("demo", "Count for long.", 100_000, true)) // as many as fit its memory together
+		resp := openStream(t, context.WithoutCancel(t.Context()), client, b.url, chatBody("demo", "Count for long.", 100_000, true)) // within the engine's memory
 		defer func() {
-			if got := read(resp); got.err == nil {
-				t.Errorf("a stream ended as if it were complete: %v", got)
+			if got := readResponse(resp); got.err == nil {
+				t.Errorf("a stream looks complete: %v", got)
 			}
 		}()
 	}
-	if now := a.slots(t); now != (reading{Running: streams}) {
-		t.Errorf("the agent holds %+v, want %d running", now, streams)
+	if now := a.slots(t); now != (slotCounts{Running: streams}) {
+		t.Errorf("the agent has %+v, want %d running", now, streams)
 	}
 	b.kill()
-	eventually(t, "the agent's slots are given back", func() bool { return a.slots(t) == reading{} })
-	eventually(t, "the engine stops working", func() bool {
+	eventually(t, "the agent's slots are released", func() bool { return a.slots(t) == slotCounts{} })
+	eventually(t, "the engine has no active request", func() bool {
 		now := w.Stats()
 		return now.Aborted == streams && now.InFlight == 0
 	})
 }
 
-// When an ingress is killed, its requests end, and its own places at the agents are the next to be served.
+// When an ingress is killed, its requests end and its waits at the agents are removed or served, so
+// that the other ingress gets all slots.
 func TestKilledIngressLeavesNoSlotBehindUnderSaturation(t *testing.T) {
 	t.Parallel()
 	const slots, clients = 2, 6
-	fleet := witnesses(t, 3)
+	fleet := startCountingEngines(t, 3)
 	var agents []*agentProcess
 	var urls []string
 	for _, w := range fleet {
-		agents = append(agents, guard(t, w.url, slots))
+		agents = append(agents, startAgent(t, w.url, slots))
 		urls = append(urls, agents[len(agents)-1].url)
 	}
-	victim, survivor := serve(t, sharing("", urls...)), serve(t, sharing("", urls...))
-	ctx, leave := context.WithCancel(t.Context())
-	defer leave()
+	victim, survivor := serve(t, agentConfig("", urls...)), serve(t, agentConfig("", urls...))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	client := newClient(t, false)
-	all := func(what string, ok func(*agentProcess) bool) {
-		eventually(t, what, func() bool {
+	waitAll := func(condition string, ok func(*agentProcess) bool) {
+		eventually(t, condition, func() bool {
 			return !slices.ContainsFunc(agents, func(a *agentProcess) bool { return !ok(a) })
 		})
 	}
-	var results []<-chan answer
+	var results []<-chan response
 	add := func(b *berth, n int) {
 		for range n {
-			results = append(results, begin(ctx, client, b.url, ask("demo", "Count for long.", 100_000, true)))
+			results = append(results, startChat(ctx, client, b.url, chatBody("demo", "Count for long.", 100_000, true)))
 		}
 	}
-	for i, b := range []*berth{victim, survivor} { // an ingress that held all slots of an agent would not queue there
+	for i, b := range []*berth{victim, survivor} { // an ingress with all slots of an agent does not wait there
 		add(b, len(agents))
-		all("the ingress has a slot at every agent", func(a *agentProcess) bool { return a.slots(t) == reading{Running: i + 1} })
+		waitAll("the ingress has a slot at every agent", func(a *agentProcess) bool { return a.slots(t) == slotCounts{Running: i + 1} })
 	}
 	for i, b := range []*berth{victim, survivor} {
 		add(b, clients)
-		all("the ingress is in every queue", func(a *agentProcess) bool { return a.sum(t, "berth_agent_waiting") == float64(i+1) })
+		waitAll("the ingress is in every queue", func(a *agentProcess) bool { return a.sumMetric(t, "berth_agent_waiting") == float64(i+1) })
 	}
 	victim.kill()
 	killed := time.Now()
 	<-victim.done
-	eventually(t, "the survivor has every slot", func() bool { return survivor.sum(t, "berth_slots", `state="running"`) == float64(slots*len(agents)) })
+	eventually(t, "the survivor has every slot", func() bool {
+		return survivor.sumMetric(t, "berth_slots", `state="running"`) == float64(slots*len(agents))
+	})
 	took := time.Since(killed)
 	t.Logf("the survivor had every slot after %v", took)
-	if most := lease + time.Second; took > most+2*time.Second { // the rest is a busy machine's
-		t.Errorf("a killed ingress held slots for %v, want %v at most", took, most)
+	if limit := lease + time.Second; took > limit+2*time.Second { // tolerance for a busy machine
+		t.Errorf("slots of the killed ingress were released after %v, want at most %v", took, limit)
 	}
-	leave()
+	cancel()
 	for _, result := range results {
-		expect(t, result)
+		waitResponse(t, result)
 	}
-	all("all slots are given back", func(a *agentProcess) bool { return a.slots(t) == reading{} })
+	waitAll("all slots are released", func(a *agentProcess) bool { return a.slots(t) == slotCounts{} })
 }

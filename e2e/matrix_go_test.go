@@ -8,24 +8,25 @@ import (
 	"testing"
 )
 
-// inProcess is a scene as a client in this process plays it.
-type inProcess struct {
+// inProcessRun is a run of a script by a client in this process.
+type inProcessRun struct {
 	*testing.T
-	prompt  string
-	hearing bool
-	retries *int
-	heard   func()
-	outcome map[string]any
+	prompt      string
+	acknowledge bool
+	retries     *int
+	ack         func()
+	outcome     map[string]any
 }
 
-// playInProcess has a client play all scenes that it can: for each it returns what it can do.
-func playInProcess(t *testing.T, way, heard string, acts []act, client func(*inProcess) map[string]func() error) func() []result {
+// runInProcess runs all scripts whose operation the client supports. client returns the supported
+// operations.
+func runInProcess(t *testing.T, variant, ackURL string, scripts []script, client func(*inProcessRun) map[string]func() error) func() []result {
 	t.Helper()
 	var results []result
-	for _, a := range acts {
-		s := &inProcess{T: t, prompt: "|" + a.name + "|", hearing: a.hearing, outcome: map[string]any{}}
-		s.heard = func() {
-			resp, err := newClient(t, false).Get(heard)
+	for _, a := range scripts {
+		s := &inProcessRun{T: t, prompt: "|" + a.name + "|", acknowledge: a.acknowledge, outcome: map[string]any{}}
+		s.ack = func() {
+			resp, err := newClient(t, false).Get(ackURL)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -33,60 +34,60 @@ func playInProcess(t *testing.T, way, heard string, acts []act, client func(*inP
 			resp.Body.Close()
 		}
 		var more struct{ Retries *int }
-		if err := json.Unmarshal([]byte("{"+a.opts+"}"), &more); err != nil {
+		if err := json.Unmarshal([]byte("{"+a.options+"}"), &more); err != nil {
 			t.Fatal(err)
 		}
 		s.retries = more.Retries
-		do, can := client(s)[a.do]
+		do, can := client(s)[a.operation]
 		if !can {
 			continue
 		}
 		if err := do(); err != nil {
-			s.outcome["error"] = told(err)
+			s.outcome["error"] = describeError(err)
 		}
 		text, err := json.Marshal(s.outcome)
 		if err != nil {
 			t.Fatal(err)
 		}
-		results = append(results, result{Way: way, Scene: a.name, Outcome: text})
+		results = append(results, result{Variant: variant, Script: a.name, Outcome: text})
 	}
 	return func() []result { return results }
 }
 
-// tell writes down a fact about the outcome.
-func (s *inProcess) tell(name string, value any) { s.outcome[name] = value }
+// set sets a value of the outcome.
+func (s *inProcessRun) set(name string, value any) { s.outcome[name] = value }
 
-// add adds to a list of such facts.
-func (s *inProcess) add(name string, value any) {
+// appendTo appends to a list of the outcome.
+func (s *inProcessRun) appendTo(name string, value any) {
 	list, _ := s.outcome[name].([]any)
 	s.outcome[name] = append(list, value)
 }
 
-// hear takes in a text.
-func (s *inProcess) hear(text string) {
+// receiveText appends a text to the outcome and acknowledges the text if the script requires it.
+func (s *inProcessRun) receiveText(text string) {
 	before, _ := s.outcome["text"].(string)
 	s.outcome["text"] = before + text
-	if text != "" && s.hearing {
-		s.heard()
+	if text != "" && s.acknowledge {
+		s.ack()
 	}
 }
 
-// told is what a user can learn from an error.
-func told(err error) map[string]any {
-	if said := officialError(err); said != nil {
-		return said
+// describeError returns the information that an SDK's user gets from an error.
+func describeError(err error) map[string]any {
+	if fields := describeOfficialError(err); fields != nil {
+		return fields
 	}
-	if said := communityError(err); said != nil {
-		return said
+	if fields := describeCommunityError(err); fields != nil {
+		return fields
 	}
 	return map[string]any{"class": reflect.TypeOf(err).String(), "message": err.Error()}
 }
 
-// withHeaders adds what a client may want to know of an answer's header.
-func withHeaders(said map[string]any, h http.Header) map[string]any {
+// addHeaders adds the response headers relevant to clients.
+func addHeaders(fields map[string]any, h http.Header) map[string]any {
 	for _, name := range []string{"Retry-After", "Retry-After-Ms", "X-Should-Retry", "X-Ratelimit-Remaining-Requests", "Www-Authenticate", "Openai-Processing-Ms", "Content-Type"} {
-		said[name] = h.Get(name)
+		fields[name] = h.Get(name)
 	}
-	said["request_id"] = h.Get("X-Request-Id") != ""
-	return said
+	fields["request_id"] = h.Get("X-Request-Id") != ""
+	return fields
 }

@@ -12,66 +12,66 @@ import (
 
 func TestCommunityGoSDKCannotTellBerthFromItsUpstream(t *testing.T) {
 	t.Parallel()
-	matrix(t, "go-openai", func(t *testing.T, base, heard string, acts []act) func() []result {
-		return playInProcess(t, "go-openai", heard, acts, func(s *inProcess) map[string]func() error {
+	testMatrix(t, "go-openai", func(t *testing.T, base, ackURL string, scripts []script) func() []result {
+		return runInProcess(t, "go-openai", ackURL, scripts, func(s *inProcessRun) map[string]func() error {
 			config := goopenai.DefaultConfig("none")
 			config.BaseURL = base
-			config.HTTPClient = &http.Client{Transport: marked{newClient(t, false).Transport, "go-openai"}}
-			return (&communityPlayer{s, goopenai.NewClientWithConfig(config)}).acts()
+			config.HTTPClient = &http.Client{Transport: variantTransport{newClient(t, false).Transport, "go-openai"}}
+			return (&communityRunner{s, goopenai.NewClientWithConfig(config)}).operations()
 		})
 	})
 }
 
-// marked says in each request which way it comes.
-type marked struct {
+// variantTransport adds the name of the client variant to each request.
+type variantTransport struct {
 	http.RoundTripper
-	way string
+	variant string
 }
 
-func (m marked) RoundTrip(r *http.Request) (*http.Response, error) {
+func (m variantTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
-	r.Header.Set("X-Way", m.way)
+	r.Header.Set("X-Variant", m.variant)
 	return m.RoundTripper.RoundTrip(r)
 }
 
-// communityPlayer plays scenes with go-openai.
-type communityPlayer struct {
-	*inProcess
+// communityRunner runs scripts with go-openai.
+type communityRunner struct {
+	*inProcessRun
 	*goopenai.Client
 }
 
-func (p *communityPlayer) acts() map[string]func() error {
+func (p *communityRunner) operations() map[string]func() error {
 	return map[string]func() error{
 		"models": func() error {
 			list, err := p.ListModels(p.Context())
 			if err == nil {
-				p.tell("ids", list.Models[0].ID)
+				p.set("ids", list.Models[0].ID)
 			}
 			return err
 		},
-		"chat":             func() error { return p.whole(p.params()) },
-		"tools":            func() error { return p.whole(p.withTool()) },
-		"structured":       func() error { return p.whole(p.withSchema()) },
+		"chat":             func() error { return p.buffered(p.params()) },
+		"tools":            func() error { return p.buffered(p.withTool()) },
+		"structured":       func() error { return p.buffered(p.withSchema()) },
 		"stream":           func() error { return p.stream(p.params()) },
 		"toolStream":       func() error { return p.stream(p.withTool()) },
 		"structuredStream": func() error { return p.stream(p.withSchema()) },
 		"embeddings":       func() error { return p.embed(goopenai.EmbeddingEncodingFormatBase64) },
 		"floats":           func() error { return p.embed(goopenai.EmbeddingEncodingFormatFloat) },
-		"leave":            p.leaveStream,
+		"disconnect":       p.disconnectStream,
 	}
 }
 
-func (p *communityPlayer) params() goopenai.ChatCompletionRequest {
+func (p *communityRunner) params() goopenai.ChatCompletionRequest {
 	return goopenai.ChatCompletionRequest{Model: scriptedModel, Messages: []goopenai.ChatCompletionMessage{{Role: goopenai.ChatMessageRoleUser, Content: p.prompt}}}
 }
 
-func (p *communityPlayer) withTool() goopenai.ChatCompletionRequest {
+func (p *communityRunner) withTool() goopenai.ChatCompletionRequest {
 	params := p.params()
 	params.Tools = []goopenai.Tool{{Type: goopenai.ToolTypeFunction, Function: &goopenai.FunctionDefinition{Name: "weather"}}}
 	return params
 }
 
-func (p *communityPlayer) withSchema() goopenai.ChatCompletionRequest {
+func (p *communityRunner) withSchema() goopenai.ChatCompletionRequest {
 	params := p.params()
 	params.ResponseFormat = &goopenai.ChatCompletionResponseFormat{
 		Type:       goopenai.ChatCompletionResponseFormatTypeJSONSchema,
@@ -80,14 +80,14 @@ func (p *communityPlayer) withSchema() goopenai.ChatCompletionRequest {
 	return params
 }
 
-func (p *communityPlayer) whole(params goopenai.ChatCompletionRequest) error {
-	answer, err := p.CreateChatCompletion(p.Context(), params)
-	answer.SetHeader(nil)
-	p.tell("answer", answer)
+func (p *communityRunner) buffered(params goopenai.ChatCompletionRequest) error {
+	resp, err := p.CreateChatCompletion(p.Context(), params)
+	resp.SetHeader(nil)
+	p.set("response", resp)
 	return err
 }
 
-func (p *communityPlayer) stream(params goopenai.ChatCompletionRequest) error {
+func (p *communityRunner) stream(params goopenai.ChatCompletionRequest) error {
 	stream, err := p.CreateChatCompletionStream(p.Context(), params)
 	if err != nil {
 		return err
@@ -101,20 +101,20 @@ func (p *communityPlayer) stream(params goopenai.ChatCompletionRequest) error {
 		if err != nil {
 			return err
 		}
-		p.add("chunks", chunk)
+		p.appendTo("chunks", chunk)
 		for _, choice := range chunk.Choices {
-			p.hear(choice.Delta.Content)
+			p.receiveText(choice.Delta.Content)
 		}
 	}
 }
 
-func (p *communityPlayer) embed(format goopenai.EmbeddingEncodingFormat) error {
-	answer, err := p.CreateEmbeddings(p.Context(), goopenai.EmbeddingRequestStrings{Model: scriptedModel, Input: []string{p.prompt, "two"}, EncodingFormat: format})
-	p.tell("vectors", answer.Data)
+func (p *communityRunner) embed(format goopenai.EmbeddingEncodingFormat) error {
+	resp, err := p.CreateEmbeddings(p.Context(), goopenai.EmbeddingRequestStrings{Model: scriptedModel, Input: []string{p.prompt, "two"}, EncodingFormat: format})
+	p.set("vectors", resp.Data)
 	return err
 }
 
-func (p *communityPlayer) leaveStream() error {
+func (p *communityRunner) disconnectStream() error {
 	stream, err := p.CreateChatCompletionStream(p.Context(), p.params())
 	if err != nil {
 		return err
@@ -125,14 +125,14 @@ func (p *communityPlayer) leaveStream() error {
 			return err
 		}
 		if text := chunk.Choices[0].Delta.Content; text != "" {
-			p.hear(text)
+			p.receiveText(text)
 			return stream.Close()
 		}
 	}
 }
 
-// communityError is what the SDK tells of an error.
-func communityError(err error) map[string]any {
+// describeCommunityError returns the fields of an error of the SDK, or nil for other errors.
+func describeCommunityError(err error) map[string]any {
 	if e, ok := errors.AsType[*goopenai.APIError](err); ok {
 		return map[string]any{"class": "APIError", "status": e.HTTPStatusCode, "code": e.Code, "message": e.Message, "param": e.Param, "type": e.Type}
 	}

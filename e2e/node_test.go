@@ -9,16 +9,17 @@ import (
 func TestNodeSDKsAreServed(t *testing.T) {
 	t.Parallel()
 	node, dir := nodeScripts(t)
-	s := everyKind(t)
-	c := run(t, "", node, filepath.Join(dir, "client.mjs"), s.url+"/v1")
-	if status := c.status(t); status != 0 {
-		t.Fatalf("client.mjs ended with status %d", status)
+	s := serveSDKModels(t)
+	c := startCommand(t, "", node, filepath.Join(dir, "client.mjs"), s.url+"/v1")
+	if status := c.waitExit(t); status != 0 {
+		t.Fatalf("client.mjs exited with status %d", status)
 	}
-	over(t, s.engines["demo"], 1)
-	over(t, s.engines["silent"], 1)
+	waitAborted(t, s.engines["demo"], 1)
+	waitAborted(t, s.engines["silent"], 1)
 }
 
-// nodeScripts returns Node.js, and a directory with the scripts for it and beside them the modules that they import.
+// nodeScripts returns the path of Node.js and a directory with the scripts and the modules that
+// they import.
 func nodeScripts(t *testing.T) (node, dir string) {
 	t.Helper()
 	node, modules := nodeModules(t)

@@ -11,11 +11,13 @@ import (
 	"github.com/openai/openai-go/v3/shared"
 )
 
-func officialGo(e *everything) openai.Client {
+// newOfficialClient returns a client of the official Go SDK for the server, without retries.
+func newOfficialClient(e *sdkServer) openai.Client {
 	return openai.NewClient(option.WithBaseURL(e.url+"/v1"), option.WithAPIKey("none"), option.WithMaxRetries(0))
 }
 
-func hello(model string, tokens int64) openai.ChatCompletionNewParams {
+// officialRequest returns a chat request.
+func officialRequest(model string, tokens int64) openai.ChatCompletionNewParams {
 	return openai.ChatCompletionNewParams{
 		Model:     model,
 		Messages:  []openai.ChatCompletionMessageParamUnion{openai.UserMessage("Hello")},
@@ -25,38 +27,38 @@ func hello(model string, tokens int64) openai.ChatCompletionNewParams {
 
 func TestOfficialGoSDKIsServed(t *testing.T) {
 	t.Parallel()
-	e := everyKind(t)
-	client := officialGo(e)
-	whole, err := client.Chat.Completions.New(t.Context(), hello("assistant", 9))
-	if err != nil || whole.Choices[0].Message.Content == "" || whole.Usage.CompletionTokens != 9 {
-		t.Fatalf("a whole answer: %v, %v", whole, err)
+	e := serveSDKModels(t)
+	client := newOfficialClient(e)
+	buffered, err := client.Chat.Completions.New(t.Context(), officialRequest("assistant", 9))
+	if err != nil || buffered.Choices[0].Message.Content == "" || buffered.Usage.CompletionTokens != 9 {
+		t.Fatalf("buffered response: %v, %v", buffered, err)
 	}
 
-	params := hello("demo", 9)
+	params := officialRequest("demo", 9)
 	params.StreamOptions.IncludeUsage = openai.Bool(true)
-	streamed := accumulate(t, client, params)
-	if got, want := streamed.Choices[0].Message.Content, whole.Choices[0].Message.Content; got != want || streamed.Usage.CompletionTokens != 9 {
+	streamed := accumulateStream(t, client, params)
+	if got, want := streamed.Choices[0].Message.Content, buffered.Choices[0].Message.Content; got != want || streamed.Usage.CompletionTokens != 9 {
 		t.Errorf("streamed %q with usage %v, want %q", got, streamed.Usage, want)
 	}
 
-	params = hello("demo", 5)
+	params = officialRequest("demo", 5)
 	params.Tools = []openai.ChatCompletionToolUnionParam{openai.ChatCompletionFunctionTool(shared.FunctionDefinitionParam{Name: "get_weather"})}
 	params.ToolChoice.OfAuto = openai.String("required")
 	called, err := client.Chat.Completions.New(t.Context(), params)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, answer := range []*openai.ChatCompletion{called, accumulate(t, client, params)} {
+	for _, answer := range []*openai.ChatCompletion{called, accumulateStream(t, client, params)} {
 		call := answer.Choices[0].Message.ToolCalls[0].Function
 		if call.Name != "get_weather" || !json.Valid([]byte(call.Arguments)) {
-			t.Errorf("a tool call: %+v", call)
+			t.Errorf("tool call: %+v", call)
 		}
 	}
 }
 
 func TestOfficialGoSDKFindsTheOtherPaths(t *testing.T) {
 	t.Parallel()
-	client := officialGo(everyKind(t))
+	client := newOfficialClient(serveSDKModels(t))
 	text, err := client.Completions.New(t.Context(), openai.CompletionNewParams{
 		Model: "demo", Prompt: openai.CompletionNewParamsPromptUnion{OfString: openai.String("Once")},
 	})
@@ -75,12 +77,12 @@ func TestOfficialGoSDKFindsTheOtherPaths(t *testing.T) {
 	}
 	alias, err := client.Models.Get(t.Context(), "assistant")
 	if err != nil || alias.ID != "assistant" {
-		t.Errorf("a model: %v, %v", alias, err)
+		t.Errorf("model: %v, %v", alias, err)
 	}
 }
 
-// accumulate reads a stream to its end.
-func accumulate(t *testing.T, client openai.Client, params openai.ChatCompletionNewParams) *openai.ChatCompletion {
+// accumulateStream reads a stream to the end.
+func accumulateStream(t *testing.T, client openai.Client, params openai.ChatCompletionNewParams) *openai.ChatCompletion {
 	t.Helper()
 	var all openai.ChatCompletionAccumulator
 	stream := client.Chat.Completions.NewStreaming(t.Context(), params)
@@ -96,22 +98,22 @@ func accumulate(t *testing.T, client openai.Client, params openai.ChatCompletion
 
 func TestOfficialGoSDKUnderstandsEveryRefusal(t *testing.T) {
 	t.Parallel()
-	e := everyKind(t)
-	client := officialGo(e)
+	e := serveSDKModels(t)
+	client := newOfficialClient(e)
 	for _, refusal := range []struct {
 		model  string
 		tokens int64
 		status int
 		code   string
 	}{
-		{"nobody", 1, 404, "model_not_found"},
-		{"demo", -1, 400, "400"}, // the engine's own
+		{"unknown", 1, 404, "model_not_found"},
+		{"demo", -1, 400, "400"}, // the engine's own error
 		{"limited", 1, 429, "429"},
 		{"full", 1, 429, "queue_full"},
 	} {
-		_, err := client.Chat.Completions.New(t.Context(), hello(refusal.model, refusal.tokens))
-		said, ok := errors.AsType[*openai.Error](err)
-		if !ok || said.StatusCode != refusal.status || said.Code != refusal.code || said.Message == "" {
+		_, err := client.Chat.Completions.New(t.Context(), officialRequest(refusal.model, refusal.tokens))
+		apiErr, ok := errors.AsType[*openai.Error](err)
+		if !ok || apiErr.StatusCode != refusal.status || apiErr.Code != refusal.code || apiErr.Message == "" {
 			t.Errorf("%s: got %#v, want %d %s", refusal.model, err, refusal.status, refusal.code)
 		}
 	}
@@ -119,36 +121,36 @@ func TestOfficialGoSDKUnderstandsEveryRefusal(t *testing.T) {
 
 func TestOfficialGoSDKSeesABrokenStreamAndItsDisconnectIsSeen(t *testing.T) {
 	t.Parallel()
-	e := everyKind(t)
-	client := officialGo(e)
-	dying := client.Chat.Completions.NewStreaming(t.Context(), hello("dying", 50))
+	e := serveSDKModels(t)
+	client := newOfficialClient(e)
+	aborted := client.Chat.Completions.NewStreaming(t.Context(), officialRequest("dying", 50))
 	events := 0
-	for dying.Next() {
+	for aborted.Next() {
 		events++
 	}
-	if dying.Err() == nil || events == 0 {
-		t.Errorf("the stream ended after %d events with %v", events, dying.Err())
+	if aborted.Err() == nil || events == 0 {
+		t.Errorf("the stream ended after %d events with %v", events, aborted.Err())
 	}
-	dying.Close()
+	aborted.Close()
 
-	leaving := client.Chat.Completions.NewStreaming(t.Context(), hello("demo", 400_000))
-	if !leaving.Next() {
-		t.Fatal(leaving.Err())
+	stream := client.Chat.Completions.NewStreaming(t.Context(), officialRequest("demo", 400_000))
+	if !stream.Next() {
+		t.Fatal(stream.Err())
 	}
-	leaving.Close()
-	over(t, e.engines["demo"], 1)
+	stream.Close()
+	waitAborted(t, e.engines["demo"], 1)
 
-	ctx, leave := context.WithCancel(t.Context())
-	defer leave()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	ended := make(chan error, 1)
 	go func() {
-		_, err := client.Chat.Completions.New(ctx, hello("silent", 5))
+		_, err := client.Chat.Completions.New(ctx, officialRequest("silent", 5))
 		ended <- err
 	}()
-	arrived(t, e.engines["silent"], 1)
-	leave()
-	over(t, e.engines["silent"], 1)
+	waitInFlight(t, e.engines["silent"], 1)
+	cancel()
+	waitAborted(t, e.engines["silent"], 1)
 	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("leaving ended in %v", err)
+		t.Errorf("the canceled request returned %v", err)
 	}
 }

@@ -2,7 +2,8 @@ package e2e
 
 import "syscall"
 
-// leashed makes a process that leads a group of its own and dies with the test.
-func leashed() *syscall.SysProcAttr {
+// childProcAttr returns attributes of a process that leads its own process group and is killed when
+// the test process ends.
+func childProcAttr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }

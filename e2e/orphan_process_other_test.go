@@ -4,5 +4,5 @@ package e2e
 
 import "syscall"
 
-// leashed makes a process that leads a group of its own.
-func leashed() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+// childProcAttr returns attributes of a process that leads its own process group.
+func childProcAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

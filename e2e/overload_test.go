@@ -15,115 +15,117 @@ import (
 	"berth/llmserver/simulated"
 )
 
-// Engines count how many requests they work on at once, and three in ten clients leave at some moment.
+// In these tests the engines count their concurrent requests, and 30 % of the clients disconnect.
 
 const (
 	overloadEngines = 3
-	overloadSlots   = 4 // of each engine
+	overloadSlots   = 4 // per engine
 	overloadClients = 96
 	overloadRounds  = 10
 )
 
-// stacks are the ways to put berth in front of engines, each with the ingresses that clients may ask.
-var stacks = map[string]func(t *testing.T, engines []string) (ingresses []string){
-	"one ingress counts": func(t *testing.T, engines []string) []string {
-		return []string{serve(t, overloaded("ingress", engines)).url}
+// topologies start berth in front of engines and return the URLs of the ingresses.
+var topologies = map[string]func(t *testing.T, engines []string) (ingresses []string){
+	"ingress counts slots": func(t *testing.T, engines []string) []string {
+		return []string{serve(t, overloadConfig("ingress", engines)).url}
 	},
-	"agents count for one ingress": func(t *testing.T, engines []string) []string {
-		return []string{serve(t, overloaded("replica", behindAgents(t, engines))).url}
+	"agents count slots for one ingress": func(t *testing.T, engines []string) []string {
+		return []string{serve(t, overloadConfig("replica", startAgents(t, engines))).url}
 	},
-	"agents count for two ingresses": func(t *testing.T, engines []string) []string {
-		agents := behindAgents(t, engines)
-		return []string{serve(t, overloaded("replica", agents)).url, serve(t, overloaded("replica", agents)).url}
+	"agents count slots for two ingresses": func(t *testing.T, engines []string) []string {
+		agents := startAgents(t, engines)
+		return []string{serve(t, overloadConfig("replica", agents)).url, serve(t, overloadConfig("replica", agents)).url}
 	},
 }
 
-func behindAgents(t *testing.T, engines []string) (agents []string) {
+// startAgents starts an agent in front of each engine and returns their URLs.
+func startAgents(t *testing.T, engines []string) (agents []string) {
 	for _, engine := range engines {
-		agents = append(agents, guard(t, engine, overloadSlots).url)
+		agents = append(agents, startAgent(t, engine, overloadSlots).url)
 	}
 	return agents
 }
 
-func overloaded(authority string, urls []string) string {
+// overloadConfig returns a configuration with the given slot authority and replicas.
+func overloadConfig(authority string, urls []string) string {
 	list := ""
 	for _, url := range urls {
 		list += "\n  - {url: \"" + url + "\"}"
 	}
-	return anywhere + "llm_configs:\n- model_loading_config: {model_id: demo}\n  slot_authority: " + authority +
+	return loopbackConfig + "llm_configs:\n- model_loading_config: {model_id: demo}\n  slot_authority: " + authority +
 		"\n  deployment_config: {max_ongoing_requests: " + strconv.Itoa(overloadSlots) + "}\n  replicas:" + list + "\n"
 }
 
-// overload has many clients ask, of whom some leave.
-func overload(t *testing.T, ingresses []string) {
+// runOverload sends requests of many clients, some of which disconnect.
+func runOverload(t *testing.T, ingresses []string) {
 	t.Helper()
-	var complete, left atomic.Int64
-	var asking sync.WaitGroup
+	var complete, disconnected atomic.Int64
+	var running sync.WaitGroup
 	for c := range overloadClients {
 		client := newClient(t, false)
-		asking.Go(func() {
+		running.Go(func() {
 			for round := range overloadRounds {
-				ctx, leave := context.WithCancel(t.Context())
-				leaves := rand.IntN(10) < 3
-				early := leaves && rand.IntN(2) == 0
-				if early { // most of them in the queue
-					time.AfterFunc(rand.N(400*time.Millisecond), leave)
+				ctx, cancel := context.WithCancel(t.Context())
+				disconnects := rand.IntN(10) < 3
+				early := disconnects && rand.IntN(2) == 0
+				if early { // usually while queued
+					time.AfterFunc(rand.N(400*time.Millisecond), cancel)
 				}
-				resp, err := send(ctx, client, ingresses[c%len(ingresses)], ask("demo", "Hello", 5+(c+round)%20, true))
-				got := answer{err: err}
+				resp, err := postChat(ctx, client, ingresses[c%len(ingresses)], chatBody("demo", "Hello", 5+(c+round)%20, true))
+				got := response{err: err}
 				if err == nil {
-					if leaves && !early {
-						io.CopyN(io.Discard, resp.Body, rand.Int64N(400)) // in the stream
-						leave()
+					if disconnects && !early {
+						io.CopyN(io.Discard, resp.Body, rand.Int64N(400)) // mid-stream
+						cancel()
 					}
-					got = read(resp)
+					got = readResponse(resp)
 				}
-				leave()
+				cancel()
 				switch {
-				case got.complete():
+				case got.isComplete():
 					complete.Add(1)
-				case leaves:
-					left.Add(1)
+				case disconnects:
+					disconnected.Add(1)
 				default:
 					t.Errorf("client %d got %v", c, got)
 				}
 			}
 		})
 	}
-	asking.Wait()
-	if left.Load() == 0 || complete.Load() == 0 {
-		t.Errorf("%d responses came complete and %d clients left", complete.Load(), left.Load())
+	running.Wait()
+	if disconnected.Load() == 0 || complete.Load() == 0 {
+		t.Errorf("%d responses were complete and %d clients disconnected", complete.Load(), disconnected.Load())
 	}
-	t.Logf("%d responses came complete and %d clients left", complete.Load(), left.Load())
+	t.Logf("%d responses were complete and %d clients disconnected", complete.Load(), disconnected.Load())
 }
 
 func TestCapacityHoldsAtTheEngineWhileClientsLeave(t *testing.T) {
 	t.Parallel()
-	for name, stack := range stacks {
+	for name, stack := range topologies {
 		t.Run(name, func(t *testing.T) {
-			fleet := engines(t, overloadEngines, simulated.Config{DecodeStep: 2 * time.Millisecond})
+			fleet := startEngines(t, overloadEngines, simulated.Config{DecodeStep: 2 * time.Millisecond})
 			var urls []string
 			for _, e := range fleet {
 				urls = append(urls, e.URL())
 			}
-			overload(t, stack(t, urls))
+			runOverload(t, stack(t, urls))
 			aborted := int64(0)
 			for _, e := range fleet {
-				did := e.Engine().Stats()
-				aborted += did.Aborted
-				if did.MaxInFlight > overloadSlots {
-					t.Errorf("an engine of %d slots had up to %d requests at once", overloadSlots, did.MaxInFlight)
+				stats := e.Engine().Stats()
+				aborted += stats.Aborted
+				if stats.MaxInFlight > overloadSlots {
+					t.Errorf("an engine with %d slots had up to %d concurrent requests", overloadSlots, stats.MaxInFlight)
 				}
 			}
 			if t.Logf("%d requests were aborted", aborted); aborted == 0 {
-				t.Error("no client left in its stream")
+				t.Error("no client disconnected mid-stream")
 			}
 		})
 	}
 }
 
-// uvicornCount is what engine.py says of itself. A request counts until its task has ended, and as
-// working until it has sent its last chunk or was cancelled.
+// uvicornCount holds the statistics of engine.py. A request counts until the end of its task, and
+// as working until its last chunk was sent or its task was cancelled.
 type uvicornCount struct {
 	Entered, Inside, Most, Over int
 	LongestOverMS               float64 `json:"longest_over_ms"`
@@ -131,22 +133,22 @@ type uvicornCount struct {
 	OverWorking                 int     `json:"over_working"`
 }
 
-// A task of uvicorn outlives what can be seen of it, by some turns of its event loop: after it has sent
-// the last chunk, and after uvicorn has closed the connection of a client that has left. No proxy sees
-// the task's own end. So the tasks are bounded loosely: each slot may have one that is at work and one
-// that is on its way out. Those at work may pass the capacity by one where uvicorn has closed a
-// connection and has yet to cancel the task.
+// A uvicorn task outlives its response by some turns of the event loop: after the last chunk, and
+// after uvicorn has closed the connection of a disconnected client. No proxy can observe the end of
+// the task. The bound on tasks is therefore loose: each slot may have one working and one ending
+// task. Working tasks may exceed the capacity by one while uvicorn has closed a connection and not
+// yet cancelled its task.
 func TestCapacityNearlyHoldsAtUvicornWhileClientsLeave(t *testing.T) {
 	t.Parallel()
-	python := inside(virtualenv(t, "uvicorn/requirements.txt"), "python")
-	for name, stack := range stacks {
+	python := venvProgram(virtualenv(t, "uvicorn/requirements.txt"), "python")
+	for name, stack := range topologies {
 		t.Run(name, func(t *testing.T) {
 			var urls []string
 			for range overloadEngines {
-				c := run(t, "", python, "uvicorn/engine.py", strconv.Itoa(overloadSlots))
+				c := startCommand(t, "", python, "uvicorn/engine.py", strconv.Itoa(overloadSlots))
 				var port []string
 				eventually(t, "uvicorn listens", func() bool {
-					port = regexp.MustCompile(`port (\d+)\n`).FindStringSubmatch(c.out.String())
+					port = regexp.MustCompile(`port (\d+)\n`).FindStringSubmatch(c.stdout.String())
 					return port != nil
 				})
 				urls = append(urls, "http://127.0.0.1:"+port[1])
@@ -167,12 +169,12 @@ func TestCapacityNearlyHoldsAtUvicornWhileClientsLeave(t *testing.T) {
 				}
 				return n
 			}
-			overload(t, stack(t, urls))
+			runOverload(t, stack(t, urls))
 			for _, url := range urls {
 				n := stats(url)
 				t.Logf("%+v", n)
 				if n.MostWorking > overloadSlots+1 || n.OverWorking*50 > n.Entered || n.Most > 2*overloadSlots || n.Inside != 0 {
-					t.Errorf("an engine of %d slots counts %+v", overloadSlots, n)
+					t.Errorf("an engine with %d slots reports %+v", overloadSlots, n)
 				}
 			}
 		})

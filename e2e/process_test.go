@@ -15,103 +15,105 @@ import (
 	"testing"
 )
 
-// anywhere has berth listen on free ports of the loopback.
-const anywhere = `
+// loopbackConfig makes berth listen on free loopback ports.
+const loopbackConfig = `
 http: {address: "127.0.0.1:0"}
 admin: {address: "127.0.0.1:0"}
 `
 
-// berth is a running `berth serve`.
+// berth is a `berth serve` process.
 type berth struct {
 	*command
-	url   string // where clients are served
-	admin string // where operators are
-	file  string // its configuration
+	url   string // of the public listener
+	admin string // of the admin listener
+	file  string // configuration file
 }
 
 var (
-	servesLine = regexp.MustCompile(`(?m)^berth serves (https?://\S+)/v1$`)
+	publicLine = regexp.MustCompile(`(?m)^berth serves (https?://\S+)/v1$`)
 	adminLine  = regexp.MustCompile(`(?m)^admin +(http://\S+)$`)
 )
 
-// serve starts berth with a configuration and waits until it is ready. When the test is over, it must come to rest.
+// serve starts berth with a configuration and waits until berth is ready. Cleanup checks that slots
+// and buffers are released and that berth exits with status 0.
 func serve(t *testing.T, config string) *berth {
 	t.Helper()
-	return serveBy(t, build, config)
+	return serveBinary(t, buildBerth, config)
 }
 
-// serveBy is serve with the binary that is built so.
-func serveBy(t *testing.T, build func() (binary string, err error), config string) *berth {
+// serveBinary is serve with the binary that buildBinary returns.
+func serveBinary(t *testing.T, buildBinary func() (binary string, err error), config string) *berth {
 	t.Helper()
-	binary, err := build()
+	binary, err := buildBinary()
 	if err != nil {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "berth.yaml")
-	replace(t, file, config)
-	b := listening(t, run(t, "", binary, "serve", "--config", file))
+	replaceFile(t, file, config)
+	b := waitListening(t, startCommand(t, "", binary, "serve", "--config", file))
 	b.file = file
-	t.Cleanup(func() { b.rest(t) })
-	eventually(t, "berth is ready", func() bool { return b.get(t, b.url+"/readyz").status == http.StatusOK })
+	t.Cleanup(func() { b.checkIdleAndStop(t) })
+	eventually(t, "berth is ready", func() bool { return b.getPage(t, b.url+"/readyz").status == http.StatusOK })
 	return b
 }
 
-// listening waits until berth has said where it listens.
-func listening(t *testing.T, c *command) *berth {
+// waitListening waits until berth has printed the addresses of its listeners.
+func waitListening(t *testing.T, c *command) *berth {
 	t.Helper()
-	eventually(t, "berth says where it listens", func() bool {
+	eventually(t, "berth prints its addresses", func() bool {
 		select {
 		case <-c.done:
-			t.Fatal("berth ended at once")
+			t.Fatal("berth exited before listening")
 		default:
 		}
-		return c.out.has("}'\n") // the end of the curl line, which is the last one
+		return c.stdout.contains("}'\n") // the curl command is the last line
 	})
-	said := c.out.String()
-	public, admin := servesLine.FindStringSubmatch(said), adminLine.FindStringSubmatch(said)
+	output := c.stdout.String()
+	public, admin := publicLine.FindStringSubmatch(output), adminLine.FindStringSubmatch(output)
 	if public == nil || admin == nil {
-		t.Fatalf("berth does not say where it listens but %q", said)
+		t.Fatalf("no listen addresses in the output %q", output)
 	}
 	return &berth{command: c, url: public[1], admin: admin[1]}
 }
 
-// rest sees that everything was given back, and has berth end.
-func (b *berth) rest(t *testing.T) {
+// checkIdleAndStop checks that all slots and buffers are released and nothing is queued, then stops
+// berth and checks its exit status and log.
+func (b *berth) checkIdleAndStop(t *testing.T) {
 	select {
 	case <-b.done:
-		b.sane(t)
+		b.checkLog(t)
 		return
 	default:
 	}
 	if t.Failed() {
-		return // it is killed, and its log shown
+		return // Cleanup of the command kills the process and logs its output
 	}
-	eventually(t, "all slots and bytes are given back", func() bool {
-		return b.sum(t, "berth_slots") == 0 && b.sum(t, "berth_buffered_bytes") == 0 && b.sum(t, "berth_queue_length") == 0
+	eventually(t, "all slots and buffers are released and the queue is empty", func() bool {
+		return b.sumMetric(t, "berth_slots") == 0 && b.sumMetric(t, "berth_buffered_bytes") == 0 && b.sumMetric(t, "berth_queue_length") == 0
 	})
-	if slots := string(b.get(t, b.admin+"/internal/slots").body); strings.TrimSpace(slots) != `{"slots":[]}` {
-		t.Errorf("slots left behind: %s", slots)
+	if slots := string(b.getPage(t, b.admin+"/internal/slots").body); strings.TrimSpace(slots) != `{"slots":[]}` {
+		t.Errorf("slots not released: %s", slots)
 	}
 	b.signal(t, syscall.SIGTERM)
-	if status := b.status(t); status != 0 {
-		t.Errorf("berth ended with status %d, want 0", status)
+	if status := b.waitExit(t); status != 0 {
+		t.Errorf("berth exited with status %d, want 0", status)
 	}
-	b.sane(t)
+	b.checkLog(t)
 }
 
-// sane sees that the log tells of no mistake in the program.
-func (b *berth) sane(t *testing.T) {
-	for _, mistake := range []string{"DATA RACE", "panic", "BUG: ", "fatal error"} {
-		if b.log.has(mistake) {
-			t.Errorf("the log of berth has %q", mistake)
+// checkLog checks that the log contains no panic, data race or BUG.
+func (b *berth) checkLog(t *testing.T) {
+	for _, pattern := range []string{"DATA RACE", "panic", "BUG: ", "fatal error"} {
+		if b.stderr.contains(pattern) {
+			t.Errorf("berth's log contains %q", pattern)
 		}
 	}
 }
 
-// get asks for a page on a connection of its own. Where there is none to be had, the status is 0.
-func (b *berth) get(t *testing.T, url string) answer {
+// getPage sends a GET request on a new connection. The status is 0 if there is no response.
+func (b *berth) getPage(t *testing.T, url string) response {
 	t.Helper()
-	ctx, stop := context.WithTimeout(context.WithoutCancel(t.Context()), patience) // cleanups ask too
+	ctx, stop := context.WithTimeout(context.WithoutCancel(t.Context()), waitTimeout) // t.Context is done during Cleanup
 	defer stop()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -119,15 +121,16 @@ func (b *berth) get(t *testing.T, url string) answer {
 	}
 	resp, err := (&http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}).RoundTrip(req)
 	if err != nil {
-		return answer{err: err}
+		return response{err: err}
 	}
-	return read(resp)
+	return readResponse(resp)
 }
 
-// sum adds up the samples of a metric that have all these labels, written as in model="demo".
-func (b *berth) sum(t *testing.T, name string, labels ...string) (sum float64) {
+// sumMetric returns the sum of a metric's samples that have all the given labels. Labels have the
+// form model="demo". A metric without samples is an error if no labels are given.
+func (b *berth) sumMetric(t *testing.T, name string, labels ...string) (sum float64) {
 	t.Helper()
-	page := b.get(t, b.admin+"/metrics")
+	page := b.getPage(t, b.admin+"/metrics")
 	if page.status != http.StatusOK {
 		t.Fatalf("/metrics: %d %v", page.status, page.err)
 	}
@@ -138,7 +141,7 @@ func (b *berth) sum(t *testing.T, name string, labels ...string) (sum float64) {
 		if !labelled {
 			series, value, _ = strings.Cut(lines.Text(), " ")
 		}
-		if series != name || !hasAll(set, labels) {
+		if series != name || !hasLabels(set, labels) {
 			continue
 		}
 		v, err := strconv.ParseFloat(value, 64)
@@ -148,12 +151,13 @@ func (b *berth) sum(t *testing.T, name string, labels ...string) (sum float64) {
 		sum, found = sum+v, true
 	}
 	if !found && len(labels) == 0 {
-		t.Fatalf("/metrics has no %s", name)
+		t.Fatalf("/metrics lacks %s", name)
 	}
 	return sum
 }
 
-func hasAll(set string, labels []string) bool {
+// hasLabels reports whether a sample's label set contains all labels.
+func hasLabels(set string, labels []string) bool {
 	for _, l := range labels {
 		if !strings.Contains(","+set+",", ","+l+",") {
 			return false
@@ -162,19 +166,19 @@ func hasAll(set string, labels []string) bool {
 	return true
 }
 
-// replace changes a file as a swapped link does: readers see the old content or the new.
-func replace(t *testing.T, file, content string) {
+// replaceFile replaces the content of a file atomically, by rename.
+func replaceFile(t *testing.T, file, content string) {
 	t.Helper()
-	fresh, err := os.CreateTemp(filepath.Dir(file), "next-")
+	temp, err := os.CreateTemp(filepath.Dir(file), "next-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = io.WriteString(fresh, content)
-	if closed := fresh.Close(); err == nil {
-		err = closed
+	_, err = io.WriteString(temp, content)
+	if closeErr := temp.Close(); err == nil {
+		err = closeErr
 	}
 	if err == nil {
-		err = os.Rename(fresh.Name(), file)
+		err = os.Rename(temp.Name(), file)
 	}
 	if err != nil {
 		t.Fatal(err)

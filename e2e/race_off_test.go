@@ -2,7 +2,7 @@
 
 package e2e
 
-// raceFlags and buildEnv have the binary built as this test was; without the race detector as it ships, which is static.
+// raceFlags and buildEnv build the binary like a release: static and without the race detector.
 var (
 	raceFlags []string
 	buildEnv  = []string{"CGO_ENABLED=0"}

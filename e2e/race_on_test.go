@@ -2,7 +2,8 @@
 
 package e2e
 
-// raceFlags and buildEnv have the binary built as this test was; the race detector needs cgo.
+// raceFlags and buildEnv build the binary with the race detector, like this test. The race detector
+// requires cgo.
 var (
 	raceFlags = []string{"-race"}
 	buildEnv  []string

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// shellBlock matches a shell block of a document. Its groups are the role that the comment before it gives, the reason after the
-// role, and the commands.
+// shellBlock matches a shell block of a document. Its groups are the role that the comment before
+// it gives, the reason after the role, and the commands.
 var shellBlock = regexp.MustCompile("(?ms)(?:^<!-- e2e:(\\w+)(?:: ([^\n]+))? -->\\s*)?^```sh\n(.*?)^```")
 
 // documents returns the paths of all Markdown files that are written for readers of the repository.
@@ -51,14 +51,14 @@ func readme(t *testing.T) map[string][]string {
 	return blocks
 }
 
-// Each shell block of each document is run by one of these tests, or says why it is not.
+// Each shell block of each document has a role that a test runs, or a reason for not being run.
 func TestReadmeShellBlocksAreRunOrSayWhyNot(t *testing.T) {
 	t.Parallel()
 	for _, path := range documents(t) {
 		text := readDocument(t, path)
 		found := shellBlock.FindAllStringSubmatch(text, -1)
 		if fences := strings.Count(text, "```sh\n"); len(found) != fences {
-			t.Errorf("%s has %d shell blocks, of which %d are understood", path, fences, len(found))
+			t.Errorf("%s has %d shell blocks, of which %d are recognized", path, fences, len(found))
 		}
 		for _, b := range found {
 			role, reason := b[1], b[2]
@@ -73,7 +73,7 @@ func TestReadmeShellBlocksAreRunOrSayWhyNot(t *testing.T) {
 	}
 }
 
-// It is not parallel to others, as its ports are the well-known ones.
+// The test is not parallel, because it uses the well-known ports.
 func TestReadmeCommandsWorkInAFreshCopy(t *testing.T) {
 	commands := readme(t)
 	if len(commands["run"]) != 1 || len(commands["curl"]) == 0 {
@@ -84,19 +84,19 @@ func TestReadmeCommandsWorkInAFreshCopy(t *testing.T) {
 	}
 	tree := t.TempDir()
 	copyTree(t, "..", tree)
-	needPorts(t)
-	goTool(t, tree, "build", "-o", os.DevNull, "./cmd/berth") // it may take a while, which is not to count
-	b := listening(t, run(t, tree, "sh", "-c", commands["run"][0]))
+	requirePorts(t)
+	goTool(t, tree, "build", "-o", os.DevNull, "./cmd/berth") // compile before the timeouts start
+	b := waitListening(t, startCommand(t, tree, "sh", "-c", commands["run"][0]))
 	for _, lines := range commands["curl"] {
 		got := curl(t, lines)
 		if got == "" || strings.Contains(got, `"error"`) {
-			t.Errorf("%s\nanswered %q", lines, got)
+			t.Errorf("%s\nresponse %q", lines, got)
 		}
 	}
-	if err := syscall.Kill(-b.Process.Pid, syscall.SIGTERM); err != nil { // a shell and go run stand before berth
+	if err := syscall.Kill(-b.Process.Pid, syscall.SIGTERM); err != nil { // berth is a child of a shell and go run
 		t.Fatal(err)
 	}
-	within(t, "berth ends", b.done)
+	waitClosed(t, "berth has exited", b.done)
 }
 
 func TestReadmeTestCommandNamesPackagesThatExist(t *testing.T) {
@@ -108,14 +108,14 @@ func TestReadmeTestCommandNamesPackagesThatExist(t *testing.T) {
 	words := strings.Fields(commands[0])
 	patterns := slices.DeleteFunc(slices.Clone(words), func(w string) bool { return !strings.HasPrefix(w, "./") })
 	if !strings.Contains(commands[0], "go test ") || len(patterns) == 0 {
-		t.Fatalf("%q tests nothing", commands[0])
+		t.Fatalf("%q runs no tests", commands[0])
 	}
 	if goTool(t, "..", append([]string{"list"}, patterns...)...) == "" {
-		t.Errorf("there are no packages %v", patterns)
+		t.Errorf("no packages match %v", patterns)
 	}
 }
 
-// copyTree copies what a newcomer gets: all but hidden files.
+// copyTree copies a directory without hidden files.
 func copyTree(t *testing.T, from, to string) {
 	t.Helper()
 	err := filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {

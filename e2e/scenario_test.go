@@ -23,37 +23,38 @@ import (
 	"berth/llmserver/simulated"
 )
 
-// scene is one request on its way through an ingress, a network, an agent and an engine, all of them in this process, so
-// that it can be held still anywhere and looked at from everywhere.
-type scene struct {
+// scenario is one request through an ingress, a network, an agent and an engine, all in this
+// process. The request can be paused in every phase and the state of every component inspected.
+type scenario struct {
 	*testing.T
 	engine    *simulated.Server
-	fuse      *fuse // between agent and engine
+	backend   *panickingBackend // between agent and engine
 	agent     *agent.Server
 	agentHTTP *httptest.Server
-	link      *middleman
-	gates     gates // of the link
+	proxy     *faultyProxy
+	gates     legGates // of proxy
 
-	ingress *ingress.Server
-	pages   *berth // of the ingress
-	drain   context.CancelFunc
-	drained chan struct{}
+	ingress   *ingress.Server
+	pages     *berth // HTTP client of the ingress's pages
+	drain     context.CancelFunc
+	drainDone chan struct{}
 
-	leave  context.CancelFunc
-	result chan answer
-	first  chan struct{} // closed when the client has the first byte of the answer
-	other  uuid.UUID     // what somebody else holds at the agent
+	disconnect context.CancelFunc
+	result     chan response
+	firstByte  chan struct{} // closed when the client has the first byte of the response
+	otherToken uuid.UUID     // token of a slot that another client reserves at the agent
 }
 
-// stage puts up a scene in which nothing happens yet, with the settings for what will. It has one slot.
-func stage(t *testing.T, listener net.Listener, e event) *scene {
-	s := &scene{T: t, drained: make(chan struct{}), result: make(chan answer, 1), first: make(chan struct{}), other: uuid.New()}
-	s.engine = engines(t, 1, simulated.Config{})[0]
-	s.agent, s.agentHTTP, s.fuse = standIn(t, s.engine)
-	s.link = between(t, listener, s.agentHTTP.Listener.Addr().String(), s.gates.fate)
+// newScenario starts a scenario with the settings of an event, without a request. The agent has one
+// slot.
+func newScenario(t *testing.T, listener net.Listener, e event) *scenario {
+	s := &scenario{T: t, drainDone: make(chan struct{}), result: make(chan response, 1), firstByte: make(chan struct{}), otherToken: uuid.New()}
+	s.engine = startEngines(t, 1, simulated.Config{})[0]
+	s.agent, s.agentHTTP, s.backend = startInProcessAgent(t, s.engine)
+	s.proxy = startProxy(t, listener, s.agentHTTP.Listener.Addr().String(), s.gates.wait)
 	t.Cleanup(s.gates.openAll)
 	var err error
-	c := parsed(t, sharing("health_check_period_s: 3600, "+e.deployment, s.link.url())+e.model)
+	c := parseConfig(t, agentConfig("health_check_period_s: 3600, "+e.deployment, s.proxy.url())+e.model)
 	if s.ingress, err = ingress.New(c, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +62,7 @@ func stage(t *testing.T, listener net.Listener, e event) *scene {
 	ctx, drain := context.WithCancel(context.Background())
 	s.drain = drain
 	go func() {
-		defer close(s.drained)
+		defer close(s.drainDone)
 		if err := s.ingress.Serve(ctx); err != nil {
 			t.Error(err)
 		}
@@ -69,21 +70,21 @@ func stage(t *testing.T, listener net.Listener, e event) *scene {
 	t.Cleanup(func() {
 		drain()
 		s.ingress.Close()
-		<-s.drained
+		<-s.drainDone
 	})
-	eventually(t, "the ingress has probed its replica", func() bool { return s.link.seen[reply].Load() >= 2 })
+	eventually(t, "the ingress has probed its replica", func() bool { return s.proxy.received[legControlReply].Load() >= 2 })
 	return s
 }
 
-// standIn runs an agent with one slot in front of an engine.
-func standIn(t *testing.T, e *simulated.Server) (*agent.Server, *httptest.Server, *fuse) {
+// startInProcessAgent starts an agent with one slot in front of an engine.
+func startInProcessAgent(t *testing.T, e *simulated.Server) (*agent.Server, *httptest.Server, *panickingBackend) {
 	t.Helper()
 	backend, err := llmserver.DialHTTP(llmserver.Endpoint{URL: e.URL()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fuse{Backend: backend, lit: make(chan struct{})}
-	a := agent.New(agent.Config{Engine: f, Limit: 1, MaxBodyBytes: 1 << 20, ProbeTimeout: patience, Log: slog.New(slog.DiscardHandler)})
+	f := &panickingBackend{Backend: backend, triggered: make(chan struct{})}
+	a := agent.New(agent.Config{Engine: f, Limit: 1, MaxBodyBytes: 1 << 20, ProbeTimeout: waitTimeout, Log: slog.New(slog.DiscardHandler)})
 	h := httptest.NewUnstartedServer(a)
 	h.Config.ErrorLog = log.New(io.Discard, "", 0)
 	h.Start()
@@ -95,61 +96,63 @@ func standIn(t *testing.T, e *simulated.Server) (*agent.Server, *httptest.Server
 	return a, h, f
 }
 
-func parsed(t *testing.T, text string) *config.Config {
+// parseConfig parses a configuration. The test fails on errors.
+func parseConfig(t *testing.T, text string) *config.Config {
 	t.Helper()
-	c, _, err := config.Parse([]byte(text), "scene.yaml", config.Checks{})
+	c, _, err := config.Parse([]byte(text), "scenario.yaml", config.Checks{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return c
 }
 
-// begin sends the request.
-func (s *scene) begin(tokens int) {
-	ctx, leave := context.WithCancel(context.WithoutCancel(s.Context()))
-	s.leave = leave
-	s.Cleanup(leave)
+// startRequest sends the request in the background.
+func (s *scenario) startRequest(tokens int) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(s.Context()))
+	s.disconnect = cancel
+	s.Cleanup(cancel)
 	client := newClient(s.T, false)
 	go func() {
-		resp, err := send(ctx, client, s.pages.url, ask("demo", "Hello", tokens, true))
+		resp, err := postChat(ctx, client, s.pages.url, chatBody("demo", "Hello", tokens, true))
 		if err != nil {
-			s.result <- answer{err: err}
+			s.result <- response{err: err}
 			return
 		}
-		resp.Body = &noticed{resp.Body, sync.OnceFunc(func() { close(s.first) })}
-		s.result <- read(resp)
+		resp.Body = &firstReadBody{resp.Body, sync.OnceFunc(func() { close(s.firstByte) })}
+		s.result <- readResponse(resp)
 	}()
 }
 
-// noticed tells of the first bytes that are read.
-type noticed struct {
+// firstReadBody calls onFirstRead when the first bytes are read.
+type firstReadBody struct {
 	io.ReadCloser
-	notice func()
+	onFirstRead func()
 }
 
-func (n *noticed) Read(p []byte) (int, error) {
+func (n *firstReadBody) Read(p []byte) (int, error) {
 	count, err := n.ReadCloser.Read(p)
 	if count > 0 {
-		n.notice()
+		n.onFirstRead()
 	}
 	return count, err
 }
 
-// counts are those of one side.
-type counts struct{ reserved, running, waiting int }
+// slotUsage is the number of reserved and running slots and of waiting requests at the agent or the
+// ingress.
+type slotUsage struct{ reserved, running, waiting int }
 
-func (s *scene) atAgent() counts {
+func (s *scenario) agentUsage() slotUsage {
 	now := s.agent.Read()
-	return counts{now.Reserved, now.Running, now.Waiting}
+	return slotUsage{now.Reserved, now.Running, now.Waiting}
 }
 
-func (s *scene) atIngress() counts {
-	slots := func(state string) int { return int(s.pages.sum(s.T, "berth_slots", `state="`+state+`"`)) }
-	return counts{slots("reserved"), slots("running"), int(s.pages.sum(s.T, "berth_queue_length"))}
+func (s *scenario) ingressUsage() slotUsage {
+	slots := func(state string) int { return int(s.pages.sumMetric(s.T, "berth_slots", `state="`+state+`"`)) }
+	return slotUsage{slots("reserved"), slots("running"), int(s.pages.sumMetric(s.T, "berth_queue_length"))}
 }
 
-// fate is what became of the request at the engine.
-func (s *scene) fate() string {
+// engineOutcome returns the outcome of the request at the engine.
+func (s *scenario) engineOutcome() string {
 	switch now := s.engine.Engine().Stats(); {
 	case now.Requests == 0:
 		return "nothing"
@@ -162,17 +165,18 @@ func (s *scene) fate() string {
 	}
 }
 
-// reserve takes the agent's only slot for somebody else.
-func (s *scene) reserve() {
-	s.control(http.MethodPost, "/internal/slots", fmt.Sprintf(`{"token":%q,"lease_s":60}`, s.other))
+// reserveOther reserves the agent's only slot for another client.
+func (s *scenario) reserveOther() {
+	s.callAgent(http.MethodPost, "/internal/slots", fmt.Sprintf(`{"token":%q,"lease_s":60}`, s.otherToken))
 }
 
-// unreserve gives it back.
-func (s *scene) unreserve() {
-	s.control(http.MethodDelete, "/internal/slots/"+s.other.String(), "")
+// releaseOther releases the slot of reserveOther.
+func (s *scenario) releaseOther() {
+	s.callAgent(http.MethodDelete, "/internal/slots/"+s.otherToken.String(), "")
 }
 
-func (s *scene) control(method, path, body string) {
+// callAgent sends a control call to the agent.
+func (s *scenario) callAgent(method, path, body string) {
 	s.Helper()
 	req, err := http.NewRequest(method, s.agentHTTP.URL+path, strings.NewReader(body))
 	if err != nil {
@@ -180,7 +184,7 @@ func (s *scene) control(method, path, body string) {
 	}
 	resp, err := newClient(s.T, false).Do(req)
 	if err != nil {
-		return // the agent is dead
+		return // the agent has been closed
 	}
 	defer resp.Body.Close()
 	if text, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusOK {
@@ -188,70 +192,71 @@ func (s *scene) control(method, path, body string) {
 	}
 }
 
-// crowd has nobody accept connections to the agent, and fills the place before the door.
-func (s *scene) crowd() {
+// fillBacklog stops accepting connections to the agent and fills the listener's backlog.
+func (s *scenario) fillBacklog() {
 	if runtime.GOOS != "linux" {
-		s.Skip("a full backlog does not keep connections waiting here")
+		s.Skip("connections do not wait for a full backlog on this system")
 	}
-	s.gates.close(arrival)
+	s.gates.close(legAccept)
 	for _, accepted := range []int64{1, 0} {
-		before := s.link.seen[arrival].Load()
-		conn, err := net.DialTimeout("tcp", s.link.listener.Addr().String(), patience)
+		before := s.proxy.received[legAccept].Load()
+		conn, err := net.DialTimeout("tcp", s.proxy.listener.Addr().String(), waitTimeout)
 		if err != nil {
 			s.Fatal(err)
 		}
 		s.Cleanup(func() { conn.Close() })
-		eventually(s.T, "the door is crowded", func() bool { return s.link.seen[arrival].Load() == before+accepted })
+		eventually(s.T, "the backlog is full", func() bool { return s.proxy.received[legAccept].Load() == before+accepted })
 	}
 }
 
-// replace has the ingress go by a configuration in which another replica is in the place of this one.
-func (s *scene) replace() {
-	_, other, _ := standIn(s.T, engines(s.T, 1, simulated.Config{})[0])
-	if err := s.ingress.Apply(parsed(s.T, sharing("health_check_period_s: 3600", other.URL))); err != nil {
+// replaceReplica reloads the ingress with a configuration that has another replica in place of this
+// one.
+func (s *scenario) replaceReplica() {
+	_, other, _ := startInProcessAgent(s.T, startEngines(s.T, 1, simulated.Config{})[0])
+	if err := s.ingress.Apply(parseConfig(s.T, agentConfig("health_check_period_s: 3600", other.URL))); err != nil {
 		s.Fatal(err)
 	}
 }
 
-// fuse is an engine in whose hands the agent panics, once it is lit.
-type fuse struct {
+// panickingBackend is a backend whose calls panic in the agent after triggered is closed.
+type panickingBackend struct {
 	llmserver.Backend
-	lit chan struct{}
+	triggered chan struct{}
 }
 
-func (f *fuse) Do(req *http.Request, t llmserver.Token) (*http.Response, llmserver.Report, error) {
+func (f *panickingBackend) Do(req *http.Request, t llmserver.Token) (*http.Response, llmserver.Report, error) {
 	ctx, stop := context.WithCancel(req.Context())
 	go func() {
 		defer stop()
 		select {
-		case <-f.lit:
+		case <-f.triggered:
 		case <-ctx.Done():
 		}
 	}()
 	resp, report, err := f.Backend.Do(req.WithContext(ctx), t)
 	if err != nil {
-		f.burn()
+		f.panicIfTriggered()
 		return nil, report, err
 	}
-	resp.Body = &fusedBody{resp.Body, f}
+	resp.Body = &panickingBody{resp.Body, f}
 	return resp, report, nil
 }
 
-func (f *fuse) burn() {
+func (f *panickingBackend) panicIfTriggered() {
 	select {
-	case <-f.lit:
-		panic("the fuse was lit")
+	case <-f.triggered:
+		panic("panic injected by the test")
 	default:
 	}
 }
 
-type fusedBody struct {
+type panickingBody struct {
 	io.ReadCloser
-	*fuse
+	*panickingBackend
 }
 
-func (b *fusedBody) Read(p []byte) (int, error) {
+func (b *panickingBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	b.burn()
+	b.panicIfTriggered()
 	return n, err
 }

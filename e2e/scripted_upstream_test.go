@@ -16,83 +16,84 @@ import (
 	"time"
 )
 
-// scripted is an upstream that plays, byte for byte, the scene that a request asks for. A scene is asked for by writing
-// its name between bars in whatever the request carries: a prompt, an input, a message.
-type scripted struct {
+// scriptedUpstream is an upstream that sends, byte for byte, the response of the script that a
+// request names. The name is between vertical bars anywhere in the request body: a prompt, an
+// input, a message.
+type scriptedUpstream struct {
 	*httptest.Server
-	scenes map[string]act
-	heard  chan struct{} // one for each text that the client says it has received
-	open   atomic.Int64  // answers under way
+	scripts map[string]script
+	acks    chan struct{} // one per text that the client acknowledged
+	active  atomic.Int64  // responses in progress
 
-	mu   sync.Mutex
-	seen []arrivedRequest
+	mu       sync.Mutex
+	received []receivedRequest
 }
 
-// arrivedRequest is what the upstream got of a request.
-type arrivedRequest struct {
-	scene, line, body string
-	header            http.Header
+// receivedRequest is a request as received by the upstream.
+type receivedRequest struct {
+	script, line, body string
+	header             http.Header
 }
 
-// act is a scene: what the client does, and what the upstream answers.
-type act struct {
-	name string
-	do   string // one of the things that a client can be told to do
-	opts string // more for the client, as members of a JSON object
+// script is an operation of a client and the upstream's responses.
+type script struct {
+	name      string
+	operation string // client operation
+	options   string // options for the client, as members of a JSON object
 
-	refusals []whole  // the answers to the first attempts
-	answer   whole    // after them, unless it is a stream
-	writes   []string // of an event stream, each flushed
-	hearing  bool     // the next write waits until the client has received the text of the last
-	ends     closing
+	refusals    []bufferedResponse // responses to the first attempts
+	response    bufferedResponse   // response to the attempt after them, unless writes is set
+	writes      []string           // writes of an event stream, each flushed
+	acknowledge bool               // after a text, the next write waits for the client's acknowledgement
+	ending      streamEnding
 }
 
-// whole is an answer that is not a stream.
-type whole struct {
+// bufferedResponse is a response that is not a stream.
+type bufferedResponse struct {
 	status int
-	header string // name: value, one a line
+	header string // lines of the form name: value
 	body   string
 }
 
-// closing is how an event stream ends.
-type closing int
+// streamEnding is the ending of an event stream.
+type streamEnding int
 
 const (
-	endsWell     closing = iota
-	withLength           // the stream has a Content-Length
-	withoutFrame         // the end of the connection is the end of the stream
-	zipped               // if the client accepts that
-	breaksOff            // the connection ends amid the stream
-	never                // the client has to go
+	endComplete        streamEnding = iota
+	endContentLength                // with a Content-Length
+	endConnectionClose              // by the end of the connection
+	endGzip                         // compressed, if the client accepts gzip
+	endAbort                        // the connection is aborted mid-stream
+	endNever                        // the stream stays open until the client disconnects
 )
 
-var sceneName = regexp.MustCompile(`\|([^|"]+)\|`)
+var scriptName = regexp.MustCompile(`\|([^|"]+)\|`)
 
-// play starts an upstream that knows these scenes.
-func play(t *testing.T, acts []act) *scripted {
-	s := &scripted{scenes: map[string]act{}, heard: make(chan struct{}, 1000)}
-	for _, a := range acts {
-		s.scenes[a.name] = a
+// startScriptedUpstream starts an upstream with the given scripts.
+func startScriptedUpstream(t *testing.T, scripts []script) *scriptedUpstream {
+	s := &scriptedUpstream{scripts: map[string]script{}, acks: make(chan struct{}, 1000)}
+	for _, a := range scripts {
+		s.scripts[a.name] = a
 	}
 	s.Server = httptest.NewServer(s)
 	t.Cleanup(s.Close)
 	return s
 }
 
-func (s *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *scriptedUpstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
-	case r.URL.Path == "/heard":
-		s.heard <- struct{}{}
+	case r.URL.Path == "/ack":
+		s.acks <- struct{}{}
 	case strings.HasSuffix(r.URL.Path, "/models"):
 		writeJSON(w, `{"object":"list","data":[{"id":"`+scriptedModel+`","object":"model","created":1700000000,"owned_by":"berth"}]}`)
 	case strings.Contains(r.URL.Path, "/models/"):
 		writeJSON(w, `{"id":"`+scriptedModel+`","object":"model","created":1700000000,"owned_by":"berth"}`)
 	case r.Method == http.MethodGet:
-		w.WriteHeader(http.StatusOK) // it is in good health
+		w.WriteHeader(http.StatusOK) // health check
 	default:
-		s.open.Add(1)
-		defer s.open.Add(-1)
-		s.perform(w, r)
+		s.active.Add(1)
+		defer s.active.Add(-1)
+		s.respond(w, r)
 	}
 }
 
@@ -101,52 +102,55 @@ func writeJSON(w http.ResponseWriter, body string) {
 	io.WriteString(w, body)
 }
 
-func (s *scripted) perform(w http.ResponseWriter, r *http.Request) {
+// respond sends the response of the script that the request names.
+func (s *scriptedUpstream) respond(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		return
 	}
 	var name string
-	if m := sceneName.FindSubmatch(body); m != nil {
+	if m := scriptName.FindSubmatch(body); m != nil {
 		name = string(m[1])
 	}
-	a, known := s.scenes[name]
+	a, known := s.scripts[name]
 	if !known {
-		http.Error(w, fmt.Sprintf("there is no scene %q", name), http.StatusTeapot)
+		http.Error(w, fmt.Sprintf("unknown script %q", name), http.StatusTeapot)
 		return
 	}
-	attempt := s.note(arrivedRequest{name, r.Method + " " + r.URL.Path, string(body), r.Header})
+	attempt := s.record(receivedRequest{name, r.Method + " " + r.URL.Path, string(body), r.Header})
 	w.Header().Set("X-Request-Id", "req-of-the-upstream")
 	switch {
 	case attempt <= len(a.refusals):
-		a.refusals[attempt-1].send(w)
+		a.refusals[attempt-1].write(w)
 	case a.writes == nil:
-		a.answer.send(w)
+		a.response.write(w)
 	default:
-		s.stream(w, r, a)
+		s.writeStream(w, r, a)
 	}
 }
 
-// note writes down a request and returns how many there were for its scene from this kind of client.
-func (s *scripted) note(r arrivedRequest) (attempt int) {
+// record stores a request and returns the number of requests so far for the same script and client
+// variant.
+func (s *scriptedUpstream) record(r receivedRequest) (attempt int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.seen = append(s.seen, r)
-	for _, other := range s.seen {
-		if other.scene == r.scene && other.header.Get("X-Way") == r.header.Get("X-Way") {
+	s.received = append(s.received, r)
+	for _, other := range s.received {
+		if other.script == r.script && other.header.Get("X-Variant") == r.header.Get("X-Variant") {
 			attempt++
 		}
 	}
 	return attempt
 }
 
-func (s *scripted) requests() []arrivedRequest {
+func (s *scriptedUpstream) requests() []receivedRequest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.seen)
+	return slices.Clone(s.received)
 }
 
-func (a whole) send(w http.ResponseWriter) {
+// write sends the response.
+func (a bufferedResponse) write(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/json")
 	for line := range strings.Lines(a.header) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
@@ -156,18 +160,18 @@ func (a whole) send(w http.ResponseWriter) {
 	io.WriteString(w, a.body)
 }
 
-// stream writes an event stream. It counts on nothing but TCP to keep the pieces apart.
-func (s *scripted) stream(w http.ResponseWriter, r *http.Request, a act) {
-	for len(s.heard) > 0 {
-		<-s.heard
+// writeStream writes an event stream. Each write is flushed, but TCP may merge writes.
+func (s *scriptedUpstream) writeStream(w http.ResponseWriter, r *http.Request, a script) {
+	for len(s.acks) > 0 {
+		<-s.acks
 	}
 	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 	flush := http.NewResponseController(w).Flush
 	var to io.Writer = w
 	switch {
-	case a.ends == withLength:
+	case a.ending == endContentLength:
 		w.Header().Set("Content-Length", fmt.Sprint(len(strings.Join(a.writes, ""))))
-	case a.ends == withoutFrame:
+	case a.ending == endConnectionClose:
 		conn, _, err := http.NewResponseController(w).Hijack()
 		if err != nil {
 			return
@@ -175,7 +179,7 @@ func (s *scripted) stream(w http.ResponseWriter, r *http.Request, a act) {
 		defer conn.Close()
 		to, flush = conn, func() error { return nil }
 		io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
-	case a.ends == zipped && strings.Contains(r.Header.Get("Accept-Encoding"), "gzip"):
+	case a.ending == endGzip && strings.Contains(r.Header.Get("Accept-Encoding"), "gzip"):
 		w.Header().Set("Content-Encoding", "gzip")
 		z := gzip.NewWriter(w)
 		defer z.Close()
@@ -185,25 +189,25 @@ func (s *scripted) stream(w http.ResponseWriter, r *http.Request, a act) {
 		if _, err := io.WriteString(to, piece); err != nil || flush() != nil {
 			return
 		}
-		tells := strings.Contains(piece, `"delta":{"content":"`) && strings.HasSuffix(piece, "\n\n")
-		if a.hearing && tells && !s.isHeard(r.Context()) {
+		hasText := strings.Contains(piece, `"delta":{"content":"`) && strings.HasSuffix(piece, "\n\n")
+		if a.acknowledge && hasText && !s.waitAck(r.Context()) {
 			return
 		}
 	}
-	switch a.ends {
-	case breaksOff:
+	switch a.ending {
+	case endAbort:
 		panic(http.ErrAbortHandler)
-	case never:
+	case endNever:
 		<-r.Context().Done()
 	}
 }
 
-// isHeard waits for the client to say that it has received a text.
-func (s *scripted) isHeard(ctx context.Context) bool {
-	deadline := time.NewTimer(patience)
+// waitAck waits for the client's acknowledgement of a text and reports whether it arrived.
+func (s *scriptedUpstream) waitAck(ctx context.Context) bool {
+	deadline := time.NewTimer(waitTimeout)
 	defer deadline.Stop()
 	select {
-	case <-s.heard:
+	case <-s.acks:
 		return true
 	case <-ctx.Done():
 	case <-deadline.C:

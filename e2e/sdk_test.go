@@ -8,17 +8,17 @@ import (
 	"berth/llmserver/simulated"
 )
 
-// Every SDK is put before the same server, which has a model for each fate of a request.
-type everything struct {
+// sdkServer is the server for the tests of all SDKs, with a model for each outcome of a request.
+type sdkServer struct {
 	*berth
 	engines map[string]*simulated.Server // by model
 }
 
-// everyKind serves the models demo (alias assistant), full (its line is full), dying (it dies mid-stream), limited (it
-// answers 429 by itself) and silent (it never answers).
-func everyKind(t *testing.T) *everything {
-	e := &everything{engines: map[string]*simulated.Server{}}
-	config := anywhere + "llm_configs:\n"
+// serveSDKModels serves the models demo (alias assistant), full (the queue is full), dying (streams
+// are aborted), limited (the engine responds 429) and silent (the engine never responds).
+func serveSDKModels(t *testing.T) *sdkServer {
+	e := &sdkServer{engines: map[string]*simulated.Server{}}
+	config := loopbackConfig + "llm_configs:\n"
 	for _, m := range []struct {
 		name, deployment string
 		faults           simulated.Faults
@@ -29,18 +29,18 @@ func everyKind(t *testing.T) *everything {
 		{"limited", "", simulated.Faults{Status: 429}},
 		{"silent", "", simulated.Faults{Hang: true}},
 	} {
-		engine := engines(t, 1, simulated.Config{Model: m.name})[0]
+		engine := startEngines(t, 1, simulated.Config{Model: m.name})[0]
 		engine.Engine().SetFaults(m.faults)
 		e.engines[m.name] = engine
-		config += model(m.name, m.deployment, engine)
+		config += modelConfig(m.name, m.deployment, engine)
 	}
 	e.berth = serve(t, strings.Replace(config, "{model_id: demo}", "{model_id: demo}\n  aliases: [assistant]", 1))
-	ctx, leave := context.WithCancel(context.WithoutCancel(t.Context()))
-	filling := begin(ctx, newClient(t, false), e.url, ask("full", "Hello", 1, false))
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	blocked := startChat(ctx, newClient(t, false), e.url, chatBody("full", "Hello", 1, false))
 	t.Cleanup(func() {
-		leave()
-		expect(t, filling)
+		cancel()
+		waitResponse(t, blocked)
 	})
-	arrived(t, e.engines["full"], 1)
+	waitInFlight(t, e.engines["full"], 1)
 	return e
 }

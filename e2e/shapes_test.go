@@ -12,19 +12,19 @@ import (
 	"github.com/openai/openai-go/v3/packages/respjson"
 )
 
-// hasShape decodes JSON into a type that the official Go SDK generates from the official description of the API, and checks that
-// each of its fields is there with a value of its type, and nothing else. Of the fields named in nullable a null will do, those
-// in absent may be left out.
-func hasShape(t *testing.T, text []byte, into any, nullable, absent string) {
+// checkShape decodes JSON into a type that the official Go SDK generates from the API description,
+// and checks that all fields of the type are present with a valid value and that there are no
+// others. Fields named in nullable may be null, and those named in absent may be missing.
+func checkShape(t *testing.T, text []byte, into any, nullable, absent string) {
 	t.Helper()
 	if err := json.Unmarshal(text, into); err != nil {
 		t.Errorf("%v in %s", err, text)
 		return
 	}
-	told := reflect.ValueOf(into).Elem().FieldByName("JSON")
-	for i := range told.NumField() {
-		name := told.Type().Field(i).Name
-		switch field := told.Field(i); {
+	fields := reflect.ValueOf(into).Elem().FieldByName("JSON")
+	for i := range fields.NumField() {
+		name := fields.Type().Field(i).Name
+		switch field := fields.Field(i); {
 		case name == "ExtraFields":
 			if field.Len() > 0 {
 				t.Errorf("%s has fields beyond the description: %v", text, field.MapKeys())
@@ -34,7 +34,7 @@ func hasShape(t *testing.T, text []byte, into any, nullable, absent string) {
 			missing := f.Raw() == "" && !strings.Contains(absent, name)
 			null := f.Raw() == respjson.Null && !strings.Contains(nullable, name)
 			if missing || null || f.Raw() != "" && f.Raw() != respjson.Null && !f.Valid() {
-				t.Errorf("%s of %s is %q", name, text, f.Raw())
+				t.Errorf("field %s of %s is %q", name, text, f.Raw())
 			}
 		}
 	}
@@ -42,39 +42,39 @@ func hasShape(t *testing.T, text []byte, into any, nullable, absent string) {
 
 func TestModelsHaveTheShapeOfTheOfficialDescription(t *testing.T) {
 	t.Parallel()
-	e := everyKind(t)
+	e := serveSDKModels(t)
 	list := new(pagination.Page[openai.Model])
-	hasShape(t, e.get(t, e.url+"/v1/models").body, list, "", "")
+	checkShape(t, e.getPage(t, e.url+"/v1/models").body, list, "", "")
 	if len(list.Data) != 6 || list.Object != "list" {
-		t.Errorf("the list is %+v", list)
+		t.Errorf("unexpected list %+v", list)
 	}
 	var raw struct{ Data []json.RawMessage }
 	if err := json.Unmarshal([]byte(list.RawJSON()), &raw); err != nil {
 		t.Fatal(err)
 	}
-	for _, text := range append(raw.Data, e.get(t, e.url+"/v1/models/assistant").body) {
+	for _, text := range append(raw.Data, e.getPage(t, e.url+"/v1/models/assistant").body) {
 		one := new(openai.Model)
-		if hasShape(t, text, one, "", "ShutdownDate"); one.Object != "model" {
-			t.Errorf("the object of %s", text)
+		if checkShape(t, text, one, "", "ShutdownDate"); one.Object != "model" {
+			t.Errorf("wrong object in %s", text)
 		}
 	}
 }
 
 func TestErrorsHaveTheShapeOfTheOfficialDescription(t *testing.T) {
 	t.Parallel()
-	e := everyKind(t)
+	e := serveSDKModels(t)
 	client := newClient(t, false)
 	statuses := make(map[int]bool)
 	for _, c := range []struct{ method, path, contentType, body string }{
 		{"GET", "/", "", ""},
-		{"GET", "/v1/models/nobody", "", ""},
+		{"GET", "/v1/models/unknown", "", ""},
 		{"GET", "/v1/completions", "", ""},
 		{"GET", "/v1/responses/resp_1", "", ""},
 		{"POST", "/sleep", "application/json", "{}"},
 		{"POST", "/v1/chat/completions", "application/json", "{"},
-		{"POST", "/v1/chat/completions", "application/json", `{"model":"nobody"}`},
+		{"POST", "/v1/chat/completions", "application/json", `{"model":"unknown"}`},
 		{"POST", "/v1/chat/completions", "text/plain", "{}"},
-		{"POST", "/v1/chat/completions", "application/json", ask("full", "Hello", 1, false)},
+		{"POST", "/v1/chat/completions", "application/json", chatBody("full", "Hello", 1, false)},
 		{"POST", "/v1/audio/transcriptions", "multipart/form-data", "{}"},
 	} {
 		req, err := http.NewRequestWithContext(t.Context(), c.method, e.url+c.path, strings.NewReader(c.body))
@@ -86,17 +86,17 @@ func TestErrorsHaveTheShapeOfTheOfficialDescription(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a := read(resp)
+		a := readResponse(resp)
 		var outer map[string]json.RawMessage
 		if err := json.Unmarshal(a.body, &outer); err != nil || len(outer) != 1 {
 			t.Errorf("%s %s: %v", c.method, c.path, a)
 		}
-		hasShape(t, outer["error"], new(openai.Error), "Param Code", "")
+		checkShape(t, outer["error"], new(openai.Error), "Param Code", "")
 		statuses[a.status] = true
 	}
 	for _, status := range []int{400, 403, 404, 405, 415, 429} {
 		if !statuses[status] {
-			t.Errorf("no error was a %d", status)
+			t.Errorf("no error had status %d", status)
 		}
 	}
 }

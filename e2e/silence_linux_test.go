@@ -15,17 +15,17 @@ import (
 	"unsafe"
 )
 
-// A hundred requests wait for their first token, and on no connection says anyone anything. The link
-// is down for two seconds twice, about when a connection is probed after 10 s and after 15 s, which
-// is when Go would do so by itself. No stream is lost, on either side of berth.
+// A hundred requests wait for the first token and all connections are silent. The link is down for
+// two seconds twice: around berth's keep-alive probe after 10 s and around Go's default one after
+// 15 s. No stream is lost on either side of berth.
 func TestSilentStreamsSurviveALinkThatWasDown(t *testing.T) {
 	t.Parallel()
 	const streams = 100
-	link := isolated(t)
+	link := isolateNetwork(t)
 	arrived, release := make(chan struct{}, streams), make(chan struct{})
 	engine := serveUnprobed(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet {
-			return // it is in good health
+			return // health check
 		}
 		io.Copy(io.Discard, r.Body)
 		arrived <- struct{}{}
@@ -34,8 +34,8 @@ func TestSilentStreamsSurviveALinkThatWasDown(t *testing.T) {
 		io.WriteString(w, "data: {\"choices\":[{\"delta\":{\"content\":\"late\"}}]}\n\ndata: [DONE]\n\n")
 	})
 	config := t.TempDir() + "/berth.yaml"
-	replace(t, config, anywhere+"llm_configs:\n- model_loading_config: {model_id: demo}\n  replicas: [{url: \""+engine+"\"}]\n")
-	b := listening(t, runBerth(t, "", "serve", "--config", config))
+	replaceFile(t, config, loopbackConfig+"llm_configs:\n- model_loading_config: {model_id: demo}\n  replicas: [{url: \""+engine+"\"}]\n")
+	b := waitListening(t, startBerth(t, "", "serve", "--config", config))
 
 	const body = `{"model":"demo","stream":true,"messages":[{"role":"user","content":"Hello"}]}`
 	results := make(chan error, streams)
@@ -48,14 +48,14 @@ func TestSilentStreamsSurviveALinkThatWasDown(t *testing.T) {
 		<-arrived
 	}
 	silent := time.Now()
-	at := func(after time.Duration) { <-time.After(time.Until(silent.Add(after))) }
+	sleepUntil := func(after time.Duration) { <-time.After(time.Until(silent.Add(after))) }
 	for _, down := range []time.Duration{9300 * time.Millisecond, 14300 * time.Millisecond} {
-		at(down)
+		sleepUntil(down)
 		link(false)
-		at(down + 2*time.Second)
+		sleepUntil(down + 2*time.Second)
 		link(true)
 	}
-	at(33 * time.Second) // a connection that probes every 15 s is given up after 30
+	sleepUntil(33 * time.Second) // a connection with probes every 15 s would be closed after 30 s
 	close(release)
 	lost := 0
 	for range streams {
@@ -69,13 +69,13 @@ func TestSilentStreamsSurviveALinkThatWasDown(t *testing.T) {
 		t.Errorf("%d of %d streams were lost", lost, streams)
 	}
 	b.signal(t, syscall.SIGTERM)
-	if status := b.status(t); status != 0 {
-		t.Errorf("berth ended with status %d, want 0", status)
+	if status := b.waitExit(t); status != 0 {
+		t.Errorf("berth exited with status %d, want 0", status)
 	}
-	b.sane(t)
+	b.checkLog(t)
 }
 
-// readStream reads a response to the end of its stream.
+// readStream reads a response and returns an error if the stream is incomplete.
 func readStream(c net.Conn) error {
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil {
@@ -88,14 +88,15 @@ func readStream(c net.Conn) error {
 	return err
 }
 
-// isolated moves the test into a network of its own, and returns what turns the loopback of that on
-// and off. The goroutine keeps its thread, to which the network belongs: what it listens on, dials
-// and starts is in there, what other goroutines dial is not.
-func isolated(t *testing.T) (link func(up bool)) {
+// isolateNetwork moves the test into a new network namespace and returns a function that turns its
+// loopback on and off. The namespace belongs to the goroutine's locked thread: listeners,
+// connections and processes created by this goroutine are in the namespace, those of other
+// goroutines are not.
+func isolateNetwork(t *testing.T) (link func(up bool)) {
 	t.Helper()
-	runtime.LockOSThread() // for good: the thread ends with the test
+	runtime.LockOSThread() // never unlocked: the thread ends with the test
 	if err := syscall.Unshare(syscall.CLONE_NEWNET); err != nil {
-		missing(t, "a network of its own needs root: unshare: %v", err)
+		skipOrFail(t, "a network namespace requires root: unshare: %v", err)
 	}
 	socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_DGRAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -112,14 +113,14 @@ func isolated(t *testing.T) (link func(up bool)) {
 			request.flags = syscall.IFF_UP | syscall.IFF_RUNNING
 		}
 		if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, uintptr(socket), syscall.SIOCSIFFLAGS, uintptr(unsafe.Pointer(&request))); errno != 0 {
-			t.Fatalf("the loopback cannot be turned on or off: %v", errno)
+			t.Fatalf("changing the state of the loopback: %v", errno)
 		}
 	}
 	link(true)
 	return link
 }
 
-// serveUnprobed is a server whose connections are silent unless the handler says something.
+// serveUnprobed starts a server without keep-alive probes.
 func serveUnprobed(t *testing.T, h http.HandlerFunc) (url string) {
 	t.Helper()
 	l, err := (&net.ListenConfig{KeepAlive: -1}).Listen(context.Background(), "tcp4", "127.0.0.1:0")
@@ -138,7 +139,7 @@ func serveUnprobed(t *testing.T, h http.HandlerFunc) (url string) {
 	return "http://" + l.Addr().String()
 }
 
-// dialUnprobed makes a connection on which only its peer says anything by itself.
+// dialUnprobed returns a connection without keep-alive probes from this side.
 func dialUnprobed(t *testing.T, address string) net.Conn {
 	t.Helper()
 	c, err := (&net.Dialer{KeepAlive: -1}).Dial("tcp4", address)

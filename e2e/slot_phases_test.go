@@ -11,265 +11,265 @@ import (
 	"berth/llmserver/simulated"
 )
 
-// phase is how far a request has come. In each a request can be held still.
+// phase is a phase of a request in which the request can be paused.
 type phase struct {
 	name           string
-	hold           func(s *scene) // begins a request and has it come so far, and no further
-	release        func(s *scene) // lets it go on
-	agent, ingress counts         // meanwhile
-	others         counts         // at the agent, when the request is no longer there
+	hold           func(s *scenario) // starts a request and pauses it in this phase
+	release        func(s *scenario) // resumes the request
+	agent, ingress slotUsage         // usage while paused
+	afterwards     slotUsage         // usage of the agent after the request has been removed
 	listen         func(t *testing.T) net.Listener
 }
 
 var phases = []phase{
-	{"waiting", func(s *scene) {
-		s.reserve()
-		s.begin(4)
-	}, func(s *scene) { s.unreserve() }, counts{1, 0, 1}, counts{1, 0, 1}, counts{1, 0, 0}, anyPort},
+	{"waiting", func(s *scenario) {
+		s.reserveOther()
+		s.startRequest(4)
+	}, func(s *scenario) { s.releaseOther() }, slotUsage{1, 0, 1}, slotUsage{1, 0, 1}, slotUsage{1, 0, 0}, listenLoopback},
 
-	// The agent has reserved the slot; the ingress has not heard of it.
-	{"reserving", func(s *scene) {
-		s.gates.close(reply)
-		s.begin(4)
-	}, func(s *scene) { s.gates.open(reply) }, counts{1, 0, 0}, counts{1, 0, 0}, counts{}, anyPort},
+	// The agent has reserved the slot; the ingress has not received the reply.
+	{"reserving", func(s *scenario) {
+		s.gates.close(legControlReply)
+		s.startRequest(4)
+	}, func(s *scenario) { s.gates.open(legControlReply) }, slotUsage{1, 0, 0}, slotUsage{1, 0, 0}, slotUsage{}, listenLoopback},
 
-	// The agent has reserved the slot; the request for it is on its way.
-	{"reserved", func(s *scene) {
-		s.gates.close(request)
-		s.begin(4)
-		eventually(s.T, "the request is on its way", func() bool { return s.link.seen[request].Load() == 1 })
-	}, func(s *scene) { s.gates.open(request) }, counts{1, 0, 0}, counts{0, 1, 0}, counts{}, anyPort},
+	// The agent has reserved the slot; the request has been sent and not received.
+	{"reserved", func(s *scenario) {
+		s.gates.close(legRequest)
+		s.startRequest(4)
+		eventually(s.T, "the request has been sent", func() bool { return s.proxy.received[legRequest].Load() == 1 })
+	}, func(s *scenario) { s.gates.open(legRequest) }, slotUsage{1, 0, 0}, slotUsage{0, 1, 0}, slotUsage{}, listenLoopback},
 
-	// The agent has reserved the slot; there is no connection yet for the request.
-	{"connecting", func(s *scene) {
-		s.crowd()
-		s.begin(4)
-	}, func(s *scene) { s.gates.open(arrival) }, counts{1, 0, 0}, counts{0, 1, 0}, counts{}, narrow},
+	// The agent has reserved the slot; the connection for the request is not established.
+	{"connecting", func(s *scenario) {
+		s.fillBacklog()
+		s.startRequest(4)
+	}, func(s *scenario) { s.gates.open(legAccept) }, slotUsage{1, 0, 0}, slotUsage{0, 1, 0}, slotUsage{}, listenMinBacklog},
 
-	{"first byte", func(s *scene) {
+	{"first byte", func(s *scenario) {
 		s.engine.Engine().SetFaults(simulated.Faults{Hang: true})
-		s.begin(4)
-		arrived(s.T, s.engine, 1)
-	}, func(s *scene) { s.engine.Engine().SetFaults(simulated.Faults{}) }, counts{0, 1, 0}, counts{0, 1, 0}, counts{}, anyPort},
+		s.startRequest(4)
+		waitInFlight(s.T, s.engine, 1)
+	}, func(s *scenario) { s.engine.Engine().SetFaults(simulated.Faults{}) }, slotUsage{0, 1, 0}, slotUsage{0, 1, 0}, slotUsage{}, listenLoopback},
 
-	{"streaming", func(s *scene) {
-		s.begin(20_000) // no faster than in twenty seconds
-		within(s.T, "the answer begins", s.first)
+	{"streaming", func(s *scenario) {
+		s.startRequest(20_000) // takes at least twenty seconds
+		waitClosed(s.T, "the response has begun", s.firstByte)
 		s.engine.Engine().SetFaults(simulated.Faults{Slow: 1e6})
-	}, func(s *scene) { s.engine.Engine().SetFaults(simulated.Faults{Slow: 1e-3}) }, counts{0, 1, 0}, counts{0, 1, 0}, counts{}, anyPort},
+	}, func(s *scenario) { s.engine.Engine().SetFaults(simulated.Faults{Slow: 1e-3}) }, slotUsage{0, 1, 0}, slotUsage{0, 1, 0}, slotUsage{}, listenLoopback},
 }
 
-// event is what happens to a request.
+// event is an event during a request, such as a disconnect or a reload.
 type event struct {
 	name       string
-	happen     func(s *scene)
-	deployment string // settings
+	trigger    func(s *scenario)
+	deployment string // deployment settings
 	model      string
 }
 
-// short has a wait that nothing else ends be over soon: a replica that is down, or drains, may come back.
-// It is long enough for a busy machine to bring the request to its phase before.
-const short = "queue_timeout_s: 6"
+// shortQueueTimeout bounds waits that only the queue timeout ends, because a replica that is down
+// or draining may recover. The timeout leaves a busy machine enough time to reach the phase.
+const shortQueueTimeout = "queue_timeout_s: 6"
 
 var events = []event{
-	{name: "client gone", happen: func(s *scene) { s.leave() }},
-	{name: "deadline", happen: func(*scene) {}, deployment: short, model: "  timeouts: {connect_s: 1, first_byte_s: 2, idle_s: 6}\n"},
-	{name: "connection refused", happen: func(s *scene) { s.link.partition() }, deployment: short},
-	{name: "reset", happen: func(s *scene) { s.link.reset() }},
-	{name: "replica dead", happen: func(s *scene) {
+	{name: "client disconnect", trigger: func(s *scenario) { s.disconnect() }},
+	{name: "deadline", trigger: func(*scenario) {}, deployment: shortQueueTimeout, model: "  timeouts: {connect_s: 1, first_byte_s: 2, idle_s: 6}\n"},
+	{name: "connection refused", trigger: func(s *scenario) { s.proxy.partition() }, deployment: shortQueueTimeout},
+	{name: "reset", trigger: func(s *scenario) { s.proxy.reset() }},
+	{name: "replica killed", trigger: func(s *scenario) {
 		s.agentHTTP.Config.Close()
-		s.link.partition()
-	}, deployment: short},
-	{name: "engine dead", happen: func(s *scene) {
+		s.proxy.partition()
+	}, deployment: shortQueueTimeout},
+	{name: "engine killed", trigger: func(s *scenario) {
 		s.engine.Close()
-		s.fuse.Close() // or the agent might try an idle connection first, which ends in 502
+		s.backend.Close() // otherwise the agent may try an idle connection first, with the result 502
 	}},
-	{name: "replica draining", happen: func(s *scene) { s.agent.Drain() }, deployment: short},
-	{name: "reload", happen: func(s *scene) { s.replace() }},
-	{name: "ingress drain", happen: func(s *scene) {
+	{name: "replica draining", trigger: func(s *scenario) { s.agent.Drain() }, deployment: shortQueueTimeout},
+	{name: "reload", trigger: func(s *scenario) { s.replaceReplica() }},
+	{name: "ingress drain", trigger: func(s *scenario) {
 		s.drain()
-		eventually(s.T, "nothing more is accepted", func() bool { return s.pages.get(s.T, s.pages.url+"/livez").err != nil })
+		eventually(s.T, "the listener is closed", func() bool { return s.pages.getPage(s.T, s.pages.url+"/livez").err != nil })
 	}},
-	{name: "panic", happen: func(s *scene) { close(s.fuse.lit) }},
+	{name: "panic", trigger: func(s *scenario) { close(s.backend.triggered) }},
 }
 
-// cell is what an event in a phase leads to.
-type cell struct {
-	client string // what it saw
-	engine string // what became of the request there
-	when   moment
-	never  string // why there is no such case
+// expectation is the expected result of an event in a phase.
+type expectation struct {
+	client   string // client's outcome, see describeOutcome
+	engine   string // engine's outcome, see engineOutcome
+	released releaseTime
+	excluded string // reason for the absence of this case
 }
 
-// moment is when the client has its answer, and both sides have given the slot back.
-type moment int
+// releaseTime is the time at which the client has a response and both sides have released the slot.
+type releaseTime int
 
 const (
-	atOnce    moment = iota // though the request is held
-	later                   // when it goes on
-	byLease                 // the client at once; the agent cannot be told, so its lease ends the reservation
-	withAgent               // the client at once; the agent's counts died with it
+	whileHeld        releaseTime = iota // while the request is paused
+	onRelease                           // after the request is resumed
+	onLeaseExpiry                       // client: while paused; agent: unreachable, so the reservation expires with its lease
+	withAgentProcess                    // client: while paused; agent: killed together with its slots
 )
 
 const (
-	unavailable = "503 no_replica_available"
-	brokenOff   = "a broken connection after upstream_broken"
-	fellSilent  = "a broken connection after upstream_idle_timeout"
-	ours        = "only berth's own code runs here, none that a test could make panic; package ingress proves its recovery"
-	stands      = "the connection stands already"
+	noReplica        = "503 no_replica_available"
+	truncatedBroken  = "a broken connection after upstream_broken"
+	truncatedIdle    = "a broken connection after upstream_idle_timeout"
+	ingressOnly      = "only ingress code runs in this phase, and no test hook can make it panic; package ingress tests the recovery"
+	alreadyConnected = "the connection is already established"
 )
 
-var table = map[string]map[string]cell{
+var expectations = map[string]map[string]expectation{
 	"waiting": {
-		"client gone":        {"gone", "nothing", atOnce, ""},
-		"deadline":           {"503 queue_timeout", "nothing", atOnce, ""},
-		"connection refused": {"503 queue_timeout", "nothing", atOnce, ""},
-		"reset":              {"served", "completed", later, ""},
-		"replica dead":       {"503 queue_timeout", "nothing", withAgent, ""},
-		"engine dead":        {unavailable, "nothing", later, ""},
-		"replica draining":   {"503 queue_timeout", "nothing", atOnce, ""},
-		"reload":             {"served", "nothing", atOnce, ""},
-		"ingress drain":      {"served", "completed", later, ""},
-		"panic":              {never: ours},
+		"client disconnect":  {"disconnected", "nothing", whileHeld, ""},
+		"deadline":           {"503 queue_timeout", "nothing", whileHeld, ""},
+		"connection refused": {"503 queue_timeout", "nothing", whileHeld, ""},
+		"reset":              {"served", "completed", onRelease, ""},
+		"replica killed":     {"503 queue_timeout", "nothing", withAgentProcess, ""},
+		"engine killed":      {noReplica, "nothing", onRelease, ""},
+		"replica draining":   {"503 queue_timeout", "nothing", whileHeld, ""},
+		"reload":             {"served", "nothing", whileHeld, ""},
+		"ingress drain":      {"served", "completed", onRelease, ""},
+		"panic":              {excluded: ingressOnly},
 	},
 	"reserving": {
-		"client gone":        {"gone", "nothing", atOnce, ""},
-		"deadline":           {unavailable, "nothing", atOnce, ""},
-		"connection refused": {unavailable, "nothing", byLease, ""},
-		"reset":              {"served", "completed", later, ""},
-		"replica dead":       {unavailable, "nothing", withAgent, ""},
-		"engine dead":        {unavailable, "nothing", later, ""},
-		"replica draining":   {"served", "completed", later, ""},
-		"reload":             {"served", "nothing", later, ""},
-		"ingress drain":      {"served", "completed", later, ""},
-		"panic":              {never: ours},
+		"client disconnect":  {"disconnected", "nothing", whileHeld, ""},
+		"deadline":           {noReplica, "nothing", whileHeld, ""},
+		"connection refused": {noReplica, "nothing", onLeaseExpiry, ""},
+		"reset":              {"served", "completed", onRelease, ""},
+		"replica killed":     {noReplica, "nothing", withAgentProcess, ""},
+		"engine killed":      {noReplica, "nothing", onRelease, ""},
+		"replica draining":   {"served", "completed", onRelease, ""},
+		"reload":             {"served", "nothing", onRelease, ""},
+		"ingress drain":      {"served", "completed", onRelease, ""},
+		"panic":              {excluded: ingressOnly},
 	},
 	"reserved": {
-		"client gone":        {"gone", "nothing", atOnce, ""},
-		"deadline":           {"504 upstream_first_byte_timeout", "nothing", atOnce, ""},
-		"connection refused": {never: stands},
-		"reset":              {"502 upstream_broken", "nothing", atOnce, ""},
-		"replica dead":       {"502 upstream_broken", "nothing", withAgent, ""},
-		"engine dead":        {unavailable, "nothing", later, ""},
-		"replica draining":   {"served", "completed", later, ""},
-		"reload":             {"served", "completed", later, ""},
-		"ingress drain":      {"served", "completed", later, ""},
-		"panic":              {never: ours},
+		"client disconnect":  {"disconnected", "nothing", whileHeld, ""},
+		"deadline":           {"504 upstream_first_byte_timeout", "nothing", whileHeld, ""},
+		"connection refused": {excluded: alreadyConnected},
+		"reset":              {"502 upstream_broken", "nothing", whileHeld, ""},
+		"replica killed":     {"502 upstream_broken", "nothing", withAgentProcess, ""},
+		"engine killed":      {noReplica, "nothing", onRelease, ""},
+		"replica draining":   {"served", "completed", onRelease, ""},
+		"reload":             {"served", "completed", onRelease, ""},
+		"ingress drain":      {"served", "completed", onRelease, ""},
+		"panic":              {excluded: ingressOnly},
 	},
 	"connecting": {
-		"client gone":        {"gone", "nothing", atOnce, ""},
-		"deadline":           {"504 upstream_connect_timeout", "nothing", atOnce, ""},
-		"connection refused": {unavailable, "nothing", byLease, ""},
-		"reset":              {never: "a connection that is not made yet is refused, not reset"},
-		"replica dead":       {unavailable, "nothing", withAgent, ""},
-		"engine dead":        {unavailable, "nothing", later, ""},
-		"replica draining":   {"served", "completed", later, ""},
-		"reload":             {"served", "completed", later, ""},
-		"ingress drain":      {"served", "completed", later, ""},
-		"panic":              {never: ours},
+		"client disconnect":  {"disconnected", "nothing", whileHeld, ""},
+		"deadline":           {"504 upstream_connect_timeout", "nothing", whileHeld, ""},
+		"connection refused": {noReplica, "nothing", onLeaseExpiry, ""},
+		"reset":              {excluded: "a connection that is not established is refused, not reset"},
+		"replica killed":     {noReplica, "nothing", withAgentProcess, ""},
+		"engine killed":      {noReplica, "nothing", onRelease, ""},
+		"replica draining":   {"served", "completed", onRelease, ""},
+		"reload":             {"served", "completed", onRelease, ""},
+		"ingress drain":      {"served", "completed", onRelease, ""},
+		"panic":              {excluded: ingressOnly},
 	},
 	"first byte": {
-		"client gone":        {"gone", "aborted", atOnce, ""},
-		"deadline":           {"504 upstream_first_byte_timeout", "aborted", atOnce, ""},
-		"connection refused": {never: stands},
-		"reset":              {"502 upstream_broken", "aborted", atOnce, ""},
-		"replica dead":       {"502 upstream_broken", "aborted", withAgent, ""},
-		"engine dead":        {"502 upstream_broken", "aborted", atOnce, ""},
-		"replica draining":   {"served", "completed", later, ""},
-		"reload":             {"served", "completed", later, ""},
-		"ingress drain":      {"served", "completed", later, ""},
-		"panic":              {"502 upstream_broken", "aborted", atOnce, ""},
+		"client disconnect":  {"disconnected", "aborted", whileHeld, ""},
+		"deadline":           {"504 upstream_first_byte_timeout", "aborted", whileHeld, ""},
+		"connection refused": {excluded: alreadyConnected},
+		"reset":              {"502 upstream_broken", "aborted", whileHeld, ""},
+		"replica killed":     {"502 upstream_broken", "aborted", withAgentProcess, ""},
+		"engine killed":      {"502 upstream_broken", "aborted", whileHeld, ""},
+		"replica draining":   {"served", "completed", onRelease, ""},
+		"reload":             {"served", "completed", onRelease, ""},
+		"ingress drain":      {"served", "completed", onRelease, ""},
+		"panic":              {"502 upstream_broken", "aborted", whileHeld, ""},
 	},
 	"streaming": {
-		"client gone":        {"gone", "aborted", atOnce, ""},
-		"deadline":           {fellSilent, "aborted", atOnce, ""},
-		"connection refused": {never: stands},
-		"reset":              {brokenOff, "aborted", atOnce, ""},
-		"replica dead":       {brokenOff, "aborted", withAgent, ""},
-		"engine dead":        {brokenOff, "aborted", atOnce, ""},
-		"replica draining":   {"served", "completed", later, ""},
-		"reload":             {"served", "completed", later, ""},
-		"ingress drain":      {"served", "completed", later, ""},
-		"panic":              {brokenOff, "aborted", atOnce, ""},
+		"client disconnect":  {"disconnected", "aborted", whileHeld, ""},
+		"deadline":           {truncatedIdle, "aborted", whileHeld, ""},
+		"connection refused": {excluded: alreadyConnected},
+		"reset":              {truncatedBroken, "aborted", whileHeld, ""},
+		"replica killed":     {truncatedBroken, "aborted", withAgentProcess, ""},
+		"engine killed":      {truncatedBroken, "aborted", whileHeld, ""},
+		"replica draining":   {"served", "completed", onRelease, ""},
+		"reload":             {"served", "completed", onRelease, ""},
+		"ingress drain":      {"served", "completed", onRelease, ""},
+		"panic":              {truncatedBroken, "aborted", whileHeld, ""},
 	},
 }
 
-// Whatever happens to a request in whatever phase: the client is told the truth, the engine does no work for nobody, and
-// the slot comes back on both sides.
+// After every event in every phase the client gets a truthful response, the engine does not work
+// for a disconnected client, and both sides release the slot.
 func TestSlotIsReturnedAfterEveryEventInEveryPhase(t *testing.T) {
 	t.Parallel()
 	for _, p := range phases {
 		for _, e := range events {
-			c, known := table[p.name][e.name]
+			c, known := expectations[p.name][e.name]
 			if !known {
-				t.Errorf("there is no cell for %s in %s", e.name, p.name)
+				t.Errorf("no expectation for event %s in phase %s", e.name, p.name)
 			}
-			if c.never == "" {
+			if c.excluded == "" {
 				t.Run(p.name+"/"+e.name, func(t *testing.T) {
 					t.Parallel()
-					c.play(stage(t, p.listen(t), e), p, e)
+					c.check(newScenario(t, p.listen(t), e), p, e)
 				})
 			}
 		}
 	}
 }
 
-func (c cell) play(s *scene, p phase, e event) {
+func (c expectation) check(s *scenario, p phase, e event) {
 	p.hold(s)
-	eventually(s.T, fmt.Sprintf("the agent counts %v and the ingress %v", p.agent, p.ingress), func() bool {
-		return s.atAgent() == p.agent && s.atIngress() == p.ingress
+	eventually(s.T, fmt.Sprintf("the agent's usage is %v and the ingress's %v", p.agent, p.ingress), func() bool {
+		return s.agentUsage() == p.agent && s.ingressUsage() == p.ingress
 	})
-	e.happen(s)
-	if c.when == later {
+	e.trigger(s)
+	if c.released == onRelease {
 		p.release(s)
 	}
-	if got := seen(expect(s.T, s.result)); got != c.client {
-		s.Errorf("the client saw %s, want %s", got, c.client)
+	if got := describeOutcome(waitResponse(s.T, s.result)); got != c.client {
+		s.Errorf("client outcome %s, want %s", got, c.client)
 	}
-	eventually(s.T, "the ingress has its slot back", func() bool { return s.atIngress() == counts{} })
-	if c.when != later {
-		if c.when != withAgent {
-			eventually(s.T, "the agent has its slot back", func() bool { return s.atAgent() == p.others })
+	eventually(s.T, "the ingress has released the slot", func() bool { return s.ingressUsage() == slotUsage{} })
+	if c.released != onRelease {
+		if c.released != withAgentProcess {
+			eventually(s.T, "the agent has released the slot", func() bool { return s.agentUsage() == p.afterwards })
 		}
-		if expired := s.agent.Read().Expired; c.when != byLease && expired > 0 {
-			s.Errorf("%d leases expired, where the slot was to be given back", expired)
+		if expired := s.agent.Read().Expired; c.released != onLeaseExpiry && expired > 0 {
+			s.Errorf("%d leases expired, want the slot released explicitly", expired)
 		}
 		p.release(s)
 	}
-	if c.when != withAgent {
-		eventually(s.T, "the agent holds nothing", func() bool { return s.atAgent() == counts{} })
+	if c.released != withAgentProcess {
+		eventually(s.T, "the agent has no slot in use", func() bool { return s.agentUsage() == slotUsage{} })
 	}
-	eventually(s.T, "the engine's part is "+c.engine, func() bool { return s.fate() == c.engine })
+	eventually(s.T, "the engine outcome is "+c.engine, func() bool { return s.engineOutcome() == c.engine })
 }
 
 func TestAgentRefusesARequestWhoseReservationWasReleased(t *testing.T) {
 	t.Parallel()
-	s, reserved := stage(t, anyPort(t), event{}), phases[2]
+	s, reserved := newScenario(t, listenLoopback(t), event{}), phases[2]
 	reserved.hold(s)
-	eventually(t, "the slot is reserved", func() bool { return s.atAgent() == reserved.agent })
-	s.leave()
-	eventually(t, "the reservation is given back", func() bool { return s.atAgent() == counts{} })
+	eventually(t, "the slot is reserved", func() bool { return s.agentUsage() == reserved.agent })
+	s.disconnect()
+	eventually(t, "the reservation is released", func() bool { return s.agentUsage() == slotUsage{} })
 	reserved.release(s)
-	eventually(t, "the request is there", func() bool { return s.agent.Read().RefusedToken == 1 })
-	if err := s.agentHTTP.Config.Shutdown(t.Context()); err != nil { // when the agent is done with it
+	eventually(t, "the request has been refused", func() bool { return s.agent.Read().RefusedToken == 1 })
+	if err := s.agentHTTP.Config.Shutdown(t.Context()); err != nil { // waits until the agent has finished the request
 		t.Fatal(err)
 	}
-	if now := s.agent.Read(); now.Unreserved != 0 || now.Finished != 0 || s.fate() != "nothing" {
-		t.Errorf("the agent let it in: %+v; the engine's part is %s", now.Totals, s.fate())
+	if now := s.agent.Read(); now.Unreserved != 0 || now.Finished != 0 || s.engineOutcome() != "nothing" {
+		t.Errorf("the agent admitted the request: %+v; engine outcome %s", now.Totals, s.engineOutcome())
 	}
 }
 
-// seen puts in words what a client saw.
-func seen(a answer) string {
+// describeOutcome describes the client's outcome.
+func describeOutcome(a response) string {
 	switch {
-	case a.complete():
+	case a.isComplete():
 		return "served"
 	case errors.Is(a.err, context.Canceled):
-		return "gone"
+		return "disconnected"
 	case a.err != nil && lastErrorCode(a.body) != "":
 		return "a broken connection after " + lastErrorCode(a.body)
 	case a.err == nil && a.status != http.StatusOK:
-		return fmt.Sprint(a.status, " ", a.problem())
+		return fmt.Sprint(a.status, " ", a.errorCode())
 	default:
 		return a.String()
 	}

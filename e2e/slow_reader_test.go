@@ -11,16 +11,17 @@ import (
 	"time"
 )
 
-// longPause is longer than the 30 s after which the kernel gives up a peer that has vanished.
+// longPause is longer than the 30 s after which the kernel closes the connection of a vanished
+// peer.
 const longPause = 34 * time.Second
 
-// A client stops reading in the middle of a stream, when every buffer on the way is full, and a
-// replica in the middle of an upload. Both go on after the pause as if nothing had been.
+// A client pauses reading mid-stream until all buffers are full, and a replica pauses reading an
+// upload. After the pause both continue without an error.
 func TestClientThatPausesReadingIsNotCut(t *testing.T) {
 	t.Parallel()
 	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet {
-			return // it is in good health
+			return // health check
 		}
 		if r.ContentLength > 1<<20 {
 			r.Body.Read(make([]byte, 1000))
@@ -39,11 +40,11 @@ func TestClientThatPausesReadingIsNotCut(t *testing.T) {
 		}
 	}))
 	t.Cleanup(engine.Close)
-	b := serve(t, anywhere+"llm_configs:\n- {model_loading_config: {model_id: demo}, replicas: [{url: \""+engine.URL+"\"}]}\n")
+	b := serve(t, loopbackConfig+"llm_configs:\n- {model_loading_config: {model_id: demo}, replicas: [{url: \""+engine.URL+"\"}]}\n")
 
 	t.Run("client", func(t *testing.T) {
 		t.Parallel()
-		for _, version := range []string{"1.1", "1.0"} { // our own server, and net/http's
+		for _, version := range []string{"1.1", "1.0"} { // berth's own HTTP server, and net/http's
 			t.Run(version, func(t *testing.T) {
 				t.Parallel()
 				c := dialRaw(t, b.url)
@@ -55,7 +56,7 @@ func TestClientThatPausesReadingIsNotCut(t *testing.T) {
 				}
 				<-time.After(longPause)
 				if n, err := io.CopyN(io.Discard, r, 32<<20); err != nil {
-					t.Errorf("after the pause %d bytes came, and then %v", n, err)
+					t.Errorf("after the pause: %d bytes, error %v", n, err)
 				}
 				c.Close()
 			})

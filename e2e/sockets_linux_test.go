@@ -16,39 +16,40 @@ import (
 	"testing"
 )
 
-// probing is how a connection finds out that its peer has vanished: see socket(7) and tcp(7).
-type probing struct {
+// keepAliveOptions are the socket options for the detection of a vanished peer, see socket(7) and
+// tcp(7).
+type keepAliveOptions struct {
 	on                    bool
 	idle, interval, count int // seconds, seconds, probes
 	userTimeout           int // milliseconds
 }
 
-// The options are read from the sockets of real processes, which hold a request on a connection of
-// each kind meanwhile.
+// The options are read from the sockets of real processes with an active request on each kind of
+// connection.
 func TestKeepAliveProbesConnectionsOfEveryKind(t *testing.T) {
-	held, release := new(atomic.Int64), make(chan struct{})
-	holding := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	active, release := new(atomic.Int64), make(chan struct{})
+	blockingHandler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if io.Copy(io.Discard, r.Body); r.Method == http.MethodPost {
-			held.Add(1)
+			active.Add(1)
 			<-release
 		}
 	})
-	plain, encrypted := httptest.NewServer(holding), httptest.NewTLSServer(holding)
+	plain, encrypted := httptest.NewServer(blockingHandler), httptest.NewTLSServer(blockingHandler)
 	t.Cleanup(plain.Close)
 	t.Cleanup(encrypted.Close)
 	defer close(release)
 	trusted := filepath.Join(t.TempDir(), "ca.pem")
-	replace(t, trusted, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: encrypted.Certificate().Raw})))
+	replaceFile(t, trusted, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: encrypted.Certificate().Raw})))
 	t.Setenv("SSL_CERT_FILE", trusted)
 
-	a := guard(t, plain.URL, 8)
-	config := strings.Join([]string{anywhere + "llm_configs:",
+	a := startAgent(t, plain.URL, 8)
+	config := strings.Join([]string{loopbackConfig + "llm_configs:",
 		`- {model_loading_config: {model_id: plain}, replicas: [{url: "` + plain.URL + `"}]}`,
 		`- {model_loading_config: {model_id: encrypted}, replicas: [{url: "` + encrypted.URL + `"}]}`,
 		`- {model_loading_config: {model_id: guarded}, slot_authority: replica, replicas: [{url: "` + a.url + `"}]}`}, "\n")
 	b := serve(t, config)
 	dir := t.TempDir()
-	certify(t, dir, 1)
+	writeCertificate(t, dir, 1)
 	s := serve(t, strings.Replace(config, `:0"}`, `:0", tls: {cert_file: "`+dir+`/cert.pem", key_file: "`+dir+`/key.pem"}}`, 1))
 
 	ask := func(address, version, model string) {
@@ -56,50 +57,52 @@ func TestKeepAliveProbesConnectionsOfEveryKind(t *testing.T) {
 		body := `{"model":"` + model + `","messages":[{"role":"user","content":"Hello"}]}`
 		fmt.Fprintf(c, "POST /v1/chat/completions HTTP/%s\r\nHost: berth\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", version, len(body), body)
 	}
-	ask(b.url, "1.1", "plain")     // our own server and client
+	ask(b.url, "1.1", "plain")     // berth's own HTTP server and client
 	ask(b.url, "1.0", "encrypted") // net/http's server and client
 	ask(b.url, "1.1", "guarded")
 	ask(s.url, "1.1", "plain")
 	ask(a.url, "1.1", "guarded")
 	dialRaw(t, b.admin)
-	eventually(t, "all requests are at the engines", func() bool { return held.Load() == 5 })
+	eventually(t, "all requests have reached the engines", func() bool { return active.Load() == 5 })
 
-	// Who writes a response, or a long request, waits for two minutes for its reader, and the kernel for half as long again.
-	const alone, read = 30_000, 180_000
+	// While a response or a long request is written, berth waits two minutes for the reader and the
+	// kernel three.
+	const idle, writing = 30_000, 180_000
 	for kind, c := range map[string]struct {
 		of          *berth
 		local, peer string
 		number      int // at least
 		userTimeout int // at least
 	}{
-		"clients":        {b, b.url, "", 3, read},
-		"clients by TLS": {s, s.url, "", 1, read},
-		"operators":      {b, b.admin, "", 1, read},
-		"engine":         {b, "", plain.URL, 1, alone},
-		"engine by TLS":  {b, "", encrypted.URL, 1, read},
-		"agent":          {b, "", a.url, 1, alone},
-		"at the agent":   {a.berth, a.url, "", 2, read},
-		"agent's engine": {a.berth, "", plain.URL, 2, alone},
+		"clients":              {b, b.url, "", 3, writing},
+		"clients with TLS":     {s, s.url, "", 1, writing},
+		"admin clients":        {b, b.admin, "", 1, writing},
+		"engine":               {b, "", plain.URL, 1, idle},
+		"engine with TLS":      {b, "", encrypted.URL, 1, writing},
+		"agent":                {b, "", a.url, 1, idle},
+		"clients of the agent": {a.berth, a.url, "", 2, writing},
+		"agent's engine":       {a.berth, "", plain.URL, 2, idle},
 	} {
-		found := connections(t, c.of, c.local, c.peer)
+		found := connectionOptions(t, c.of, c.local, c.peer)
 		if len(found) < c.number {
-			t.Errorf("%s: there are %d connections, want at least %d", kind, len(found), c.number)
+			t.Errorf("%s: %d connections, want at least %d", kind, len(found), c.number)
 		}
 		for _, got := range found {
-			want := probing{true, 10, 4, 5, min(max(got.userTimeout, c.userTimeout), read)}
+			want := keepAliveOptions{true, 10, 4, 5, min(max(got.userTimeout, c.userTimeout), writing)}
 			if got != want {
-				t.Errorf("%s: a connection is probed by %+v, want %+v", kind, got, want)
+				t.Errorf("%s: connection options %+v, want %+v", kind, got, want)
 			}
 		}
 	}
 }
 
-// connections reads the options of a process's TCP connections from or to the port of a URL.
-func connections(t *testing.T, b *berth, local, peer string) (all []probing) {
+// connectionOptions returns the options of a process's TCP connections with the port of a local or
+// peer URL.
+func connectionOptions(t *testing.T, b *berth, local, peer string) (all []keepAliveOptions) {
 	t.Helper()
 	process, _, errno := syscall.Syscall(sysPidfdOpen, uintptr(b.Process.Pid), 0, 0)
 	if errno != 0 {
-		missing(t, "the sockets of another process cannot be looked at: pidfd_open: %v", errno)
+		skipOrFail(t, "reading the sockets of another process: pidfd_open: %v", errno)
 	}
 	defer syscall.Close(int(process))
 	names, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", b.Process.Pid))
@@ -113,12 +116,12 @@ func connections(t *testing.T, b *berth, local, peer string) (all []probing) {
 			continue // closed meanwhile
 		}
 		if errno != 0 {
-			missing(t, "the sockets of another process cannot be looked at: pidfd_getfd: %v", errno)
+			skipOrFail(t, "reading the sockets of another process: pidfd_getfd: %v", errno)
 		}
-		here, errHere := syscall.Getsockname(int(fd))
-		there, errThere := syscall.Getpeername(int(fd))
-		if errHere == nil && errThere == nil && (endsAt(here, local) || endsAt(there, peer)) {
-			all = append(all, probingOf(t, int(fd)))
+		localAddr, localErr := syscall.Getsockname(int(fd))
+		peerAddr, peerErr := syscall.Getpeername(int(fd))
+		if localErr == nil && peerErr == nil && (hasPort(localAddr, local) || hasPort(peerAddr, peer)) {
+			all = append(all, readKeepAlive(t, int(fd)))
 		}
 		syscall.Close(int(fd))
 	}
@@ -130,8 +133,8 @@ const (
 	sysPidfdGetfd = 438
 )
 
-// endsAt reports whether an address has the port of a URL.
-func endsAt(address syscall.Sockaddr, url string) bool {
+// hasPort reports whether the address has the port of the URL.
+func hasPort(address syscall.Sockaddr, url string) bool {
 	port := 0
 	switch a := address.(type) {
 	case *syscall.SockaddrInet4:
@@ -142,7 +145,8 @@ func endsAt(address syscall.Sockaddr, url string) bool {
 	return url != "" && strings.HasSuffix(url, ":"+strconv.Itoa(port))
 }
 
-func probingOf(t *testing.T, fd int) probing {
+// readKeepAlive returns the keep-alive options of a socket.
+func readKeepAlive(t *testing.T, fd int) keepAliveOptions {
 	t.Helper()
 	var failed error
 	option := func(level, name int) int {
@@ -150,8 +154,8 @@ func probingOf(t *testing.T, fd int) probing {
 		failed = cmp.Or(failed, err)
 		return value
 	}
-	const tcpUserTimeout = 0x12 // which package syscall does not name
-	p := probing{
+	const tcpUserTimeout = 0x12 // not defined in package syscall
+	p := keepAliveOptions{
 		on:          option(syscall.SOL_SOCKET, syscall.SO_KEEPALIVE) != 0,
 		idle:        option(syscall.IPPROTO_TCP, syscall.TCP_KEEPIDLE),
 		interval:    option(syscall.IPPROTO_TCP, syscall.TCP_KEEPINTVL),

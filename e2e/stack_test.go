@@ -12,21 +12,21 @@ import (
 	"testing"
 )
 
-// buildPlain makes the berth that is shipped, whatever this test was built with.
-var buildPlain = sync.OnceValues(func() (binary string, err error) {
-	binary = filepath.Join(scratch, "berth-plain")
+// buildWithoutRace builds berth like a release, even if this test runs with the race detector.
+var buildWithoutRace = sync.OnceValues(func() (binary string, err error) {
+	binary = filepath.Join(binaryDir, "berth-plain")
 	cmd := exec.Command("go", "build", "-o", binary, "berth/cmd/berth")
 	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0")
 	return binary, cmd.Run()
 })
 
-// Most of what a stream holds between two events is its stack. Go doubles one that is too small, and halves it later if less
-// than a quarter is in use, so a few kilobytes more on the way from the connection to the wait for the next event, or anywhere
-// before it, are 8 KiB more per stream.
+// Most memory of a waiting stream is its goroutine stack. Go doubles a stack that is too small and
+// halves it during garbage collection if less than a quarter is in use. A few additional kilobytes
+// of frames anywhere in the path of a request therefore cost 8 KiB per stream.
 func TestWaitingStreamHasAStackOf8KiB(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
-		t.Skip("frames have other sizes here")
+		t.Skip("stack frames differ on this platform")
 	}
 	const streams = 200
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -37,23 +37,23 @@ func TestWaitingStreamHasAStackOf8KiB(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	t.Cleanup(upstream.Close)
-	b := serveBy(t, buildPlain, anywhere+"llm_configs:\n- {model_loading_config: {model_id: demo}, deployment_config: {max_ongoing_requests: 300, request_router_config: {request_router_class: PrefixCacheAffinityRouter}}, "+
+	b := serveBinary(t, buildWithoutRace, loopbackConfig+"llm_configs:\n- {model_loading_config: {model_id: demo}, deployment_config: {max_ongoing_requests: 300, request_router_config: {request_router_class: PrefixCacheAffinityRouter}}, "+
 		"replicas: [{url: \""+upstream.URL+"\"}]}\n")
 	stacks := func() float64 {
 		for range 4 { // each collection halves a stack once
-			b.get(t, b.admin+"/debug/pprof/heap?gc=1")
+			b.getPage(t, b.admin+"/debug/pprof/heap?gc=1")
 		}
-		return b.sum(t, "go_memstats_stack_inuse_bytes")
+		return b.sumMetric(t, "go_memstats_stack_inuse_bytes")
 	}
-	ctx, leave := context.WithCancel(t.Context())
-	defer leave()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	client := newClient(t, false)
-	open(t, ctx, client, b.url, ask("demo", "Hello", 1, true))
+	openStream(t, ctx, client, b.url, chatBody("demo", "Hello", 1, true))
 	before := stacks()
 	for range streams {
-		open(t, ctx, client, b.url, ask("demo", "Hello", 1, true))
+		openStream(t, ctx, client, b.url, chatBody("demo", "Hello", 1, true))
 	}
 	if each := (stacks() - before) / streams; each > 12<<10 {
-		t.Errorf("the stacks of a stream take %.1f KiB, want 8", each/1024)
+		t.Errorf("stack memory per stream is %.1f KiB, want 8", each/1024)
 	}
 }

@@ -12,28 +12,29 @@ import (
 	"berth/llmserver/simulated"
 )
 
-// A process that is stopped takes connections and responds to nothing, its health checks among them. Under load it is out of
-// use within ten seconds by the default settings, and used again when it goes on.
+// A stopped process accepts connections and sends no responses, not even to health checks. Under
+// load and with default settings, the replica gets no more requests after ten seconds, and gets
+// requests again after it resumes.
 func TestStoppedReplicaIsOutOfUseWithinTenSecondsUnderLoad(t *testing.T) {
 	t.Parallel()
 	var replicas []*agentProcess
 	var list []string
-	for _, engine := range engines(t, 3, simulated.Config{}) {
-		a := guard(t, engine.URL(), 256)
+	for _, engine := range startEngines(t, 3, simulated.Config{}) {
+		a := startAgent(t, engine.URL(), 256)
 		replicas, list = append(replicas, a), append(list, fmt.Sprintf("{url: %q}", a.url))
 	}
-	b := serve(t, anywhere+"llm_configs:\n- model_loading_config: {model_id: demo}\n  replicas: ["+strings.Join(list, ", ")+"]\n")
+	b := serve(t, loopbackConfig+"llm_configs:\n- model_loading_config: {model_id: demo}\n  replicas: ["+strings.Join(list, ", ")+"]\n")
 	state := func(want string) bool {
-		return b.sum(t, "berth_replica_state", fmt.Sprintf("replica=%q", replicas[0].address()), fmt.Sprintf("state=%q", want)) == 1
+		return b.sumMetric(t, "berth_replica_state", fmt.Sprintf("replica=%q", replicas[0].address()), fmt.Sprintf("state=%q", want)) == 1
 	}
-	eventually(t, "all are known to serve", func() bool { return state("serving") })
+	eventually(t, "the replica serves", func() bool { return state("serving") })
 
 	load, stop := context.WithCancel(t.Context())
 	var clients sync.WaitGroup
 	defer clients.Wait()
 	defer stop()
 	client := newClient(t, false)
-	clients.Go(func() { // whatever hangs, more come
+	clients.Go(func() { // open loop: independent of responses
 		tick := time.NewTicker(50 * time.Millisecond)
 		defer tick.Stop()
 		for {
@@ -42,9 +43,9 @@ func TestStoppedReplicaIsOutOfUseWithinTenSecondsUnderLoad(t *testing.T) {
 				return
 			case <-tick.C:
 				clients.Go(func() {
-					ctx, leave := context.WithTimeout(load, 20*time.Second)
-					defer leave()
-					chat(ctx, client, b.url, ask("demo", "Hello", 4, true))
+					ctx, cancel := context.WithTimeout(load, 20*time.Second)
+					defer cancel()
+					chat(ctx, client, b.url, chatBody("demo", "Hello", 4, true))
 				})
 			}
 		}
@@ -52,15 +53,15 @@ func TestStoppedReplicaIsOutOfUseWithinTenSecondsUnderLoad(t *testing.T) {
 	replicas[0].signal(t, syscall.SIGSTOP)
 	defer replicas[0].signal(t, syscall.SIGCONT)
 	stopped := time.Now()
-	eventually(t, "the stopped replica is out of use", func() bool { return state("down") || state("ejected") })
+	eventually(t, "the stopped replica is down or ejected", func() bool { return state("down") || state("ejected") })
 	if took := time.Since(stopped); took > 15*time.Second {
-		t.Errorf("the stopped replica was in use for %v; want 10s, and a little more on a busy machine", took)
+		t.Errorf("the stopped replica was in use for %v, want 10s plus a tolerance for a busy machine", took)
 	}
 	for range 30 {
-		if got := chat(t.Context(), client, b.url, ask("demo", "Hello", 4, true)); !got.complete() {
-			t.Fatalf("a request after that: %v", got)
+		if got := chat(t.Context(), client, b.url, chatBody("demo", "Hello", 4, true)); !got.isComplete() {
+			t.Fatalf("a request after the ejection: %v", got)
 		}
 	}
 	replicas[0].signal(t, syscall.SIGCONT)
-	eventually(t, "it is used again", func() bool { return state("serving") })
+	eventually(t, "the resumed replica serves again", func() bool { return state("serving") })
 }

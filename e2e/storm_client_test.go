@@ -15,20 +15,20 @@ import (
 	"berth/llmserver/simulated"
 )
 
-// question is a request and the one right answer to it.
-type question struct {
+// testRequest is a request body and the expected response body.
+type testRequest struct {
 	body string
 	want []byte
 }
 
-// questions asks an engine that nobody disturbs for n different answers.
-func questions(t *testing.T, n int) (all []question) {
-	engine, client := engines(t, 1, simulated.Config{})[0], newClient(t, false)
-	for i := range n { // too short for a block of the cache, so that usage is the same everywhere
-		q := question{body: ask("demo", fmt.Sprintf("Story %d", i), 1+i%32, i%4 > 0)}
+// newTestRequests returns n requests with the responses of an undisturbed engine.
+func newTestRequests(t *testing.T, n int) (all []testRequest) {
+	engine, client := startEngines(t, 1, simulated.Config{})[0], newClient(t, false)
+	for i := range n { // shorter than a cache block, so that usage is the same on all engines
+		q := testRequest{body: chatBody("demo", fmt.Sprintf("Story %d", i), 1+i%32, i%4 > 0)}
 		a := chat(t.Context(), client, engine.URL(), q.body)
-		if !a.complete() {
-			t.Fatalf("the engine itself answered %v", a)
+		if !a.isComplete() {
+			t.Fatalf("the engine's own response: %v", a)
 		}
 		q.want = a.body
 		all = append(all, q)
@@ -36,101 +36,102 @@ func questions(t *testing.T, n int) (all []question) {
 	return all
 }
 
-// crowd is many clients with one stock of questions between them.
-type crowd struct {
-	t         *testing.T
-	questions []question
-	entries   []string // base URLs of the ingresses
-	left      atomic.Int64
-	closed    []atomic.Bool // entries that no new request is to go to
-	asking    sync.WaitGroup
+// stormClients is a set of clients that share a pool of requests.
+type stormClients struct {
+	t           *testing.T
+	requests    []testRequest
+	ingressURLs []string // base URLs of the ingresses
+	remaining   atomic.Int64
+	excluded    []atomic.Bool // ingresses that get no new requests, by index
+	running     sync.WaitGroup
 
-	complete, refused, broken, aborted atomic.Int64
+	complete, refused, truncated, aborted atomic.Int64
 }
 
-// gather has so many clients ask so many times in all. What they do is drawn from the seed.
-func gather(t *testing.T, clients, times int, seed uint64, entries ...string) *crowd {
-	c := &crowd{t: t, questions: questions(t, 64), entries: entries, closed: make([]atomic.Bool, len(entries))}
-	c.left.Store(int64(times))
+// startStormClients starts clients that send total requests altogether. Their behavior is drawn
+// from the seed.
+func startStormClients(t *testing.T, clients, total int, seed uint64, ingressURLs ...string) *stormClients {
+	c := &stormClients{t: t, requests: newTestRequests(t, 64), ingressURLs: ingressURLs, excluded: make([]atomic.Bool, len(ingressURLs))}
+	c.remaining.Store(int64(total))
 	for k := range clients {
 		client, rng := newClient(t, k/2%2 == 1), rand.New(rand.NewPCG(seed, uint64(k)))
-		c.asking.Go(func() {
-			for entry := k; c.left.Add(-1) >= 0; entry++ {
-				for c.closed[entry%len(entries)].Load() {
-					entry++
+		c.running.Go(func() {
+			for i := k; c.remaining.Add(-1) >= 0; i++ {
+				for c.excluded[i%len(ingressURLs)].Load() {
+					i++
 				}
-				c.ask(client, entries[entry%len(entries)], rng)
+				c.sendRequest(client, ingressURLs[i%len(ingressURLs)], rng)
 			}
 		})
 	}
-	t.Cleanup(c.disperse)
+	t.Cleanup(c.stop)
 	return c
 }
 
-// disperse has no more asked and waits for the last answers.
-func (c *crowd) disperse() {
-	c.left.Store(0)
-	c.asking.Wait()
+// stop prevents new requests and waits for the last responses.
+func (c *stormClients) stop() {
+	c.remaining.Store(0)
+	c.running.Wait()
 }
 
-// ask asks one question. Three in ten clients do not stay for the whole of the answer: some leave at a time, wherever the
-// request is then, others with so many bytes in hand.
-func (c *crowd) ask(client *http.Client, entry string, rng *rand.Rand) {
-	q := c.questions[rng.IntN(len(c.questions))]
-	ctx, leave := context.WithCancel(context.WithoutCancel(c.t.Context()))
-	defer leave()
-	stay := int64(1 << 30)
+// sendRequest sends one request. 30 % of the clients disconnect before the end of the response:
+// some after a random time, in any phase of the request, others after a number of bytes.
+func (c *stormClients) sendRequest(client *http.Client, url string, rng *rand.Rand) {
+	q := c.requests[rng.IntN(len(c.requests))]
+	ctx, cancel := context.WithCancel(context.WithoutCancel(c.t.Context()))
+	defer cancel()
+	limit := int64(1 << 30)
 	aborts := rng.IntN(10) < 3
 	switch {
 	case aborts && rng.IntN(2) == 0:
-		stay = rng.Int64N(int64(len(q.want)))
+		limit = rng.Int64N(int64(len(q.want)))
 	case aborts:
-		defer time.AfterFunc(time.Duration(rng.Int64N(int64(50*time.Millisecond))), leave).Stop()
+		defer time.AfterFunc(time.Duration(rng.Int64N(int64(50*time.Millisecond))), cancel).Stop()
 	}
-	resp, err := send(ctx, client, entry, q.body)
+	resp, err := postChat(ctx, client, url, q.body)
 	if err != nil {
-		c.judge(q, answer{err: err}, aborts)
+		c.checkResponse(q, response{err: err}, aborts)
 		return
 	}
 	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, stay))
-	if int64(len(body)) == stay {
+	body, err := io.ReadAll(io.LimitReader(resp.Body, limit))
+	if int64(len(body)) == limit {
 		err = context.Canceled
 	}
-	c.judge(q, answer{resp.StatusCode, resp.Header, body, err}, aborts)
+	c.checkResponse(q, response{resp.StatusCode, resp.Header, body, err}, aborts)
 }
 
-// judge sees that an answer that looks complete is the right one, and that whatever else there is of one is honest: the
-// beginning of the right one with an error after it, or a refusal that says so.
-func (c *crowd) judge(q question, a answer, aborts bool) {
+// checkResponse checks that a response that looks complete has the expected body, that a truncated
+// one is a prefix of the expected body followed by an error, and that a refusal has an error code.
+func (c *stormClients) checkResponse(q testRequest, a response, aborts bool) {
 	switch {
 	case a.err == nil && a.status == http.StatusOK:
 		c.complete.Add(1)
 		if !bytes.Equal(a.body, q.want) {
-			c.t.Errorf("%s\nwas answered %v\nwant %s", q.body, a, q.want)
+			c.t.Errorf("request %s\ngot %v\nwant %s", q.body, a, q.want)
 		}
 	case a.err == nil:
 		c.refused.Add(1)
-		if a.status != http.StatusTooManyRequests && a.status != http.StatusBadGateway && a.status != http.StatusServiceUnavailable || a.problem() == "" {
-			c.t.Errorf("%s\nwas refused with %v", q.body, a)
+		if a.status != http.StatusTooManyRequests && a.status != http.StatusBadGateway && a.status != http.StatusServiceUnavailable || a.errorCode() == "" {
+			c.t.Errorf("request %s\ngot an unexpected refusal: %v", q.body, a)
 		}
 	default:
 		if aborts {
 			c.aborted.Add(1)
 		} else {
-			c.broken.Add(1)
+			c.truncated.Add(1)
 		}
-		said := a.body
-		// A client that leaves may do so within the error event.
-		if i := bytes.LastIndex(said, []byte("data: {\"error\"")); i >= 0 && (aborts || lastErrorCode(said) == "upstream_broken") {
-			said = said[:i]
+		body := a.body
+		// A client may disconnect within the error event.
+		if i := bytes.LastIndex(body, []byte("data: {\"error\"")); i >= 0 && (aborts || lastErrorCode(body) == "upstream_broken") {
+			body = body[:i]
 		}
-		if a.status == http.StatusOK && !bytes.HasPrefix(q.want, said) {
-			c.t.Errorf("%s\nbroke off after %v\nwhich is not the beginning of %s", q.body, a, q.want)
+		if a.status == http.StatusOK && !bytes.HasPrefix(q.want, body) {
+			c.t.Errorf("request %s\ntruncated response %v\nis not a prefix of %s", q.body, a, q.want)
 		}
 	}
 }
 
-func (c *crowd) String() string {
-	return fmt.Sprintf("%d answers complete, %d refused, %d broken off, %d clients left", c.complete.Load(), c.refused.Load(), c.broken.Load(), c.aborted.Load())
+func (c *stormClients) String() string {
+	return fmt.Sprintf("%d responses complete, %d refused, %d truncated, %d clients disconnected", c.complete.Load(), c.refused.Load(), c.truncated.Load(), c.aborted.Load())
 }

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// setting is a number from the environment, n if it is not set.
-func setting(t *testing.T, name string, n int) int {
+// envInt returns a number from the environment, or n if the variable is not set.
+func envInt(t *testing.T, name string, n int) int {
 	t.Helper()
 	if text := os.Getenv(name); text != "" {
 		var err error
@@ -22,43 +22,45 @@ func setting(t *testing.T, name string, n int) int {
 	return n
 }
 
-// After a storm every slot is back, no agent ever let too many in, and no client was told a lie.
+// After a storm all slots are released, no engine had more requests than slots, and no client got a
+// wrong or truncated response that looked complete.
 //
-// Two ingresses share three agents over a network that loses control calls and replies and makes others late. Of the
-// clients, three in ten leave before their answer is complete. Agents stop and are killed, and come back where they were;
-// one ingress is killed half way and does not come back.
+// Two ingresses share three agents over a network that drops and delays control calls and replies.
+// 30 % of the clients disconnect before the end of the response. Agents are drained or killed and
+// restarted at the same address; one ingress is killed half way and is not restarted.
 //
-// By default it is a small storm. The full one takes some minutes:
+// The default is a small storm. The full one takes some minutes:
 //
-//	BERTH_STORM_REQUESTS=100000 go test -race -run TestAStorm -timeout 30m -v ./e2e
+//	BERTH_STORM_REQUESTS=100000 go test -race -run TestStorm -timeout 30m -v ./e2e
 //
-// BERTH_STORM_SEED repeats what was drawn in a storm that failed, though not how its threads took turns.
+// BERTH_STORM_SEED repeats the random choices of an earlier run, but not the scheduling of
+// goroutines.
 func TestStormLeavesNoSlotBehind(t *testing.T) {
 	t.Parallel()
 	const slots, clients = 6, 48
-	requests := setting(t, "BERTH_STORM_REQUESTS", 3000)
-	seed := uint64(setting(t, "BERTH_STORM_SEED", 0))
+	requests := envInt(t, "BERTH_STORM_REQUESTS", 3000)
+	seed := uint64(envInt(t, "BERTH_STORM_SEED", 0))
 	seed = cmp.Or(seed, rand.Uint64N(1<<32)+1)
 	t.Logf("BERTH_STORM_SEED=%d", seed)
 
-	sky := &weather{rng: rand.New(rand.NewPCG(seed, 1<<32)), over: make(chan struct{})}
-	fleet := witnesses(t, 3)
+	faults := &networkFaults{rng: rand.New(rand.NewPCG(seed, 1<<32)), stopped: make(chan struct{})}
+	fleet := startCountingEngines(t, 3)
 	var agents []*agentProcess
 	var urls []string
 	for _, w := range fleet {
-		a := guard(t, w.url, slots)
-		agents, urls = append(agents, a), append(urls, between(t, anyPort(t), a.address(), sky.fate).url())
+		a := startAgent(t, w.url, slots)
+		agents, urls = append(agents, a), append(urls, startProxy(t, listenLoopback(t), a.address(), faults.allow).url())
 	}
-	config := sharing("max_queued_requests: 64, queue_timeout_s: 5, health_check_period_s: 1, request_router_config: {request_router_class: PowerOfTwoChoicesRouter}", urls...)
+	config := agentConfig("max_queued_requests: 64, queue_timeout_s: 5, health_check_period_s: 1, request_router_config: {request_router_class: PowerOfTwoChoicesRouter}", urls...)
 	survivor, victim := serve(t, config), serve(t, config)
-	crowd := gather(t, clients, requests, seed, survivor.url, victim.url)
+	load := startStormClients(t, clients, requests, seed, survivor.url, victim.url)
 
-	every, asked := min(requests/8, 2000), func() int { return requests - int(max(crowd.left.Load(), 0)) }
+	every, started := min(requests/8, 2000), func() int { return requests - int(max(load.remaining.Load(), 0)) }
 	for step := 1; step*every < requests; step++ {
-		eventually(t, "the storm goes on", func() bool { return asked() >= step*every })
+		eventually(t, "clients send the next requests", func() bool { return started() >= step*every })
 		switch a := agents[step%len(agents)]; {
 		case step == requests/every/2:
-			crowd.closed[1].Store(true)
+			load.excluded[1].Store(true)
 			victim.kill()
 		case step%2 == 1:
 			a.restart(t, syscall.SIGKILL)
@@ -66,33 +68,34 @@ func TestStormLeavesNoSlotBehind(t *testing.T) {
 			a.restart(t, syscall.SIGTERM)
 		}
 	}
-	crowd.asking.Wait()
-	close(sky.over)
-	t.Logf("%v; %d control messages lost, %d late", crowd, sky.lost.Load(), sky.late.Load())
-	if crowd.complete.Load() < int64(requests)/3 {
-		t.Errorf("of %d answers only %d came complete", requests, crowd.complete.Load())
+	load.running.Wait()
+	close(faults.stopped)
+	t.Logf("%v; %d control messages dropped, %d delayed", load, faults.lost.Load(), faults.delayed.Load())
+	if load.complete.Load() < int64(requests)/3 {
+		t.Errorf("%[2]d of %[1]d responses were complete, want at least a third", requests, load.complete.Load())
 	}
-	if sky.lost.Load() == 0 || crowd.aborted.Load() == 0 {
-		t.Error("it was no storm")
+	if faults.lost.Load() == 0 || load.aborted.Load() == 0 {
+		t.Error("no control message was dropped or no client disconnected")
 	}
-	calm(t, fleet, agents)
+	checkReleased(t, fleet, agents)
 }
 
-// calm sees that all slots come back within a lease, and that there were never too many.
-func calm(t *testing.T, fleet []*witness, agents []*agentProcess) {
+// checkReleased checks that all slots are released within a lease and that the engines never had
+// more requests than slots.
+func checkReleased(t *testing.T, fleet []*countingEngine, agents []*agentProcess) {
 	t.Helper()
-	over := time.Now()
+	start := time.Now()
 	for _, a := range agents {
-		eventually(t, "the agent's slots are given back", func() bool { return a.slots(t) == reading{} })
+		eventually(t, "the agent's slots are released", func() bool { return a.slots(t) == slotCounts{} })
 	}
-	if took := time.Since(over); took > lease+margin {
-		t.Errorf("it took %v until all slots were back, which is longer than a lease", took)
+	if took := time.Since(start); took > lease+timingMargin {
+		t.Errorf("all slots were released after %v, which is longer than a lease", took)
 	}
 	for i, w := range fleet {
-		agents[i].balanced(t)
-		if w.most() > agents[i].limit {
-			t.Errorf("engine %d had %d requests at once, and has %d slots", i, w.most(), agents[i].limit)
+		agents[i].checkAccounting(t)
+		if w.maxConcurrent() > agents[i].limit {
+			t.Errorf("engine %d had %d concurrent requests, and has %d slots", i, w.maxConcurrent(), agents[i].limit)
 		}
-		eventually(t, "the engine works on nothing", func() bool { return w.Stats().InFlight == 0 })
+		eventually(t, "the engine is idle", func() bool { return w.Stats().InFlight == 0 })
 	}
 }

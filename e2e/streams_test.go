@@ -13,43 +13,43 @@ import (
 
 func TestStreamsAreByteForByteWhatTheReplicaSends(t *testing.T) {
 	const streams = 200
-	fleet := engines(t, 2, simulated.Config{})
-	b := serve(t, demo("", fleet...))
+	fleet := startEngines(t, 2, simulated.Config{})
+	b := serve(t, demoConfig("", fleet...))
 	clients := []*http.Client{newClient(t, false), newClient(t, true)}
 	bodies := make([]string, streams)
-	for i := range bodies { // too short for a block of the cache, so that usage is the same everywhere
-		bodies[i] = ask("demo", fmt.Sprintf("Story %d", i), 16+i%48, i%8 != 0)
+	for i := range bodies { // shorter than a cache block, so that usage is the same on all engines
+		bodies[i] = chatBody("demo", fmt.Sprintf("Story %d", i), 16+i%48, i%8 != 0)
 	}
 
-	// All of them are held before their first byte until the last has arrived.
+	// All requests wait before the first byte until the last one has arrived.
 	for _, e := range fleet {
 		e.Engine().SetFaults(simulated.Faults{Hang: true})
 	}
-	answers := make([]answer, streams)
-	var asking sync.WaitGroup
+	answers := make([]response, streams)
+	var running sync.WaitGroup
 	for i := range answers {
-		asking.Go(func() { answers[i] = chat(t.Context(), clients[i%2], b.url, bodies[i]) })
+		running.Go(func() { answers[i] = chat(t.Context(), clients[i%2], b.url, bodies[i]) })
 	}
 	eventually(t, "all streams are at the engines", func() bool {
 		return fleet[0].Engine().Stats().InFlight+fleet[1].Engine().Stats().InFlight == streams
 	})
-	if running := b.sum(t, "berth_slots", `state="running"`); running != streams {
-		t.Errorf("berth counts %v running slots, want %d", running, streams)
+	if running := b.sumMetric(t, "berth_slots", `state="running"`); running != streams {
+		t.Errorf("%v slots are running, want %d", running, streams)
 	}
 	for _, e := range fleet {
 		e.Engine().SetFaults(simulated.Faults{})
 	}
-	asking.Wait()
+	running.Wait()
 
-	direct := make([]answer, streams)
+	direct := make([]response, streams)
 	for i := range direct {
-		asking.Go(func() { direct[i] = chat(t.Context(), clients[0], fleet[i%2].URL(), bodies[i]) })
+		running.Go(func() { direct[i] = chat(t.Context(), clients[0], fleet[i%2].URL(), bodies[i]) })
 	}
-	asking.Wait()
+	running.Wait()
 	for i, got := range answers {
 		want := direct[i]
-		if !want.complete() {
-			t.Fatalf("the engine itself answered %v", want)
+		if !want.isComplete() {
+			t.Fatalf("the engine's own response: %v", want)
 		}
 		if got.err != nil || got.status != want.status || !bytes.Equal(got.body, want.body) {
 			t.Fatalf("stream %d: got %v, want %v", i, got, want)
@@ -64,39 +64,40 @@ func TestStreamsAreByteForByteWhatTheReplicaSends(t *testing.T) {
 
 func TestStreamOfAReplicaThatDiesEndsInAnError(t *testing.T) {
 	t.Parallel()
-	for _, death := range []string{"process", "abort", "reset"} {
-		t.Run(death, func(t *testing.T) {
-			overBoth(t, func(t *testing.T, client *http.Client) {
-				engine := engines(t, 1, simulated.Config{})[0]
-				if death != "process" {
-					engine.Engine().SetFaults(simulated.Faults{Cut: simulated.Cut(death), CutAfter: 20})
+	for _, failure := range []string{"process", "abort", "reset"} {
+		t.Run(failure, func(t *testing.T) {
+			forBothProtocols(t, func(t *testing.T, client *http.Client) {
+				engine := startEngines(t, 1, simulated.Config{})[0]
+				if failure != "process" {
+					engine.Engine().SetFaults(simulated.Faults{Cut: simulated.Cut(failure), CutAfter: 20})
 				}
-				b := serve(t, demo("", engine))
-				resp := open(t, t.Context(), client, b.url, endless("demo"))
-				if death == "process" {
+				b := serve(t, demoConfig("", engine))
+				resp := openStream(t, t.Context(), client, b.url, endlessChatBody("demo"))
+				if failure == "process" {
 					engine.Close()
 				}
-				got := read(resp)
+				got := readResponse(resp)
 				if got.err == nil {
-					t.Errorf("the stream ended as if it were complete: %v", got)
+					t.Errorf("the stream looks complete: %v", got)
 				}
 				if bytes.Contains(got.body, []byte("[DONE]")) {
-					t.Error("berth made up the end of the stream")
+					t.Error("berth sent [DONE] for a truncated stream")
 				}
 				if lastErrorCode(got.body) != "upstream_broken" {
-					t.Errorf("the stream does not end in an error event: %v", got)
+					t.Errorf("the stream does not end with an error event: %v", got)
 				}
-				if b.sum(t, "berth_upstream_errors_total", `phase="streaming"`) != 1 {
-					t.Error("the death was not counted")
+				if b.sumMetric(t, "berth_upstream_errors_total", `phase="streaming"`) != 1 {
+					t.Error("the upstream error was not counted")
 				}
 			})
 		})
 	}
 }
 
-// lastErrorCode is the code of the error that the last event of a stream tells OpenAI's clients of; empty if it is none.
+// lastErrorCode returns the code of the error in the last event of a stream, or "" if that event is
+// not an error.
 func lastErrorCode(stream []byte) string {
-	events := bytes.Split(bytes.Trim(stream, "\n"), []byte("\n\n")) // it may begin with the end of what was read before
+	events := bytes.Split(bytes.Trim(stream, "\n"), []byte("\n\n")) // the first event may be incomplete
 	last, isData := bytes.CutPrefix(events[len(events)-1], []byte("data: "))
 	var event struct {
 		Error *struct{ Message, Type, Code string }
@@ -109,10 +110,10 @@ func lastErrorCode(stream []byte) string {
 
 func TestStreamThatItsReplicaEndsEarlyIsPassedAsItIs(t *testing.T) {
 	t.Parallel()
-	fleet := engines(t, 1, simulated.Config{})
+	fleet := startEngines(t, 1, simulated.Config{})
 	fleet[0].Engine().SetFaults(simulated.Faults{Cut: simulated.CutClean, CutAfter: 3})
-	b := serve(t, demo("", fleet...))
-	body := ask("demo", "Hello", 16, true)
+	b := serve(t, demoConfig("", fleet...))
+	body := chatBody("demo", "Hello", 16, true)
 	want := chat(t.Context(), newClient(t, false), fleet[0].URL(), body)
 	got := chat(t.Context(), newClient(t, false), b.url, body)
 	if got.err != nil || !bytes.Equal(got.body, want.body) {
@@ -122,19 +123,20 @@ func TestStreamThatItsReplicaEndsEarlyIsPassedAsItIs(t *testing.T) {
 
 func TestBufferedResponseThatBreaksOffIsAnError(t *testing.T) {
 	t.Parallel()
-	fleet := engines(t, 1, simulated.Config{})
+	fleet := startEngines(t, 1, simulated.Config{})
 	fleet[0].Engine().SetFaults(simulated.Faults{Cut: simulated.CutReset, CutAfter: 1})
-	b := serve(t, demo("", fleet...))
-	overBoth(t, func(t *testing.T, client *http.Client) {
-		got := chat(t.Context(), client, b.url, ask("demo", "Hello", 16, false))
-		if got.err != nil || got.status != http.StatusBadGateway || got.problem() != "upstream_broken" {
+	b := serve(t, demoConfig("", fleet...))
+	forBothProtocols(t, func(t *testing.T, client *http.Client) {
+		got := chat(t.Context(), client, b.url, chatBody("demo", "Hello", 16, false))
+		if got.err != nil || got.status != http.StatusBadGateway || got.errorCode() != "upstream_broken" {
 			t.Errorf("got %v, want 502 upstream_broken", got)
 		}
 	})
 }
 
-// problem is the code of an error in OpenAI's form, which has four keys; empty if it is none.
-func (a answer) problem() string {
+// errorCode returns the code of an error body in OpenAI's format, which has four keys, or "" for
+// other bodies.
+func (a response) errorCode() string {
 	var body struct{ Error map[string]any }
 	if json.Unmarshal(a.body, &body) != nil || len(body.Error) != 4 {
 		return ""

@@ -15,32 +15,32 @@ import (
 	"berth/llmserver/simulated"
 )
 
-// Not parallel to others, whose processes would have the variable too.
+// The test is not parallel, because the processes of other tests would inherit the variable.
 func TestTelemetryIsCompleteWhenTheProcessEnds(t *testing.T) {
 	var spans atomic.Int64
 	collector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
-		spans.Add(int64(strings.Count(string(body), "\x2a\x07attempt"))) // field 5 of a span, its name
+		spans.Add(int64(strings.Count(string(body), "\x2a\x07attempt"))) // field 5 of a span is its name
 	}))
 	t.Cleanup(collector.Close)
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL)
 	path := filepath.Join(t.TempDir(), "access.jsonl")
-	b := serve(t, "access_log: "+path+demo("", engines(t, 2, simulated.Config{})...))
+	b := serve(t, "access_log: "+path+demoConfig("", startEngines(t, 2, simulated.Config{})...))
 
 	const requests = 60
 	client := newClient(t, false)
 	for i := range requests {
-		if a := chat(t.Context(), client, b.url, ask("demo", "Nobody else may read this.", 3, i%2 == 0)); !a.complete() {
+		if a := chat(t.Context(), client, b.url, chatBody("demo", "This prompt is confidential.", 3, i%2 == 0)); !a.isComplete() {
 			t.Fatal(a)
 		}
 	}
-	last := open(t, t.Context(), client, b.url, ask("demo", "Nobody else may read this.", 500, true))
+	last := openStream(t, t.Context(), client, b.url, chatBody("demo", "This prompt is confidential.", 500, true))
 	b.signal(t, syscall.SIGTERM)
-	if a := read(last); !a.complete() {
+	if a := readResponse(last); !a.isComplete() {
 		t.Error(a)
 	}
-	if status := b.status(t); status != 0 {
-		t.Errorf("berth ended with status %d", status)
+	if status := b.waitExit(t); status != 0 {
+		t.Errorf("berth exited with status %d", status)
 	}
 
 	text, err := os.ReadFile(path)
@@ -62,13 +62,13 @@ func TestTelemetryIsCompleteWhenTheProcessEnds(t *testing.T) {
 			tokens += request.CompletionTokens
 		}
 	}
-	if finished != requests+1 || strings.Contains(string(text), "Nobody") {
-		t.Errorf("%d requests are in the access log, want %d and nothing of what was said:\n%s", finished, requests+1, tail(string(text), 2000))
+	if finished != requests+1 || strings.Contains(string(text), "confidential") {
+		t.Errorf("%d requests in the access log, want %d and no prompts:\n%s", finished, requests+1, tail(string(text), 2000))
 	}
-	if tokens < requests/2*3 { // only whole answers tell them unasked
-		t.Errorf("%d tokens are in the access log", tokens)
+	if tokens < requests/2*3 { // only buffered responses report usage without include_usage
+		t.Errorf("%d tokens in the access log", tokens)
 	}
 	if n := spans.Load(); n != requests+1 {
-		t.Errorf("the collector got %d attempts, want %d", n, requests+1)
+		t.Errorf("the collector received %d attempts, want %d", n, requests+1)
 	}
 }

@@ -23,8 +23,9 @@ import (
 	"github.com/openai/openai-go/v3/option"
 )
 
-// certify writes a self-signed certificate for the loopback, and its key, as cert.pem and key.pem.
-func certify(t *testing.T, dir string, serial int64) {
+// writeCertificate writes a self-signed certificate for the loopback address and its key to
+// cert.pem and key.pem.
+func writeCertificate(t *testing.T, dir string, serial int64) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -43,14 +44,14 @@ func certify(t *testing.T, dir string, serial int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	replace(t, filepath.Join(dir, "key.pem"), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})))
-	replace(t, filepath.Join(dir, "cert.pem"), string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})))
+	replaceFile(t, filepath.Join(dir, "key.pem"), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})))
+	replaceFile(t, filepath.Join(dir, "cert.pem"), string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})))
 }
 
-// guarded is berth behind TLS and API keys, with its files in dir.
-func guarded(t *testing.T, dir string) *berth {
-	certify(t, dir, 1)
-	replace(t, filepath.Join(dir, "keys.yaml"), "keys: [{name: all, key: sk-all}, {name: some, key: sk-some, models: [demo]}]")
+// serveWithTLSAndKeys starts berth with TLS and API keys, whose files are in dir.
+func serveWithTLSAndKeys(t *testing.T, dir string) *berth {
+	writeCertificate(t, dir, 1)
+	replaceFile(t, filepath.Join(dir, "keys.yaml"), "keys: [{name: all, key: sk-all}, {name: some, key: sk-some, models: [demo]}]")
 	return serve(t, fmt.Sprintf(`
 http:
   address: "127.0.0.1:0"
@@ -66,7 +67,7 @@ llm_configs:
 func TestTLSServesCurl(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	b := guarded(t, dir)
+	b := serveWithTLSAndKeys(t, dir)
 	for flag, version := range map[string]string{"--http1.1": "1.1", "--http2": "2"} {
 		got := curl(t, fmt.Sprintf(`curl -sSN %s --cacert %s/cert.pem -w '%%{http_version}' %s/v1/chat/completions -H 'Content-Type: application/json' `+
 			`-H 'Authorization: Bearer sk-some' -d '{"model":"demo","stream":true,"max_tokens":3,"messages":[{"role":"user","content":"Hi"}]}'`, flag, dir, b.url))
@@ -78,7 +79,7 @@ func TestTLSServesCurl(t *testing.T) {
 
 func TestAuthRefusesAnUnknownKeyInWordsTheGoSDKUnderstands(t *testing.T) {
 	t.Parallel()
-	b := guarded(t, t.TempDir())
+	b := serveWithTLSAndKeys(t, t.TempDir())
 	trusting := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true}}
 	t.Cleanup(trusting.CloseIdleConnections)
 	for _, test := range []struct {
@@ -91,9 +92,9 @@ func TestAuthRefusesAnUnknownKeyInWordsTheGoSDKUnderstands(t *testing.T) {
 		{"sk-none", "demo", "invalid_api_key", 401},
 	} {
 		client := openai.NewClient(option.WithBaseURL(b.url+"/v1"), option.WithAPIKey(test.key), option.WithMaxRetries(0), option.WithHTTPClient(trusting))
-		_, err := client.Chat.Completions.New(t.Context(), hello(test.model, 2))
-		said, refused := errors.AsType[*openai.Error](err)
-		if refused != (test.status != 200) || !refused && err != nil || refused && (said.StatusCode != test.status || said.Code != test.code) {
+		_, err := client.Chat.Completions.New(t.Context(), officialRequest(test.model, 2))
+		apiErr, refused := errors.AsType[*openai.Error](err)
+		if refused != (test.status != 200) || !refused && err != nil || refused && (apiErr.StatusCode != test.status || apiErr.Code != test.code) {
 			t.Errorf("%s for %s: %v", test.key, test.model, err)
 		}
 	}
@@ -102,7 +103,7 @@ func TestAuthRefusesAnUnknownKeyInWordsTheGoSDKUnderstands(t *testing.T) {
 func TestReloadRenewsCertificatesAndKeys(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	b := guarded(t, dir)
+	b := serveWithTLSAndKeys(t, dir)
 	serial := func() string {
 		conn, err := tls.Dial("tcp", strings.TrimPrefix(b.url, "https://"), &tls.Config{InsecureSkipVerify: true})
 		if err != nil {
@@ -125,14 +126,14 @@ func TestReloadRenewsCertificatesAndKeys(t *testing.T) {
 		return resp.StatusCode
 	}
 	if serial() != "1" || models("sk-all") != 200 {
-		t.Fatalf("the first certificate is %s, the key gets %d", serial(), models("sk-all"))
+		t.Fatalf("serial %s, status %d with the first key; want 1 and 200", serial(), models("sk-all"))
 	}
-	certify(t, dir, 2)
+	writeCertificate(t, dir, 2)
 	b.signal(t, syscall.SIGHUP)
-	eventually(t, "the new certificate is shown", func() bool { return serial() == "2" })
-	replace(t, filepath.Join(dir, "keys.yaml"), "keys: [{name: all, key: sk-new}]") // and nobody says so
+	eventually(t, "the new certificate is served", func() bool { return serial() == "2" })
+	replaceFile(t, filepath.Join(dir, "keys.yaml"), "keys: [{name: all, key: sk-new}]") // without a signal
 	eventually(t, "the old key is refused", func() bool { return models("sk-all") == 401 })
 	if status := models("sk-new"); status != 200 {
-		t.Errorf("the new key gets %d", status)
+		t.Errorf("the new key gets status %d", status)
 	}
 }

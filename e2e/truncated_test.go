@@ -15,13 +15,13 @@ import (
 	"testing"
 )
 
-// breaking is an engine that breaks off within a response, of events or not, unless it is told to
-// complete it.
-func breaking(t *testing.T) (url string) {
+// startTruncatingEngine starts an engine that aborts every response, streamed or not, unless the
+// prompt is "to the end".
+func startTruncatingEngine(t *testing.T) (url string) {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet {
-			return // it is in good health
+			return // health check
 		}
 		body, _ := io.ReadAll(r.Body)
 		kind, text := "application/json", []string{`{"choices":[`, `{}]}`}
@@ -42,39 +42,40 @@ func breaking(t *testing.T) (url string) {
 
 const firstEvent = "data: {\"choices\":[{\"delta\":{\"content\":\"one\"}}]}\n\n"
 
-// To HTTP/1.0 there is no chunked coding, so the end of a response without a length is that of its
-// connection.
+// HTTP/1.0 has no chunked encoding, so the end of the connection ends a response without
+// Content-Length. A truncated response must therefore end with a reset.
 func TestTruncatedResponseDoesNotLookCompleteToHTTP10(t *testing.T) {
 	t.Parallel()
-	engine := breaking(t)
-	a := guard(t, engine, 4)
+	engine := startTruncatingEngine(t)
+	a := startAgent(t, engine, 4)
 	replicas := "llm_configs:\n- {model_loading_config: {model_id: demo}, replicas: [{url: \"" + engine + "\"}]}\n"
 	dir := t.TempDir()
-	certify(t, dir, 1)
-	b := serve(t, anywhere+replicas)
-	s := serve(t, strings.Replace(anywhere, `:0"}`, `:0", tls: {cert_file: `+dir+`/cert.pem, key_file: `+dir+`/key.pem}}`, 1)+replicas)
-	for name, url := range map[string]string{"plain": b.url, "TLS": s.url, "an agent": a.url} {
+	writeCertificate(t, dir, 1)
+	b := serve(t, loopbackConfig+replicas)
+	s := serve(t, strings.Replace(loopbackConfig, `:0"}`, `:0", tls: {cert_file: `+dir+`/cert.pem, key_file: `+dir+`/key.pem}}`, 1)+replicas)
+	for name, url := range map[string]string{"plain": b.url, "TLS": s.url, "agent": a.url} {
 		for _, stream := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, stream %v", name, stream), func(t *testing.T) {
-				if text, err := askHTTP10(t, url, "to the end", stream); err != nil || !strings.Contains(text, " 200 ") {
-					t.Errorf("a complete response is %q, %v", text, err)
+				if text, err := postHTTP10(t, url, "to the end", stream); err != nil || !strings.Contains(text, " 200 ") {
+					t.Errorf("complete response: %q, %v", text, err)
 				}
-				text, err := askHTTP10(t, url, "half of it", stream)
+				text, err := postHTTP10(t, url, "half of it", stream)
 				if !errors.Is(err, syscall.ECONNRESET) {
-					t.Errorf("a truncated response is %q and ends with %v, want a reset", text, err)
+					t.Errorf("truncated response: %q, error %v, want a reset", text, err)
 				}
-				if stream && name != "an agent" && !strings.Contains(text, "upstream_broken") {
-					t.Errorf("the error event did not arrive: %q", text)
+				if stream && name != "agent" && !strings.Contains(text, "upstream_broken") {
+					t.Errorf("no error event in %q", text)
 				}
 			})
 		}
 	}
 }
 
-func askHTTP10(t *testing.T, url, prompt string, stream bool) (text string, err error) {
+// postHTTP10 sends an HTTP/1.0 request and returns the raw response.
+func postHTTP10(t *testing.T, url, prompt string, stream bool) (text string, err error) {
 	t.Helper()
 	c := dialRaw(t, url)
-	body := askHTTP10Body(prompt, stream)
+	body := http10Body(prompt, stream)
 	if _, err := fmt.Fprintf(c, "POST /v1/chat/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body); err != nil {
 		t.Fatal(err)
 	}
@@ -82,45 +83,46 @@ func askHTTP10(t *testing.T, url, prompt string, stream bool) (text string, err 
 	return string(all), err
 }
 
-func askHTTP10Body(prompt string, stream bool) string {
+func http10Body(prompt string, stream bool) string {
 	return fmt.Sprintf(`{"model":"demo","stream":%v,"messages":[{"role":"user","content":%q}]}`, stream, prompt)
 }
 
 func TestTruncatedResponseIsReportedByCurl(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {
-		missing(t, "there is no curl: %v", err)
+		skipOrFail(t, "curl is required: %v", err)
 	}
-	engine := breaking(t)
-	b := serve(t, anywhere+"llm_configs:\n- {model_loading_config: {model_id: demo}, replicas: [{url: \""+engine+"\"}]}\n")
+	engine := startTruncatingEngine(t)
+	b := serve(t, loopbackConfig+"llm_configs:\n- {model_loading_config: {model_id: demo}, replicas: [{url: \""+engine+"\"}]}\n")
 	const incomplete, reset = 18, 56
 	t.Run("HTTP/1.1", func(t *testing.T) { wantCurl(t, incomplete, b.url) })
 	t.Run("HTTP/1.0", func(t *testing.T) { wantCurl(t, reset, b.url, "--http1.0") })
 	t.Run("behind nginx", func(t *testing.T) {
-		wantCurl(t, incomplete, "http://nginx", "--unix-socket", nginxBefore(t, b.url))
+		wantCurl(t, incomplete, "http://nginx", "--unix-socket", startNginx(t, b.url))
 	})
 }
 
-// wantCurl wants curl to see the end of a complete stream, and to end a truncated one with a status.
+// wantCurl checks that curl exits with status 0 for a complete stream and with the given status for
+// a truncated one.
 func wantCurl(t *testing.T, status int, url string, options ...string) {
 	t.Helper()
 	for prompt, want := range map[string]int{"to the end": 0, "half of it": status} {
-		args := append([]string{"-sS", "-N", "-H", "Content-Type: application/json", "-d", askHTTP10Body(prompt, true), url + "/v1/chat/completions"}, options...)
-		c := run(t, "", "curl", args...)
-		if got := c.status(t); got != want || !c.out.has(firstEvent) {
-			t.Errorf("%s: curl ends with %d, want %d, and has %q %q", prompt, got, want, c.out.String(), c.log.String())
+		args := append([]string{"-sS", "-N", "-H", "Content-Type: application/json", "-d", http10Body(prompt, true), url + "/v1/chat/completions"}, options...)
+		c := startCommand(t, "", "curl", args...)
+		if got := c.waitExit(t); got != want || !c.stdout.contains(firstEvent) {
+			t.Errorf("%s: curl exited with status %d, want %d; output %q %q", prompt, got, want, c.stdout.String(), c.stderr.String())
 		}
 	}
 }
 
-// nginxBefore starts an nginx with its defaults before a server, and returns the socket that it
-// listens on.
-func nginxBefore(t *testing.T, url string) (socket string) {
+// startNginx starts nginx with default settings in front of a server and returns the path of
+// nginx's Unix socket.
+func startNginx(t *testing.T, url string) (socket string) {
 	t.Helper()
 	program, err := exec.LookPath("nginx")
 	if err != nil {
 		if program, err = exec.LookPath("/usr/sbin/nginx"); err != nil {
-			missing(t, "there is no nginx: %v", err)
+			skipOrFail(t, "nginx is required: %v", err)
 		}
 	}
 	dir := t.TempDir()
@@ -129,15 +131,15 @@ func nginxBefore(t *testing.T, url string) (socket string) {
 	for _, name := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
 		paths += name + "_temp_path " + dir + "; "
 	}
-	replace(t, filepath.Join(dir, "nginx.conf"), fmt.Sprintf(`
+	replaceFile(t, filepath.Join(dir, "nginx.conf"), fmt.Sprintf(`
 		daemon off; master_process off; pid %[1]s/pid; error_log stderr;
 		events {}
 		http { access_log off; %[2]s server { listen unix:%[3]s; location / { proxy_pass %[4]s; } } }`, dir, paths, socket, url))
-	c := run(t, "", program, "-e", "stderr", "-c", filepath.Join(dir, "nginx.conf"))
+	c := startCommand(t, "", program, "-e", "stderr", "-c", filepath.Join(dir, "nginx.conf"))
 	eventually(t, "nginx listens", func() bool {
 		select {
 		case <-c.done:
-			t.Fatalf("nginx ended: %s", c.log.String())
+			t.Fatalf("nginx exited: %s", c.stderr.String())
 		default:
 		}
 		conn, err := net.Dial("unix", socket)

@@ -17,18 +17,18 @@ func TestClientComparesResponsesByteForByte(t *testing.T) {
 			if altered {
 				w.Write([]byte("data: "))
 			}
-			e.complete(w, r)
+			e.handleCompletion(w, r)
 		}))
-		for _, a := range []ask{{MaxTokens: 16}, {Stream: true, MaxTokens: 3}, {Stream: true, MaxTokens: 3, GapMS: 1}} {
-			c := newClient(server.Listener.Addr().String(), a, 1000)
+		for _, req := range []chatRequest{{MaxTokens: 16}, {Stream: true, MaxTokens: 3}, {Stream: true, MaxTokens: 3, GapMS: 1}} {
+			c := newClient(server.Listener.Addr().String(), req, 1000)
 			c.measuring.Store(true)
 			conn, err := c.dial()
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = c.exchange(conn, time.Now(), -1)
-			if altered != (err != nil) || !altered && (c.requests.Load() != 1 || a.Stream && c.events.Load() < 3) {
-				t.Errorf("%+v, altered %t: %v, %d requests, %d events", a, altered, err, c.requests.Load(), c.events.Load())
+			err = c.sendRequest(conn, time.Now(), -1)
+			if altered != (err != nil) || !altered && (c.requests.Load() != 1 || req.Stream && c.events.Load() < 3) {
+				t.Errorf("%+v, altered %t: %v, %d requests, %d events", req, altered, err, c.requests.Load(), c.events.Load())
 			}
 			conn.Close()
 		}
@@ -37,21 +37,21 @@ func TestClientComparesResponsesByteForByte(t *testing.T) {
 }
 
 func TestReportReplacesTheSectionOfThePage(t *testing.T) {
-	r := &result{work: works[1], rounds: 3, targets: []string{"direct", "berth", "haproxy"}, figures: map[string]figures{
+	r := &result{workload: workloads[1], rounds: 3, targets: []string{"direct", "berth", "haproxy"}, figures: map[string]figures{
 		"berth": median([]figures{{CPU: 3}, {CPU: 20}, {CPU: 18, Failures: 1}}), "haproxy": {CPU: 12},
 	}}
 	file := filepath.Join(t.TempDir(), "page.md")
-	os.WriteFile(file, []byte("before\n"+begin+"\nstale section\n"+end+"\nafter\n"), 0o644)
-	if err := rewrite(file, section([]*result{r}, "x.svg", "0.10")); err != nil {
+	os.WriteFile(file, []byte("before\n"+sectionBegin+"\nstale section\n"+sectionEnd+"\nafter\n"), 0o644)
+	if err := replaceSection(file, resultSection([]*result{r}, "x.svg", "0.10")); err != nil {
 		t.Fatal(err)
 	}
 	got, _ := os.ReadFile(file)
 	text := string(got)
-	if !strings.HasPrefix(text, "before\n"+begin) || !strings.HasSuffix(text, end+"\nafter\n") || strings.Contains(text, "stale section") {
-		t.Errorf("the file became\n%s", text)
+	if !strings.HasPrefix(text, "before\n"+sectionBegin) || !strings.HasSuffix(text, sectionEnd+"\nafter\n") || strings.Contains(text, "stale section") {
+		t.Errorf("the page after replaceSection:\n%s", text)
 	}
-	if !strings.Contains(text, "| berth | 18.0 | 1.50 |") || !strings.Contains(string(picture([]*result{r})), "berth 18.0 µs/event") {
-		t.Errorf("the figures are missing in\n%s", text)
+	if !strings.Contains(text, "| berth | 18.0 | 1.50 |") || !strings.Contains(string(barChart([]*result{r})), "berth 18.0 µs/event") {
+		t.Errorf("figures missing in the page or the chart:\n%s", text)
 	}
 	columns := 0
 	for line := range strings.Lines(r.table()) {
@@ -65,10 +65,10 @@ func TestReportReplacesTheSectionOfThePage(t *testing.T) {
 	}
 }
 
-func TestRouterTargetsAreLeftOutWhereTheyCannotBeInstalled(t *testing.T) {
+func TestRouterTargetsAreSkippedIfInstallationFails(t *testing.T) {
 	t.Setenv("PATH", "")
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
-	all, err := routerTargets("127.0.0.1:1")
+	all, err := newRouterTargets("127.0.0.1:1")
 	if err != nil || len(all) != 0 {
 		t.Errorf("got %v, %v; want no target and no error", all, err)
 	}
@@ -83,7 +83,7 @@ func TestRouterArgumentsNameWorkerAndPorts(t *testing.T) {
 			}
 		}
 		if !isRouter(r.name) || isRouter("berth") {
-			t.Errorf("isRouter is wrong about %s or berth", r.name)
+			t.Errorf("isRouter: %s is %t and berth is %t, want true and false", r.name, isRouter(r.name), isRouter("berth"))
 		}
 	}
 }

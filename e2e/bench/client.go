@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -15,10 +16,10 @@ import (
 	"time"
 )
 
-// patience is what one answer may take.
-const patience = 60 * time.Second
+// requestTimeout bounds one request, from its first byte to the end of the response.
+const requestTimeout = 60 * time.Second
 
-// client sends one ask again and again, and compares each answer.
+// client sends the same request repeatedly and compares every response with the expected bytes.
 type client struct {
 	address string
 	request []byte
@@ -26,71 +27,73 @@ type client struct {
 	stream  bool
 
 	measuring atomic.Bool
-	requests  atomic.Int64 // answered while measuring
-	events    atomic.Int64 // that came while measuring
+	requests  atomic.Int64 // completed while measuring
+	events    atomic.Int64 // received while measuring
 
-	mu     sync.Mutex
-	first  []time.Duration // to the first byte of a body
-	errors map[string]int
+	mu        sync.Mutex
+	firstByte []time.Duration // latencies of the first body byte, while measuring
+	errors    map[string]int
 }
 
-func newClient(address string, a ask, prompt int) *client {
-	a.Model = "bench"
-	// The prompt repeats what the engine has to do: a router may drop or rename fields that it does not know.
-	todo := fmt.Sprintf(`{"max_tokens":%d,"gap_ms":%d,"first_ms":%d} `, a.MaxTokens, a.GapMS, a.FirstMS)
-	a.Messages = []message{{"user", (todo + strings.Repeat("all work and no play ", prompt/21+1))[:max(prompt, len(todo))]}}
-	body, _ := json.Marshal(a)
-	head := fmt.Sprintf("POST /v1/chat/completions HTTP/1.1\r\nHost: bench\r\nUser-Agent: bench\r\nAccept: */*\r\n"+
+func newClient(address string, req chatRequest, prompt int) *client {
+	req.Model = "bench"
+	// The parameters are repeated in the prompt, because a router may drop or rename unknown
+	// fields.
+	todo := fmt.Sprintf(`{"max_tokens":%d,"gap_ms":%d,"first_ms":%d} `, req.MaxTokens, req.GapMS, req.FirstMS)
+	req.Messages = []message{{"user", (todo + strings.Repeat("all work and no play ", prompt/21+1))[:max(prompt, len(todo))]}}
+	body, _ := json.Marshal(req)
+	header := fmt.Sprintf("POST /v1/chat/completions HTTP/1.1\r\nHost: bench\r\nUser-Agent: bench\r\nAccept: */*\r\n"+
 		"Authorization: Bearer none\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", len(body))
-	return &client{address: address, request: append([]byte(head), body...), want: []byte(a.answer()), stream: a.Stream, errors: make(map[string]int)}
+	return &client{address: address, request: append([]byte(header), body...), want: []byte(req.responseBody()), stream: req.Stream, errors: make(map[string]int)}
 }
 
-// conn is one keep-alive connection of a client.
-type conn struct {
+// clientConn is a keep-alive connection.
+type clientConn struct {
 	net.Conn
 	r   *bufio.Reader
 	buf []byte
 }
 
-func (c *client) dial() (*conn, error) {
+func (c *client) dial() (*clientConn, error) {
 	nc, err := net.Dial("tcp", c.address)
 	if err != nil {
 		return nil, err
 	}
-	return &conn{nc, bufio.NewReaderSize(nc, 8<<10), make([]byte, 8<<10)}, nil
+	return &clientConn{nc, bufio.NewReaderSize(nc, 8<<10), make([]byte, 8<<10)}, nil
 }
 
-// exchange asks once, having begun at a time, and reads until so many bytes of the answer came, all if that is negative.
-func (c *client) exchange(conn *conn, began time.Time, most int) error {
-	conn.SetDeadline(time.Now().Add(patience))
+// sendRequest sends one request and reads limit bytes of the response, or all of it if limit is
+// negative. Latency is measured from began.
+func (c *client) sendRequest(conn *clientConn, began time.Time, limit int) error {
+	conn.SetDeadline(time.Now().Add(requestTimeout))
 	if _, err := conn.Write(c.request); err != nil {
 		return err
 	}
-	resp, err := http.ReadResponse(conn.r, nil) // whose body is never closed: that would read it to its end
+	resp, err := http.ReadResponse(conn.r, nil) // the body is not closed: Close would read the rest
 	if err != nil {
 		return err
 	}
 	if resp.StatusCode != http.StatusOK {
 		return fmt.Errorf("status %d", resp.StatusCode)
 	}
-	for at, seen := 0, 0; ; {
+	for received, counted := 0, 0; ; {
 		n, err := resp.Body.Read(conn.buf)
-		if at+n > len(c.want) || !bytes.Equal(conn.buf[:n], c.want[at:at+n]) {
-			return fmt.Errorf("altered")
+		if received+n > len(c.want) || !bytes.Equal(conn.buf[:n], c.want[received:received+n]) {
+			return errors.New("the response differs from the expected bytes")
 		}
-		if at == 0 && n > 0 {
-			c.begun(time.Since(began))
+		if received == 0 && n > 0 {
+			c.recordFirstByte(time.Since(began))
 		}
-		at += n
-		now := at / len(event)
+		received += n
+		complete := received / len(streamEvent)
 		if c.stream && c.measuring.Load() {
-			c.events.Add(int64(now - seen))
+			c.events.Add(int64(complete - counted))
 		}
-		seen = now
+		counted = complete
 		switch {
-		case most >= 0 && at >= most:
+		case limit >= 0 && received >= limit:
 			return nil
-		case err == io.EOF && at == len(c.want):
+		case err == io.EOF && received == len(c.want):
 			if c.measuring.Load() {
 				c.requests.Add(1)
 			}
@@ -103,39 +106,40 @@ func (c *client) exchange(conn *conn, began time.Time, most int) error {
 	}
 }
 
-func (c *client) begun(after time.Duration) {
+func (c *client) recordFirstByte(elapsed time.Duration) {
 	if c.measuring.Load() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.first = append(c.first, after)
+		c.firstByte = append(c.firstByte, elapsed)
 	}
 }
 
-func (c *client) failed(err error) {
+func (c *client) recordError(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	text := err.Error()
 	c.errors[text[strings.LastIndex(text, ": ")+1:]]++
 }
 
-// closed keeps so many connections busy until stop is closed. They begin spread over a time, so as not to go in step.
-func (c *client) closed(connections int, spread time.Duration, stop <-chan struct{}) {
-	var all sync.WaitGroup
+// runClosedLoop keeps the given number of connections busy until stop is closed. Their starts are
+// spread over a period, so that they do not run in lockstep.
+func (c *client) runClosedLoop(connections int, spread time.Duration, stop <-chan struct{}) {
+	var loops sync.WaitGroup
 	for i := range connections {
-		all.Go(func() {
+		loops.Go(func() {
 			select {
 			case <-time.After(spread * time.Duration(i) / time.Duration(connections)):
 			case <-stop:
 				return
 			}
-			c.keep(stop)
+			c.runConnection(stop)
 		})
 	}
-	all.Wait()
+	loops.Wait()
 }
 
-// keep asks on one connection after the other, each for as long as it is good.
-func (c *client) keep(stop <-chan struct{}) {
+// runConnection sends requests back to back until stop is closed. It reconnects after an error.
+func (c *client) runConnection(stop <-chan struct{}) {
 	for {
 		conn, err := c.dial()
 		for err == nil {
@@ -144,10 +148,10 @@ func (c *client) keep(stop <-chan struct{}) {
 				conn.Close()
 				return
 			default:
-				err = c.exchange(conn, time.Now(), -1)
+				err = c.sendRequest(conn, time.Now(), -1)
 			}
 		}
-		c.failed(err)
+		c.recordError(err)
 		if conn != nil {
 			conn.Close()
 		}
@@ -159,19 +163,20 @@ func (c *client) keep(stop <-chan struct{}) {
 	}
 }
 
-// open asks at a rate, whatever becomes of the asks before; at most so many at once.
-func (c *client) open(rate float64, connections int, stop <-chan struct{}) {
-	idle := make(chan *conn, connections)
+// runOpenLoop starts requests at a fixed rate, independent of earlier responses, on at most the
+// given number of connections. It returns after stop is closed and the last response has ended.
+func (c *client) runOpenLoop(rate float64, connections int, stop <-chan struct{}) {
+	idle := make(chan *clientConn, connections)
 	for range connections {
 		idle <- nil
 	}
-	var all sync.WaitGroup
+	var running sync.WaitGroup
 	began := time.Now()
 	for i := 0; ; i++ {
 		due := began.Add(time.Duration(float64(i) / rate * float64(time.Second)))
 		select {
 		case <-stop:
-			all.Wait()
+			running.Wait()
 			for range connections {
 				if conn := <-idle; conn != nil {
 					conn.Close()
@@ -180,16 +185,16 @@ func (c *client) open(rate float64, connections int, stop <-chan struct{}) {
 			return
 		case <-time.After(time.Until(due)):
 		}
-		all.Go(func() {
+		running.Go(func() {
 			conn, err := <-idle, error(nil)
 			if conn == nil {
 				conn, err = c.dial()
 			}
 			if err == nil {
-				err = c.exchange(conn, due, -1)
+				err = c.sendRequest(conn, due, -1)
 			}
 			if err != nil {
-				c.failed(err)
+				c.recordError(err)
 				if conn != nil {
 					conn.Close()
 				}
@@ -200,13 +205,13 @@ func (c *client) open(rate float64, connections int, stop <-chan struct{}) {
 	}
 }
 
-// quantile of the times to the first byte.
-func (c *client) quantile(q float64) time.Duration {
+// firstByteQuantile returns the q-quantile of the first-byte latencies, 0 if there are none.
+func (c *client) firstByteQuantile(q float64) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.first) == 0 {
+	if len(c.firstByte) == 0 {
 		return 0
 	}
-	slices.Sort(c.first)
-	return c.first[int(q*float64(len(c.first)-1))]
+	slices.Sort(c.firstByte)
+	return c.firstByte[int(q*float64(len(c.firstByte)-1))]
 }

@@ -1,19 +1,20 @@
-// Command bench measures what berth costs, beside HAProxy and nginx where they are installed, and on request beside the routers that users
-// would pick instead:
+// Command bench measures the CPU time, latency and memory of berth, HAProxy and nginx (if
+// installed) and, on request, of other LLM routers:
 //
-//	go run ./e2e/bench                          # every kind of load, 7 rounds of 2 s, in about 15 minutes
-//	go run ./e2e/bench -work events -rounds 3   # a quick look
-//	go run ./e2e/bench -against ./old           # another binary of berth beside it: before and after
-//	go run ./e2e/bench -routers                 # vllm-router and sglang-router too, installed from PyPI
-//	go run ./e2e/bench -page docs/performance.md  # and rewrite the section of that page that has the results
-//	go run ./e2e/bench -work leave,crowd        # checks: clients that disconnect, 5,000 connections
-//	go run ./e2e/bench -work soak -minutes 10   # memory and goroutines stay flat; 30 minutes for a release
+//	go run ./e2e/bench                          # all workloads, 7 rounds of 2 s, about 15 minutes
+//	go run ./e2e/bench -work events -rounds 3   # one workload, fewer rounds
+//	go run ./e2e/bench -against ./old           # compare with another berth binary
+//	go run ./e2e/bench -routers                 # add vllm-router and sglang-router, from PyPI
+//	go run ./e2e/bench -page docs/performance.md  # rewrite the results section of a page
+//	go run ./e2e/bench -work disconnects,connections  # checks: 200 disconnects, 5,000 connections
+//	go run ./e2e/bench -work soak -minutes 10   # check: memory and goroutines stay flat
 //
-// Everything runs on loopback. The engine is a process of its own that responds at once, or with events at given times. Its
-// responses depend on the request alone, and the client compares each byte. Every proxy forwards to that one engine. The
-// rounds of the targets are interleaved, and figures are medians over the rounds.
+// Everything runs on loopback. The engine is a separate process that responds at once or sends
+// events at given times. Its responses depend only on the request, and the client compares every
+// byte. All proxies forward to the same engine. Rounds are interleaved between targets, and figures
+// are medians over the rounds.
 //
-// The figure to compare is the CPU time of the proxy, user and system, from the kernel's accounting of its processes,
-// divided by the requests or events that it delivered. Client, engine and proxy share the machine, so throughput and
-// latency can be compared only within one run. It needs Linux's /proc.
+// The figure to compare is the CPU time of the proxy (user and system time of its process tree)
+// per delivered request or event. Client, engine and proxy share the machine, so throughput and
+// latency can be compared only within one run. Linux's /proc is required.
 package main

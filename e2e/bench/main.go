@@ -11,33 +11,33 @@ import (
 	"time"
 )
 
-// options are the command line's.
+// options holds the values of the command-line flags.
 type options struct {
-	work, berth, against, page, picture string
-	routers                             bool
-	rounds                              int
-	took                                time.Duration
-	minutes                             float64
+	workloads, berth, against, page, chart string
+	routers                                bool
+	rounds                                 int
+	duration                               time.Duration
+	minutes                                float64
 }
 
 func main() {
 	if len(os.Args) == 2 && os.Args[1] == "engine" {
-		exit(runEngine())
+		exit(serveEngine())
 	}
 	var o options
 	var names []string
-	for _, w := range works {
+	for _, w := range workloads {
 		names = append(names, w.name)
 	}
-	flag.StringVar(&o.work, "work", strings.Join(names, ","), "the kinds of load to measure, and any of the checks leave, crowd and soak")
-	flag.StringVar(&o.berth, "berth", "", "the binary to measure; built from ./cmd/berth if empty")
-	flag.StringVar(&o.against, "against", "", "another binary of berth to measure beside the first")
-	flag.BoolVar(&o.routers, "routers", false, "measure vllm-router and sglang-router too; they are installed from PyPI into the user's cache directory")
-	flag.StringVar(&o.page, "page", "", "a Markdown file with a section for the results, to be rewritten")
-	flag.StringVar(&o.picture, "picture", "docs/cost.svg", "where -page puts the picture")
-	flag.IntVar(&o.rounds, "rounds", 7, "rounds of each target")
-	flag.DurationVar(&o.took, "time", 2*time.Second, "how long a round is measured")
-	flag.Float64Var(&o.minutes, "minutes", 10, "how long a soak takes")
+	flag.StringVar(&o.workloads, "work", strings.Join(names, ","), "the workloads to measure, and any of the checks disconnects, connections and soak")
+	flag.StringVar(&o.berth, "berth", "", "the berth binary to measure; built from ./cmd/berth if empty")
+	flag.StringVar(&o.against, "against", "", "another berth binary to compare with")
+	flag.BoolVar(&o.routers, "routers", false, "also measure vllm-router and sglang-router, installed from PyPI into the user's cache directory")
+	flag.StringVar(&o.page, "page", "", "a Markdown file whose results section is rewritten")
+	flag.StringVar(&o.chart, "picture", "docs/cost.svg", "the file for the chart of -page")
+	flag.IntVar(&o.rounds, "rounds", 7, "rounds per target")
+	flag.DurationVar(&o.duration, "time", 2*time.Second, "measured time per round")
+	flag.Float64Var(&o.minutes, "minutes", 10, "duration of the soak check, in minutes")
 	flag.Parse()
 	exit(run(o))
 }
@@ -52,7 +52,7 @@ func exit(err error) {
 
 func run(o options) error {
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
-		return errors.New("CPU times are read from Linux's /proc, which is not there")
+		return errors.New("/proc is required for CPU times and is missing")
 	}
 	dir, err := os.MkdirTemp("", "berth-bench-")
 	if err != nil {
@@ -67,7 +67,7 @@ func run(o options) error {
 			return fmt.Errorf("building berth: %w", err)
 		}
 	}
-	load, err := others()
+	load, err := loadAverage()
 	if err != nil {
 		return err
 	}
@@ -76,20 +76,20 @@ func run(o options) error {
 		return err
 	}
 	defer stop()
-	all, err := targets(dir, engine, o.berth, o.against)
+	all, err := newTargets(dir, engine, o.berth, o.against)
 	if err != nil {
 		return err
 	}
 	if o.routers {
-		added, err := routerTargets(engine)
+		added, err := newRouterTargets(engine)
 		if err != nil {
 			return err
 		}
 		all = append(all, added...)
 	}
 	var results []*result
-	for name := range strings.SplitSeq(o.work, ",") {
-		r, err := do(name, all, engine, o)
+	for name := range strings.SplitSeq(o.workloads, ",") {
+		r, err := runCheckOrWorkload(name, all, engine, o)
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
@@ -101,29 +101,30 @@ func run(o options) error {
 	if o.page == "" || len(results) == 0 {
 		return nil
 	}
-	if err := os.WriteFile(o.picture, picture(results), 0o644); err != nil {
+	if err := os.WriteFile(o.chart, barChart(results), 0o644); err != nil {
 		return err
 	}
-	link, err := filepath.Rel(filepath.Dir(o.page), o.picture)
+	link, err := filepath.Rel(filepath.Dir(o.page), o.chart)
 	if err != nil {
 		return err
 	}
-	return rewrite(o.page, section(results, filepath.ToSlash(link), load))
+	return replaceSection(o.page, resultSection(results, filepath.ToSlash(link), load))
 }
 
-// do measures one kind of load on all targets, or runs one check on berth alone, which has no result.
-func do(name string, all []*target, engine string, o options) (*result, error) {
+// runCheckOrWorkload measures a workload on all targets, or runs a check on berth alone. The result
+// of a check is nil.
+func runCheckOrWorkload(name string, all []*target, engine string, o options) (*result, error) {
 	switch name {
-	case "leave":
-		return nil, leave(all[1], engine)
-	case "crowd":
-		return nil, crowd(all[1])
+	case "disconnects":
+		return nil, checkDisconnects(all[1], engine)
+	case "connections":
+		return nil, checkConnections(all[1])
 	case "soak":
-		return nil, soak(all[1], time.Duration(o.minutes*float64(time.Minute)))
+		return nil, checkSoak(all[1], time.Duration(o.minutes*float64(time.Minute)))
 	}
-	w, err := find(name)
+	w, err := findWorkload(name)
 	if err != nil {
 		return nil, err
 	}
-	return w.compare(all, o.rounds, o.took)
+	return w.compareTargets(all, o.rounds, o.duration)
 }

@@ -13,11 +13,11 @@ import (
 // installer installs Python packages faster than pip.
 const installer = "uv==0.13.9"
 
-// A router is what users would pick in berth's place. It comes from PyPI at a pinned version.
+// router is an LLM router to compare with, installed from PyPI at a pinned version.
 type router struct {
 	name    string
 	pin     string
-	command []string // after python; its options follow
+	command []string // arguments of Python, before the options
 	options []string
 }
 
@@ -28,16 +28,18 @@ var routers = []router{
 		[]string{"--max-concurrent-requests", "8192", "--log-level", "error"}},
 }
 
+// isRouter reports whether the target is one of routers.
 func isRouter(target string) bool {
 	return slices.ContainsFunc(routers, func(r router) bool { return r.name == target })
 }
 
-// routerTargets returns the routers that are installed or can be. One that cannot is a line on standard error.
-func routerTargets(engine string) (all []*target, err error) {
+// newRouterTargets returns a target for each router that is installed or can be installed. It
+// reports the others on standard error.
+func newRouterTargets(engine string) (all []*target, err error) {
 	for _, r := range routers {
-		python, err := r.install()
+		python, err := r.ensureInstalled()
 		if err != nil {
-			fmt.Fprintf(os.Stderr, "bench: %s is left out: it cannot be installed: %v\n", r.name, err)
+			fmt.Fprintf(os.Stderr, "bench: skipping %s: installation failed: %v\n", r.name, err)
 			continue
 		}
 		addresses, err := freeAddresses(2)
@@ -49,7 +51,8 @@ func routerTargets(engine string) (all []*target, err error) {
 	return all, nil
 }
 
-// arguments returns the command that serves on one address, with the router's own metrics on the other.
+// arguments returns the command line of a router that serves requests on address and its own
+// metrics on metrics.
 func (r router) arguments(python, address, metrics, engine string) []string {
 	host, port, _ := net.SplitHostPort(address)
 	_, metricsPort, _ := net.SplitHostPort(metrics)
@@ -58,9 +61,10 @@ func (r router) arguments(python, address, metrics, engine string) []string {
 		r.options)
 }
 
-// install finds or makes the virtual environment of the router in the user's cache directory and returns the path of its Python.
-// It is made aside and renamed when it is complete; only Python itself works after that, and not the scripts beside it.
-func (r router) install() (python string, err error) {
+// ensureInstalled returns the path of Python in the router's virtual environment, which it creates
+// in the user's cache directory if necessary. A new environment is renamed into place when
+// complete. Scripts in its bin directory contain the old path and do not work; only Python does.
+func (r router) ensureInstalled() (python string, err error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return "", err
@@ -74,24 +78,25 @@ func (r router) install() (python string, err error) {
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return "", err
 	}
-	aside, err := os.MkdirTemp(cache, "making-")
+	staging, err := os.MkdirTemp(cache, "staging-")
 	if err != nil {
 		return "", err
 	}
-	defer os.RemoveAll(aside)
-	made := filepath.Join(aside, "bin", "python")
+	defer os.RemoveAll(staging)
+	stagingPython := filepath.Join(staging, "bin", "python")
 	for _, command := range [][]string{
-		{"python3", "-m", "venv", aside},
-		{made, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", installer},
-		{made, "-m", "uv", "pip", "install", "--quiet", "--python", made, "--only-binary", ":all:", r.pin},
+		{"python3", "-m", "venv", staging},
+		{stagingPython, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", installer},
+		{stagingPython, "-m", "uv", "pip", "install", "--quiet", "--python", stagingPython, "--only-binary", ":all:", r.pin},
 	} {
 		if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
 			return "", fmt.Errorf("%s: %w: %s", strings.Join(command, " "), err, firstLine(out))
 		}
 	}
-	return python, os.Rename(aside, home)
+	return python, os.Rename(staging, home)
 }
 
+// firstLine returns the first line of text, without surrounding space.
 func firstLine(text []byte) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
 	return line

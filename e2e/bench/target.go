@@ -13,11 +13,11 @@ import (
 	"time"
 )
 
-// A target is a proxy to be measured, or the engine itself, which has no command.
+// target is a proxy to measure, or the engine itself, which has no command.
 type target struct {
 	name    string
 	address string
-	admin   string // berth's admin listener
+	admin   string // address of berth's admin listener
 	command []string
 	process *exec.Cmd
 }
@@ -82,9 +82,9 @@ http {
 }
 `
 
-// targets returns the engine, berth, the other berth if there is one, and those of HAProxy and nginx that are installed. Their
-// files go to dir.
-func targets(dir, engine, berth, against string) ([]*target, error) {
+// newTargets returns the engine, berth, the berth binary in against if not empty, and HAProxy and
+// nginx if installed. Configuration files are written to dir.
+func newTargets(dir, engine, berth, against string) ([]*target, error) {
 	all := []*target{{name: "direct", address: engine}}
 	add := func(name, config string, command func(file string) []string) error {
 		addresses, err := freeAddresses(2)
@@ -106,26 +106,26 @@ func targets(dir, engine, berth, against string) ([]*target, error) {
 		all = append(all, t)
 		return nil
 	}
-	for _, b := range []struct{ name, binary string }{{"berth", berth}, {"against", against}} {
-		if b.binary == "" {
+	for _, build := range []struct{ name, binary string }{{"berth", berth}, {"against", against}} {
+		if build.binary == "" {
 			continue
 		}
-		if err := add(b.name, berthConfig, func(file string) []string { return []string{b.binary, "serve", "--config", file} }); err != nil {
+		if err := add(build.name, berthConfig, func(file string) []string { return []string{build.binary, "serve", "--config", file} }); err != nil {
 			return nil, err
 		}
 	}
-	for _, other := range []struct {
+	for _, proxy := range []struct {
 		name, config string
 		arguments    func(file string) []string
 	}{
 		{"haproxy", haproxyConfig, func(file string) []string { return []string{"-db", "-f", file} }},
 		{"nginx", nginxConfig, func(file string) []string { return []string{"-p", dir, "-c", file} }},
 	} {
-		path, err := exec.LookPath(other.name)
+		path, err := exec.LookPath(proxy.name)
 		if err != nil {
 			continue
 		}
-		if err := add(other.name, other.config, func(file string) []string { return append([]string{path}, other.arguments(file)...) }); err != nil {
+		if err := add(proxy.name, proxy.config, func(file string) []string { return append([]string{path}, proxy.arguments(file)...) }); err != nil {
 			return nil, err
 		}
 	}
@@ -145,10 +145,12 @@ func freeAddresses(n int) (addresses []string, err error) {
 	return addresses, nil
 }
 
-// startTimeout bounds the time until a target forwards its first request. Routers look at their workers' health first.
+// startTimeout bounds the time until a target forwards its first request. Routers check the health
+// of their workers first.
 const startTimeout = 20 * time.Second
 
-// start starts the process and waits until it forwards a request.
+// start starts the process and returns after the first forwarded request. It does nothing for the
+// engine.
 func (t *target) start() error {
 	if t.command == nil {
 		return nil
@@ -175,29 +177,33 @@ func (t *target) start() error {
 		time.Sleep(50 * time.Millisecond)
 	}
 	t.stop()
-	return fmt.Errorf("%s does not serve: %w", t.name, err)
+	return fmt.Errorf("%s is not ready after %v: %w", t.name, startTimeout, err)
 }
 
+// stop ends the process with SIGTERM, and with SIGKILL after 3 s. It does nothing if no process
+// runs.
 func (t *target) stop() {
 	if t.process == nil {
 		return
 	}
 	t.process.Process.Signal(syscall.SIGTERM)
-	stuck := time.AfterFunc(3*time.Second, func() { t.process.Process.Kill() })
+	killTimer := time.AfterFunc(3*time.Second, func() { t.process.Process.Kill() })
 	t.process.Wait()
-	stuck.Stop()
+	killTimer.Stop()
 	t.process = nil
 }
 
-// usage returns the resources that the proxy has used; zero for the engine, which is not measured.
+// usage returns the resources used by the proxy. They are zero for the engine, which is not
+// measured.
 func (t *target) usage() (usage, error) {
 	if t.process == nil {
 		return usage{}, nil
 	}
-	return measure(t.process.Process.Pid)
+	return processUsage(t.process.Process.Pid)
 }
 
-// startEngine runs this command again, as the engine.
+// startEngine starts this executable as the engine. The engine ends when stop is called or this
+// process ends, because its stdin is closed.
 func startEngine() (address string, stop func(), err error) {
 	self, err := os.Executable()
 	if err != nil {

@@ -1,8 +1,8 @@
-"""Runs llama.cpp's own server with a small model of random weights, and prints its address.
+"""Runs llama.cpp's server with a small model of random weights, and prints the address.
 
 Usage: engine.py MODEL_FILE
 
-The model is made first. It says nothing sensible.
+The model file is created first.
 """
 
 import signal

@@ -1,9 +1,9 @@
-// What users of the SDKs for Node.js do with berth, and what must come of it.
+// Uses berth with the Node.js SDKs and checks the results.
 //
 // Usage: node client.mjs BASE_URL
 //
-// The server has the models demo (alias assistant), full (its line is full), dying (it dies mid-stream), limited (it
-// answers 429 by itself) and silent (it never answers).
+// The server has the models demo (alias assistant), full (the queue is full), dying (streams are
+// aborted), limited (the engine responds 429) and silent (the engine never responds).
 
 import assert from "node:assert/strict";
 import { createOpenAI } from "@ai-sdk/openai";
@@ -18,15 +18,15 @@ const provider = createOpenAI({ baseURL, apiKey: "none" });
 const langchain = (model, more) =>
   new ChatOpenAI({ model, apiKey: "none", maxRetries: 0, timeout: 150_000, configuration: { baseURL }, ...more });
 
-/** Each refusal as each SDK understands it. */
+/** Refused requests with the expected error of the official SDK. */
 const refusals = [
-  { model: "nobody", kind: OpenAI.NotFoundError, status: 404, code: "model_not_found" },
+  { model: "unknown", kind: OpenAI.NotFoundError, status: 404, code: "model_not_found" },
   { model: "demo", max_tokens: -1, kind: OpenAI.BadRequestError, status: 400 },
   { model: "limited", kind: OpenAI.RateLimitError, status: 429 },
-  { model: "full", kind: OpenAI.RateLimitError, status: 429, code: "queue_full", again: true },
+  { model: "full", kind: OpenAI.RateLimitError, status: 429, code: "queue_full", retryable: true },
 ];
 
-const others = refusals.filter(({ max_tokens }) => !max_tokens); // the others do not let bad ones pass
+const others = refusals.filter(({ max_tokens }) => !max_tokens); // the other SDKs reject invalid parameters themselves
 
 async function refused(call) {
   try {
@@ -34,7 +34,7 @@ async function refused(call) {
   } catch (error) {
     return error;
   }
-  assert.fail("it was not refused");
+  assert.fail("the request was not refused");
 }
 
 const tests = {
@@ -48,12 +48,12 @@ const tests = {
     const names = [];
     for await (const model of client.models.list()) names.push(model.id);
     assert.deepEqual(names.slice(0, 2), ["demo", "assistant"]);
-    for (const { kind, status, code, again, ...request } of refusals) {
+    for (const { kind, status, code, retryable, ...request } of refusals) {
       const error = await refused(() => client.chat.completions.create({ messages, ...request }));
       assert.equal(error.constructor, kind);
       assert.equal(error.status, status);
       if (code) assert.equal(error.code, code);
-      if (again) assert.ok(Number(error.headers.get("retry-after-ms")) > 0);
+      if (retryable) assert.ok(Number(error.headers.get("retry-after-ms")) > 0);
       assert.ok(error.requestID);
     }
   },
@@ -81,19 +81,19 @@ const tests = {
       assert.equal(error.status, status, String(error));
     }
   },
-  async "a death mid-stream"() {
+  async "an abort mid-stream"() {
     let chunks = 0;
     const error = await refused(async () => {
       for await (const _ of await client.chat.completions.create({ model: "dying", messages, stream: true })) chunks++;
     });
     assert.ok(error instanceof OpenAI.APIError && chunks > 0, String(error));
   },
-  async "leaving mid-stream"() {
+  async "disconnect mid-stream"() {
     for await (const chunk of await client.chat.completions.create({ model: "demo", messages, max_tokens: 400_000, stream: true })) {
       if (chunk.choices[0]?.delta.content) break;
     }
   },
-  async "leaving before the first byte"() {
+  async "disconnect before the first byte"() {
     const error = await refused(() => client.chat.completions.create({ model: "silent", messages }, { timeout: 1000 }));
     assert.equal(error.constructor, OpenAI.APIConnectionTimeoutError);
   },

@@ -2,7 +2,7 @@
 
 import { ChatOpenAI, OpenAIEmbeddings } from "@langchain/openai";
 import { z } from "zod";
-import { play } from "./scenes.mjs";
+import { runScripts } from "./scripts.mjs";
 
 const forecast = z.object({ city: z.string(), degrees: z.number() });
 
@@ -13,7 +13,7 @@ function options({ baseURL, model, headers, retries }, more) {
 const chat = (s, more) => new ChatOpenAI(options(s, more));
 const tools = (s) => [{ type: "function", function: { name: "weather", parameters: s.parameters } }];
 
-function kept({ content, tool_calls, invalid_tool_calls, usage_metadata, response_metadata, id }) {
+function messageFields({ content, tool_calls, invalid_tool_calls, usage_metadata, response_metadata, id }) {
   return { content, tool_calls, invalid_tool_calls, usage_metadata, id, finish_reason: response_metadata?.finish_reason };
 }
 
@@ -21,18 +21,18 @@ async function stream(s, model) {
   let all;
   for await (const chunk of await model.stream(s.prompt)) {
     all = all ? all.concat(chunk) : chunk;
-    await s.hear(typeof chunk.content === "string" ? chunk.content : chunk.content.map((part) => part.text ?? "").join(""));
+    await s.receiveText(typeof chunk.content === "string" ? chunk.content : chunk.content.map((part) => part.text ?? "").join(""));
   }
-  s.outcome.answer = all && kept(all);
+  s.outcome.response = all && messageFields(all);
 }
 
-await play("langchain", {
+await runScripts("langchain", {
   async chat(s) {
-    s.outcome.answer = kept(await chat(s).invoke(s.prompt));
+    s.outcome.response = messageFields(await chat(s).invoke(s.prompt));
   },
   stream: (s) => stream(s, chat(s)),
   async tools(s) {
-    s.outcome.answer = kept(await chat(s).bindTools(tools(s)).invoke(s.prompt));
+    s.outcome.response = messageFields(await chat(s).bindTools(tools(s)).invoke(s.prompt));
   },
   toolStream: (s) => stream(s, chat(s).bindTools(tools(s))),
   async structured(s) {
@@ -45,13 +45,13 @@ await play("langchain", {
     s.outcome.vectors = await new OpenAIEmbeddings(options(s, { encodingFormat: "float" })).embedDocuments([s.prompt, "two"]);
   },
   async response(s) {
-    s.outcome.answer = kept(await chat(s, { useResponsesApi: true }).invoke(s.prompt));
+    s.outcome.response = messageFields(await chat(s, { useResponsesApi: true }).invoke(s.prompt));
   },
   responseStream: (s) => stream(s, chat(s, { useResponsesApi: true })),
-  async leave(s) {
-    const leaving = new AbortController();
-    for await (const chunk of await chat(s).stream(s.prompt, { signal: leaving.signal })) {
-      if (chunk.content) leaving.abort();
+  async disconnect(s) {
+    const controller = new AbortController();
+    for await (const chunk of await chat(s).stream(s.prompt, { signal: controller.signal })) {
+      if (chunk.content) controller.abort();
     }
   },
 });

@@ -3,7 +3,7 @@
 import OpenAI from "openai";
 import { zodResponseFormat } from "openai/helpers/zod";
 import { z } from "zod";
-import { play } from "./scenes.mjs";
+import { runScripts } from "./scripts.mjs";
 
 const format = zodResponseFormat(z.object({ city: z.string(), degrees: z.number() }), "forecast");
 
@@ -24,19 +24,19 @@ async function stream(s, more) {
   s.outcome.chunks = [];
   for await (const chunk of chunks) {
     s.outcome.chunks.push(chunk);
-    await s.hear((chunk.choices ?? []).map((choice) => choice.delta.content ?? "").join(""));
+    await s.receiveText((chunk.choices ?? []).map((choice) => choice.delta.content ?? "").join(""));
   }
 }
 
 async function helped(s, more) {
   const runner = client(s).chat.completions.stream(asked(s, more));
   for await (const chunk of runner) {
-    await s.hear((chunk.choices ?? []).map((choice) => choice.delta.content ?? "").join(""));
+    await s.receiveText((chunk.choices ?? []).map((choice) => choice.delta.content ?? "").join(""));
   }
   s.outcome.final = await runner.finalChatCompletion();
 }
 
-await play("node", {
+await runScripts("node", {
   async models(s) {
     s.outcome.ids = [];
     for await (const model of client(s).models.list()) s.outcome.ids.push(model.id);
@@ -45,29 +45,29 @@ await play("node", {
     s.outcome.id = (await client(s).models.retrieve(s.model)).id;
   },
   async chat(s) {
-    const answer = await client(s).chat.completions.create(asked(s));
-    s.outcome.answer = answer;
-    s.outcome.id = Boolean(answer._request_id);
+    const response = await client(s).chat.completions.create(asked(s));
+    s.outcome.response = response;
+    s.outcome.id = Boolean(response._request_id);
   },
   stream: (s) => stream(s),
   async tools(s) {
-    s.outcome.answer = await client(s).chat.completions.create(asked(s, { tools: tools(s) }));
+    s.outcome.response = await client(s).chat.completions.create(asked(s, { tools: tools(s) }));
   },
   toolStream: (s) => stream(s, { tools: tools(s) }),
   async structured(s) {
-    const answer = await client(s).chat.completions.parse(asked(s, { response_format: format }));
-    s.outcome.parsed = answer.choices[0].message.parsed;
+    const response = await client(s).chat.completions.parse(asked(s, { response_format: format }));
+    s.outcome.parsed = response.choices[0].message.parsed;
   },
   async embeddings(s) {
-    s.outcome.answer = await client(s).embeddings.create({ model: s.model, input: [s.prompt, "two"] });
+    s.outcome.response = await client(s).embeddings.create({ model: s.model, input: [s.prompt, "two"] });
   },
   async floats(s) {
-    s.outcome.answer = await client(s).embeddings.create({ model: s.model, input: [s.prompt, "two"], encoding_format: "float" });
+    s.outcome.response = await client(s).embeddings.create({ model: s.model, input: [s.prompt, "two"], encoding_format: "float" });
   },
   async response(s) {
-    const answer = await client(s).responses.create({ model: s.model, input: s.prompt });
-    s.outcome.answer = answer;
-    s.outcome.text = answer.output_text;
+    const response = await client(s).responses.create({ model: s.model, input: s.prompt });
+    s.outcome.response = response;
+    s.outcome.text = response.output_text;
   },
   async responseStream(s) {
     s.outcome.events = [];
@@ -75,7 +75,7 @@ await play("node", {
       s.outcome.events.push(event);
     }
   },
-  async leave(s) {
+  async disconnect(s) {
     for await (const chunk of await client(s).chat.completions.create(asked(s, { stream: true }))) {
       if (!chunk.choices[0].delta.content) continue;
       s.outcome.text = chunk.choices[0].delta.content;
@@ -84,7 +84,7 @@ await play("node", {
   },
 });
 
-await play("node helper", {
+await runScripts("node helper", {
   stream: (s) => helped(s),
   toolStream: (s) => helped(s, { tools: tools(s) }),
   structuredStream: (s) => helped(s, { response_format: format }),
@@ -94,7 +94,7 @@ await play("node helper", {
     for await (const event of stream) s.outcome.events.push(event.type);
     s.outcome.text = (await stream.finalResponse()).output_text;
   },
-  async leave(s) {
+  async disconnect(s) {
     const runner = client(s).chat.completions.stream(asked(s));
     for await (const chunk of runner) if (chunk.choices[0].delta.content) break;
     runner.abort();

@@ -4,7 +4,7 @@ import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { embedMany, generateText, jsonSchema, Output, streamText, tool } from "ai";
 import { z } from "zod";
-import { play, steady } from "./scenes.mjs";
+import { runScripts, steady } from "./scripts.mjs";
 
 globalThis.AI_SDK_LOG_WARNINGS = false;
 
@@ -23,7 +23,7 @@ function tools(s) {
 
 async function generated(s, call) {
   const { text, finishReason, toolCalls, usage } = await generateText(call);
-  s.outcome.answer = steady({ text, finishReason, toolCalls, usage });
+  s.outcome.response = steady({ text, finishReason, toolCalls, usage });
 }
 
 async function streamed(s, call) {
@@ -31,7 +31,7 @@ async function streamed(s, call) {
   for await (const part of streamText({ ...call, onError: () => {} }).fullStream) {
     if (part.type === "error") throw part.error;
     s.outcome.parts.push(part.type);
-    if (part.type === "text-delta") await s.hear(part.text);
+    if (part.type === "text-delta") await s.receiveText(part.text);
     if (part.type === "tool-call" || part.type === "finish") (s.outcome.facts ??= []).push(steady(part));
   }
 }
@@ -40,7 +40,7 @@ async function embedded(s, model) {
   s.outcome.embeddings = (await embedMany({ model, values: [s.prompt, "two"], maxRetries: s.retries })).embeddings;
 }
 
-/** Everything that a provider's chat model can do. */
+/** Returns the operations of a provider's chat model. */
 function chats(chat) {
   return {
     chat: (s) => generated(s, asked(s, chat(s))),
@@ -48,33 +48,33 @@ function chats(chat) {
     tools: (s) => generated(s, asked(s, chat(s), { tools: tools(s) })),
     toolStream: (s) => streamed(s, asked(s, chat(s), { tools: tools(s) })),
     async structured(s) {
-      const answer = await generateText(asked(s, chat(s), { output: Output.object({ schema: forecast }) }));
-      s.outcome.parsed = answer.output;
+      const response = await generateText(asked(s, chat(s), { output: Output.object({ schema: forecast }) }));
+      s.outcome.parsed = response.output;
     },
     async structuredStream(s) {
       const stream = streamText(asked(s, chat(s), { output: Output.object({ schema: forecast }) }));
-      for await (const text of stream.textStream) await s.hear(text);
+      for await (const text of stream.textStream) await s.receiveText(text);
       s.outcome.parsed = await stream.output;
     },
-    async leave(s) {
-      const leaving = new AbortController();
-      const stream = streamText(asked(s, chat(s), { abortSignal: leaving.signal, onError: () => {} }));
+    async disconnect(s) {
+      const controller = new AbortController();
+      const stream = streamText(asked(s, chat(s), { abortSignal: controller.signal, onError: () => {} }));
       for await (const part of stream.fullStream) {
-        if (part.type === "text-delta") leaving.abort();
-        if (part.type === "abort") s.outcome.left = true;
+        if (part.type === "text-delta") controller.abort();
+        if (part.type === "abort") s.outcome.aborted = true;
       }
     },
   };
 }
 
-await play("vercel", {
+await runScripts("vercel", {
   ...chats((s) => official(s).chat(s.model)),
   floats: (s) => embedded(s, official(s).embedding(s.model)),
   response: (s) => generated(s, asked(s, official(s).responses(s.model))),
   responseStream: (s) => streamed(s, asked(s, official(s).responses(s.model))),
 });
 
-await play("vercel compatible", {
+await runScripts("vercel compatible", {
   ...chats((s) => compatible(s)(s.model)),
   floats: (s) => embedded(s, compatible(s).embeddingModel(s.model)),
 });

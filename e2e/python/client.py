@@ -1,9 +1,9 @@
-"""What a user of the official Python SDK does with berth, and what must come of it.
+"""Uses berth with the official Python SDK and checks the results.
 
 Usage: client.py BASE_URL
 
-The server has the models demo (alias assistant), full (its line is full), dying (it dies mid-stream), limited (it
-answers 429 by itself) and silent (it never answers).
+The server has the models demo (alias assistant), full (the queue is full), dying (streams are
+aborted), limited (the engine responds 429) and silent (the engine never responds).
 """
 
 import asyncio
@@ -36,10 +36,10 @@ def raises(kind, call, code=None):
 
 
 def test_whole():
-    answer = client.chat.completions.create(model="demo", messages=HELLO, max_tokens=9)
-    assert answer.choices[0].message.content
-    assert answer.choices[0].finish_reason == "length"
-    assert answer.usage.completion_tokens == 9
+    response = client.chat.completions.create(model="demo", messages=HELLO, max_tokens=9)
+    assert response.choices[0].message.content
+    assert response.choices[0].finish_reason == "length"
+    assert response.usage.completion_tokens == 9
 
 
 def test_alias():
@@ -61,17 +61,17 @@ def test_stream():
 
 
 def test_completion():
-    answer = client.completions.create(model="demo", prompt="Once", max_tokens=5)
+    response = client.completions.create(model="demo", prompt="Once", max_tokens=5)
     streamed = client.completions.create(model="demo", prompt="Once", max_tokens=5, stream=True)
-    assert answer.choices[0].text == "".join(chunk.choices[0].text for chunk in streamed)
+    assert response.choices[0].text == "".join(chunk.choices[0].text for chunk in streamed)
 
 
 def test_tool_call():
-    answer = client.chat.completions.create(model="demo", messages=HELLO, tools=[TOOL], tool_choice="required")
-    call = answer.choices[0].message.tool_calls[0]
+    response = client.chat.completions.create(model="demo", messages=HELLO, tools=[TOOL], tool_choice="required")
+    call = response.choices[0].message.tool_calls[0]
     assert call.function.name == "get_weather"
     assert json.loads(call.function.arguments)["input"]
-    assert answer.choices[0].finish_reason == "tool_calls"
+    assert response.choices[0].finish_reason == "tool_calls"
 
 
 def test_streamed_tool_call():
@@ -82,23 +82,23 @@ def test_streamed_tool_call():
 
 
 def test_embeddings():
-    answer = client.embeddings.create(model="demo", input=["one", "two"])
-    assert [e.index for e in answer.data] == [0, 1]
-    assert answer.data[0].embedding
+    response = client.embeddings.create(model="demo", input=["one", "two"])
+    assert [e.index for e in response.data] == [0, 1]
+    assert response.data[0].embedding
 
 
 def test_models():
     names = [model.id for model in client.models.list()]
     assert names[:2] == ["demo", "assistant"], names
     assert client.models.retrieve("demo").id == "demo"
-    raises(openai.NotFoundError, lambda: client.models.retrieve("nobody"), "model_not_found")
+    raises(openai.NotFoundError, lambda: client.models.retrieve("unknown"), "model_not_found")
 
 
 def test_error_classes():
     def ask(model, **more):
         return lambda: client.chat.completions.create(model=model, messages=HELLO, **more)
 
-    raises(openai.NotFoundError, ask("nobody"), "model_not_found")
+    raises(openai.NotFoundError, ask("unknown"), "model_not_found")
     raises(openai.BadRequestError, ask("demo", max_tokens=-1))
     raises(openai.BadRequestError, lambda: client.chat.completions.create(model=7, messages=HELLO), "invalid_model")
     raises(openai.RateLimitError, ask("limited"))

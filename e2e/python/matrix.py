@@ -1,9 +1,9 @@
-"""Plays scenes with the official Python SDK and prints what came of each, a JSON object a line.
+"""Runs scripts with the official Python SDK and prints the outcome of each, one JSON object per line.
 
-Usage: matrix.py BASE_URL HEARD_URL SCENES
+Usage: matrix.py BASE_URL ACK_URL SCRIPTS
 
-A scene is {"name": …, "do": …, "hearing": …, "retries": …}. Where the server is to know, HEARD_URL is fetched for every
-text that has arrived. The ways are the sync client, the async client and the streaming helpers.
+A script is {"name": …, "operation": …, "acknowledge": …, "retries": …}. If acknowledge is true, ACK_URL is fetched for
+every received text. The variants are the sync client, the async client and the streaming helpers.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import urllib.request
 import openai
 import pydantic
 
-BASE_URL, HEARD_URL = sys.argv[1:3]
+BASE_URL, ACK_URL = sys.argv[1:3]
 MODEL = "acme/demo"
 WEATHER = {
     "type": "function",
@@ -32,33 +32,33 @@ class Forecast(pydantic.BaseModel):
     degrees: float
 
 
-class Player:
-    def __init__(self, way, client):
-        self.way, self.client = way, client
+class Runner:
+    def __init__(self, variant, client):
+        self.variant, self.client = variant, client
 
-    def configured(self, scene):
-        retries = scene.get("retries")
+    def configured(self, script):
+        retries = script.get("retries")
         return self.client if retries is None else self.client.with_options(max_retries=retries)
 
-    async def play(self, scene):
-        """Returns what came of a scene, or None if it is not for this way."""
-        do = getattr(self, scene["do"] + ("_helped" if self.way == "helper" else ""), None)
-        if do is None:
+    async def run(self, script):
+        """Returns the outcome of a script, or None if this variant does not support the operation."""
+        operation = getattr(self, script["operation"] + ("_helped" if self.variant == "helper" else ""), None)
+        if operation is None:
             return None
         self.outcome = {}
-        self.hearing = scene["hearing"]
-        self.prompt = f"|{scene['name']}|"
+        self.acknowledge = script["acknowledge"]
+        self.prompt = f"|{script['name']}|"
         self.messages = [{"role": "user", "content": self.prompt}]
         try:
-            await do(self.configured(scene))
+            await operation(self.configured(script))
         except Exception as error:
-            self.outcome["error"] = told(error)
+            self.outcome["error"] = describe(error)
         return self.outcome
 
-    def hear(self, text):
+    def receive_text(self, text):
         self.outcome["text"] = self.outcome.get("text", "") + text
-        if text and self.hearing:
-            urllib.request.urlopen(HEARD_URL).read()
+        if text and self.acknowledge:
+            urllib.request.urlopen(ACK_URL).read()
 
     async def models(self, client):
         self.outcome["ids"] = [model.id async for model in each(client.models.list())]
@@ -67,23 +67,23 @@ class Player:
         self.outcome["id"] = (await settled(client.models.retrieve(MODEL))).id
 
     async def chat(self, client, **more):
-        answer = await settled(client.chat.completions.create(model=MODEL, messages=self.messages, **more))
-        self.outcome["answer"] = answer.to_dict() if hasattr(answer, "to_dict") else str(answer)
-        self.outcome["id"] = bool(getattr(answer, "_request_id", None))
+        response = await settled(client.chat.completions.create(model=MODEL, messages=self.messages, **more))
+        self.outcome["response"] = response.to_dict() if hasattr(response, "to_dict") else str(response)
+        self.outcome["id"] = bool(getattr(response, "_request_id", None))
 
     async def stream(self, client, **more):
         stream = await settled(client.chat.completions.create(model=MODEL, messages=self.messages, stream=True, **more))
         self.outcome["chunks"] = []
         async for chunk in each(stream):
             self.outcome["chunks"].append(chunk.to_dict())
-            self.hear("".join(choice.delta.content or "" for choice in chunk.choices or []))
+            self.receive_text("".join(choice.delta.content or "" for choice in chunk.choices or []))
 
     async def stream_helped(self, client, **more):
         async with both(client.chat.completions.stream(model=MODEL, messages=self.messages, **more)) as stream:
             async for event in each(stream):
                 self.outcome.setdefault("events", []).append(event.type)
                 if event.type == "content.delta":
-                    self.hear(event.delta)
+                    self.receive_text(event.delta)
             self.outcome["final"] = (await settled(stream.get_final_completion())).to_dict()
 
     async def tools(self, client):
@@ -96,22 +96,22 @@ class Player:
         await self.stream_helped(client, tools=[WEATHER])
 
     async def structured(self, client):
-        answer = await settled(client.chat.completions.parse(model=MODEL, messages=self.messages, response_format=Forecast))
-        self.outcome["parsed"] = answer.choices[0].message.parsed.model_dump()
+        response = await settled(client.chat.completions.parse(model=MODEL, messages=self.messages, response_format=Forecast))
+        self.outcome["parsed"] = response.choices[0].message.parsed.model_dump()
 
     async def structuredStream_helped(self, client):
         await self.stream_helped(client, response_format=Forecast)
 
     async def embeddings(self, client, **more):
-        answer = await settled(client.embeddings.create(model=MODEL, input=[self.prompt, "two"], **more))
-        self.outcome["answer"] = answer.to_dict()
+        response = await settled(client.embeddings.create(model=MODEL, input=[self.prompt, "two"], **more))
+        self.outcome["response"] = response.to_dict()
 
     async def floats(self, client):
         await self.embeddings(client, encoding_format="float")
 
     async def response(self, client):
-        answer = await settled(client.responses.create(model=MODEL, input=self.prompt))
-        self.outcome["answer"], self.outcome["text"] = answer.to_dict(), answer.output_text
+        response = await settled(client.responses.create(model=MODEL, input=self.prompt))
+        self.outcome["response"], self.outcome["text"] = response.to_dict(), response.output_text
 
     async def responseStream(self, client):
         stream = await settled(client.responses.create(model=MODEL, input=self.prompt, stream=True))
@@ -125,7 +125,7 @@ class Player:
                 self.outcome.setdefault("events", []).append(event.type)
             self.outcome["text"] = (await settled(stream.get_final_response())).output_text
 
-    async def leave(self, client):
+    async def disconnect(self, client):
         stream = await settled(client.chat.completions.create(model=MODEL, messages=self.messages, stream=True))
         async for chunk in each(stream):
             if chunk.choices[0].delta.content:
@@ -148,7 +148,7 @@ async def each(stream):
 
 
 class both:
-    """A context manager of either kind."""
+    """An async context manager around a sync or async one."""
 
     def __init__(self, manager):
         self.manager = manager
@@ -162,28 +162,28 @@ class both:
         return self.manager.__exit__(*error)
 
 
-def told(error):
-    """What a user can learn from an error."""
+def describe(error):
+    """Returns the information that a user gets from an error."""
     names = ("status_code", "code", "type", "param", "message", "body")
-    said = {name: getattr(error, name) for name in names if hasattr(error, name)}
+    fields = {name: getattr(error, name) for name in names if hasattr(error, name)}
     if response := getattr(error, "response", None):
-        kept = ("retry-after", "retry-after-ms", "x-should-retry", "x-ratelimit-remaining-requests", "www-authenticate", "openai-processing-ms", "content-type")
-        said["headers"] = {name: response.headers.get(name) for name in kept}
-        said["request_id"] = bool(error.request_id)
-    return {"class": type(error).__name__, **(said or {"message": str(error)})}
+        header_names = ("retry-after", "retry-after-ms", "x-should-retry", "x-ratelimit-remaining-requests", "www-authenticate", "openai-processing-ms", "content-type")
+        fields["headers"] = {name: response.headers.get(name) for name in header_names}
+        fields["request_id"] = bool(error.request_id)
+    return {"class": type(error).__name__, **(fields or {"message": str(error)})}
 
 
 async def main():
     with open(sys.argv[3]) as file:
-        scenes = json.load(file)
-    for way in ("sync", "async", "helper"):
-        kind = openai.AsyncOpenAI if way == "async" else openai.OpenAI
-        client = kind(base_url=BASE_URL, api_key="none", timeout=100, default_headers={"X-Way": way})
-        player = Player(way, client)
-        for scene in scenes:
-            outcome = await player.play(scene)
+        scripts = json.load(file)
+    for variant in ("sync", "async", "helper"):
+        kind = openai.AsyncOpenAI if variant == "async" else openai.OpenAI
+        client = kind(base_url=BASE_URL, api_key="none", timeout=100, default_headers={"X-Variant": variant})
+        runner = Runner(variant, client)
+        for script in scripts:
+            outcome = await runner.run(script)
             if outcome is not None:
-                print(json.dumps({"way": way, "scene": scene["name"], "outcome": outcome}, default=str), flush=True)
+                print(json.dumps({"variant": variant, "script": script["name"], "outcome": outcome}, default=str), flush=True)
         await settled(client.close())
 
 

@@ -1,12 +1,12 @@
-"""An engine behind uvicorn, as vLLM and SGLang are, that counts the requests it works on.
+"""A uvicorn engine, like vLLM and SGLang, that counts concurrent requests.
 
 Usage: engine.py CAPACITY
 
-It prints its port. POST anything streams one event per max_tokens, then [DONE], then works for another 20 ms
-before it ends the body. GET /stats says how many requests there were at once (most), how many came while there
-were CAPACITY already (over), and the longest time that there were more. A request counts from the start of its
-task to the end of it. most_working and over_working leave out those that have sent their last chunk or were
-cancelled, and whose task is about to end.
+The port is printed on stdout. Any POST streams max_tokens events and [DONE], and ends the body 20 ms later. GET
+/stats returns the maximum number of concurrent requests (most), the number of requests that arrived above CAPACITY
+(over), and the longest time above CAPACITY. A request counts from the start to the end of the request's task.
+most_working and over_working exclude requests that have sent the last chunk or were cancelled, and whose task is
+about to end.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ EVENT_S, AFTER_DONE_S = 0.002, 0.02
 class Count:
     entered = inside = most = over = 0
     longest_over_ms = over_since = 0.0
-    # Of the requests inside: those that are at work, which is neither behind their last send nor cancelled.
+    # Requests inside that have not sent the last chunk and are not cancelled.
     working = most_working = over_working = 0
 
     def enter(self):
@@ -65,7 +65,7 @@ async def app(scope, receive, send):
             if message["type"] == "http.disconnect":
                 return
             body, more = body + message.get("body", b""), message.get("more_body", False)
-        # As Starlette does it: one task streams, the other ends it at a disconnect.
+        # Like Starlette: one task streams, the other cancels the stream on a disconnect.
         streaming = asyncio.create_task(stream(json.loads(body), send))
         disconnect = asyncio.create_task(disconnected(receive))
         await asyncio.wait([streaming, disconnect], return_when=asyncio.FIRST_COMPLETED)
