@@ -18,7 +18,7 @@ type Watch struct{ id uint64 }
 // onClose is called at most once, by the goroutine that serves all watches, and must not block. The
 // call may begin before WatchClose returns.
 //
-// The owner must call Stop before closing c. WatchClose need not report a close by the owner.
+// The owner must call Stop before closing c. A close by the owner may not be reported.
 func WatchClose(c syscall.Conn, onClose func()) (Watch, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
