@@ -23,8 +23,8 @@ const (
 	nativePath    = inference // an engine's own, served at exactly this path
 )
 
-// endpoints is the one table of paths, without /v1. Engines also serve model management paths
-// beyond any list, so an unlisted path is neither an inference path nor known to be a management
+// endpoints is the one table of paths, without /v1. Engines also serve model management paths that
+// no list can cover, so an unlisted path is neither an inference path nor known to be a management
 // path.
 var endpoints = map[string]traits{
 	"/chat/completions": openAIPath, "/completions": openAIPath, "/embeddings": openAIPath, "/moderations": openAIPath,
