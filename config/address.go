@@ -10,7 +10,7 @@ import (
 
 var defaultPorts = map[string]string{"http": "80", "https": "443"}
 
-// replicaURL reads the URL of a replica and normalizes it.
+// replicaURL reads and normalizes the URL of a replica.
 func (r *reader) replicaURL(dst *string) func(*node) {
 	return func(n *node) {
 		if n.kind != text {
@@ -27,8 +27,8 @@ func (r *reader) replicaURL(dst *string) func(*node) {
 }
 
 // normalizeURL returns the canonical form of a URL: scheme and host in lower case, without default
-// port, trailing slash and trailing /v1, which is part of the base URL of OpenAI clients. Its
-// errors do not repeat the URL, which may contain a password.
+// port, trailing slash and trailing /v1, which is part of the base URL of OpenAI clients. Errors do
+// not repeat the URL, which may contain a password.
 func normalizeURL(raw string) (string, error) {
 	u, err := url.Parse(raw)
 	switch {

@@ -8,7 +8,7 @@ import (
 )
 
 // auth reads the sources of API keys. At least one is required, since auth without keys could mean
-// that all clients are admitted, or none.
+// all clients are admitted, or none.
 func (r *reader) auth(n *node) {
 	before := len(r.problems)
 	a := &r.config.Auth
@@ -45,7 +45,7 @@ func (r *reader) keys(n *node) {
 	}
 }
 
-// apiKey reads one API key. Its messages never repeat the key.
+// apiKey reads one API key. Messages never repeat the key.
 func (r *reader) apiKey(n *node) {
 	var k Key
 	r.object(r.key(&k))(n)
@@ -75,7 +75,7 @@ func (r *reader) apiKey(n *node) {
 	r.config.Auth.Keys = append(r.config.Auth.Keys, k)
 }
 
-// keySecret reads an API key and stores its hash.
+// keySecret reads an API key and stores the hash.
 func (r *reader) keySecret(dst *[sha256.Size]byte) func(*node) {
 	return func(n *node) {
 		switch {
@@ -106,7 +106,7 @@ func (r *reader) keyDigest(dst *[sha256.Size]byte) func(*node) {
 	}
 }
 
-// keyModels reads the names of the models that an API key may use.
+// keyModels reads the names of the models permitted to an API key.
 func (r *reader) keyModels(k *Key) func(*node) {
 	return func(n *node) {
 		r.list(func(item *node) {
@@ -132,8 +132,7 @@ func (r *reader) checkKeyModels() {
 }
 
 // ParseKeys parses the API keys in an environment variable: KEY or NAME:KEY, separated by commas.
-// Keys without a name are called key-1, key-2 and so on, by position. Its errors do not repeat a
-// key.
+// Keys without a name are called key-1, key-2 and so on, by position. Errors do not repeat a key.
 func ParseKeys(text string) ([]Key, error) {
 	var keys []Key
 	for i, part := range strings.Split(text, ",") {

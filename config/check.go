@@ -19,7 +19,7 @@ func (r *reader) checkModels(root *node) {
 	case models != nil && applications != nil:
 		r.problemf(applications.key, "llm_configs and applications are both set; keep one of them")
 	case len(r.config.Models) > 0 || len(r.problems) > 0:
-		// there is a model, or its problems are reported
+		// there is a model, or problems are reported
 	case models != nil:
 		r.problemf(models.at, "llm_configs is empty; list at least one model")
 	default:

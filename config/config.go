@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// A Config is an effective configuration: valid, with all defaults. It must not be modified once it
-// is in use.
+// A Config is an effective configuration: valid, with all defaults. A Config in use must not be
+// modified.
 type Config struct {
 	HTTP    HTTP
 	Admin   Admin
 	Auth    Auth
 	Session Session
 
-	// ExtraPaths are paths of POST requests that are forwarded in addition to the known ones. /* at the
-	// end matches all paths below.
+	// ExtraPaths are paths of POST requests forwarded in addition to the known ones. /* at the end
+	// matches all paths below.
 	ExtraPaths []string
 
-	DecisionHeaders bool // responses have headers that describe the choice of the replica
+	DecisionHeaders bool // responses have headers describing the choice of the replica
 	DecisionLog     DecisionLog
 	AccessLog       string // a file; [ToStdout]; empty: none
 
@@ -65,7 +65,7 @@ type CORS struct {
 	AllowedOrigins []string // scheme://host[:port] in lower case; "*": all
 }
 
-// Auth holds the API keys of clients. The zero value means that none is needed.
+// Auth holds the API keys of clients. The zero value requires none.
 type Auth struct {
 	KeysEnv string // environment variable with further keys for [ParseKeys]; empty: none
 	Keys    []Key
@@ -82,13 +82,13 @@ type Key struct {
 // Admin configures the listener for operators.
 type Admin struct {
 	Address string // host:port; empty: no admin listener
-	KeyEnv  string // environment variable with the key that callers need; empty: none
+	KeyEnv  string // environment variable with the key required of callers; empty: none
 }
 
 // A Model is a model and its replicas.
 type Model struct {
-	ID         string   // its name for clients; unique among the ids and aliases of all models
-	ServedName string   // its name in the engine
+	ID         string   // the name for clients; unique among the ids and aliases of all models
+	ServedName string   // the name in the engine
 	Aliases    []string // further names for clients
 
 	MaxOngoingRequests int           // default number of slots per replica, 1 to [MaxOngoing]
@@ -103,10 +103,10 @@ type Model struct {
 	FirstByteTimeout   time.Duration // of a stream, from dispatch; 0: none
 	IdleTimeout        time.Duration // between bytes of a stream; 0: none
 
-	// UnstreamedFirstByteTimeout is the FirstByteTimeout of requests that are not streamed; 0: none.
+	// UnstreamedFirstByteTimeout is the FirstByteTimeout of unstreamed requests; 0: none.
 	UnstreamedFirstByteTimeout time.Duration
 
-	TotalTimeout    time.Duration // of any request, with its wait in the queue; 0: none
+	TotalTimeout    time.Duration // of any request, including the wait in the queue; 0: none
 	StreamKeepAlive time.Duration // idle time of an event stream before a comment; 0: never
 	MaxAttempts     int           // per request
 
@@ -134,7 +134,7 @@ type Replica struct {
 	ID                 string // unique in its model
 	URL                string // scheme://host[:port][/path]: no default port, no trailing slash, no trailing /v1
 	MaxOngoingRequests int
-	APIKeyEnv          string // environment variable with its API key; empty: the client's key is forwarded
+	APIKeyEnv          string // environment variable with the engine's API key; empty: the client's key is forwarded
 }
 
 // Simulated is the cost model of simulated engines in the process.
@@ -153,11 +153,12 @@ const MaxOngoing = 1<<20 - 1
 // DefaultMaxOngoing is the capacity of a replica if the file has none.
 const DefaultMaxOngoing = 256
 
-// Checks validate the parts of a file that this package does not know. Nil checks pass.
+// Checks validate the parts of a file unknown to this package. Nil checks pass.
 type Checks struct {
-	// Router returns the problem with a policy's short class name and arguments. It must be pure.
+	// Router returns the problem with a policy's short class name and arguments. Router must be
+	// pure.
 	Router func(class string, kwargs map[string]any) error
-	// ExtraPath returns the problem with an entry of extra_paths. It must be pure.
+	// ExtraPath returns the problem with an entry of extra_paths. ExtraPath must be pure.
 	ExtraPath func(path string) error
 	// MostBuffered is the max_buffered_bytes above which memory may be exhausted; 0: unknown.
 	MostBuffered int64

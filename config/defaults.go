@@ -11,8 +11,8 @@ import (
 //go:embed default.yaml
 var defaultYAML []byte
 
-// Default returns the configuration that is used without a file: the model "demo" on three
-// simulated replicas. Each call returns a new Config.
+// Default returns the configuration for use without a file: the model "demo" on three simulated
+// replicas. Each call returns a new Config.
 func Default() *Config {
 	c, _, err := Parse(defaultYAML, "default.yaml", Checks{})
 	if err != nil {
@@ -21,8 +21,8 @@ func Default() *Config {
 	return c
 }
 
-// The functions of this file are the only source of values for keys that a file leaves out: a
-// struct starts with its defaults, and fillIn adds the names that are derived from other values.
+// The functions of this file are the only source of values for keys missing in a file: a struct
+// starts with its defaults, and fillIn adds the names derived from other values.
 
 func defaultHTTP() HTTP {
 	return HTTP{
@@ -96,8 +96,8 @@ func (r *Replica) fillIn() {
 	}
 }
 
-// hostPort returns host and port of a normalized URL, with the default port if it has none, and an
-// empty string for an invalid URL.
+// hostPort returns host and port of a normalized URL, with the default port of the scheme if there
+// is none, and an empty string for an invalid URL.
 func hostPort(normalized string) string {
 	u, err := url.Parse(normalized)
 	if err != nil || u.Host == "" {

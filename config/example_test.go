@@ -1,6 +1,7 @@
 package config_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -34,7 +35,7 @@ func ExampleLoad() {
     timeouts: {first_bite_s: 30}
     replicas: [{url: "http://10.0.0.11"}, {url: "ftp://10.0.0.12"}]
 `)
-	if problems, ok := err.(config.Problems); ok {
+	if problems, ok := errors.AsType[config.Problems](err); ok {
 		for _, p := range problems {
 			fmt.Printf("problem in line %d, column %d: %s\n", p.Line, p.Column, p.Message)
 		}

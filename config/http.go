@@ -18,7 +18,7 @@ func (r *reader) filePath(dst *string) func(*node) {
 	}
 }
 
-// tls reads the TLS settings and loads certificate and key. Both are read by the opener, so that a
+// tls reads the TLS settings and loads certificate and key. Both are read by the opener, so a
 // [Watcher] notices their changes.
 func (r *reader) tls(dst *TLS) func(*node) {
 	return func(n *node) {

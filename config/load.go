@@ -21,7 +21,8 @@ func Parse(data []byte, name string, c Checks) (*Config, []Problem, error) {
 	return parse(data, name, c, nil)
 }
 
-// Load parses the file at path and the files that it refers to, relative to it. See [Parse].
+// Load parses the file at path and the files it refers to. Relative paths are relative to the
+// referring file. See [Parse].
 func Load(path string, c Checks) (*Config, []Problem, error) {
 	return load(path, c, os.ReadFile)
 }
@@ -78,7 +79,7 @@ func (r *reader) modelOrFile(n *node) {
 	}
 }
 
-// includeFile returns the value in the file whose path is n, or nil after reporting the problem.
+// includeFile returns the value in the file at path n, or nil after reporting the problem.
 func (r *reader) includeFile(n *node) *node {
 	data, path, ok := r.readFile(n)
 	if !ok {
@@ -87,7 +88,7 @@ func (r *reader) includeFile(n *node) *node {
 	return r.parseDocument(data, path)
 }
 
-// resolvePath returns the path in n, relative to the file that n is in.
+// resolvePath returns the path in n, relative to n's own file.
 func (n *node) resolvePath() string {
 	if filepath.IsAbs(n.text) {
 		return n.text
@@ -95,7 +96,7 @@ func (n *node) resolvePath() string {
 	return filepath.Join(filepath.Dir(n.at.file), n.text)
 }
 
-// readFile reads the file whose path is n.
+// readFile reads the file at path n.
 func (r *reader) readFile(n *node) (data []byte, path string, ok bool) {
 	path = n.resolvePath()
 	data, err := r.open(path)
@@ -139,7 +140,7 @@ func (r *reader) parseDocument(data []byte, file string) *node {
 	return nil
 }
 
-// withoutPath removes the path from an error, since problems name it themselves.
+// withoutPath removes the path from an error, since problems also name the path.
 func withoutPath(err error) error {
 	if pathError, ok := errors.AsType[*fs.PathError](err); ok {
 		return pathError.Err

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A urlOwner is the model that lists a URL, and where.
+// A urlOwner is the model with a given URL, and the URL's position.
 type urlOwner struct {
 	model *Model
 	at    position
@@ -66,7 +66,7 @@ func (r *reader) timeouts(m *Model) func(*node) {
 	}
 }
 
-// checkTimeouts reports timeouts that can never fire because total_s fires first.
+// checkTimeouts reports timeouts that cannot fire before total_s.
 func (r *reader) checkTimeouts(m *Model, timeouts *node) {
 	for key, d := range map[string]time.Duration{
 		"first_byte_s":            m.FirstByteTimeout,
@@ -80,7 +80,7 @@ func (r *reader) checkTimeouts(m *Model, timeouts *node) {
 	}
 }
 
-// addName registers a name that clients may use.
+// addName registers a name for clients.
 func (r *reader) addName(name string, at position) {
 	if taken, ok := r.names[name]; ok {
 		r.problemf(at, "duplicate model name %s, first used %s; give each model its own names", display(name), taken.from(at))
@@ -128,7 +128,7 @@ func (r *reader) modelReplica(m *Model) func(*node) {
 	}
 }
 
-// addURL registers a URL for a model and reports whether it was new.
+// addURL registers a URL for a model and reports whether the URL was new.
 func (r *reader) addURL(url string, c urlOwner) bool {
 	taken, ok := r.urls[url]
 	switch {
@@ -159,7 +159,7 @@ func (r *reader) routerClass(dst *string) func(*node) {
 	}
 }
 
-// routerConfig reads a policy and checks it by [Checks].
+// routerConfig reads a policy and validates it by [Checks].
 func (r *reader) routerConfig(router *Router) func(*node) {
 	return func(n *node) {
 		before := len(r.problems)

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// nearest returns the known key that a misspelt key most likely means: the one at the smallest edit
-// distance, at most a third of its length, else one that contains it. It returns an empty string if
-// there is none.
+// nearest returns the known key most similar to a misspelt key: the one at the smallest edit
+// distance, up to a third of the length, else one containing the misspelt key, else an empty
+// string.
 func nearest(key string, known []string) string {
 	best, fewest := "", len(key)/3+1
 	for _, k := range known {
@@ -47,7 +47,7 @@ func editDistance(a, b string) int {
 	return row[len(b)]
 }
 
-// display returns an identifier as it is and any other word quoted, truncated if it is long.
+// display returns an identifier unchanged and any other word quoted, with long words truncated.
 func display(word string) string {
 	const maxLength = 60
 	if len(word) > maxLength {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Keys of Ray Serve LLM that only its launcher, controller or proxy uses, by mapping.
+// Keys of Ray Serve LLM used only by Ray's launcher, controller or proxy, by mapping.
 var (
 	rayFile = []string{
 		"controller_options", "grpc_options", "logging_config", "proxy_location", "target_capacity",
@@ -87,7 +87,8 @@ func (r *reader) httpOptionsConfig(host *string, port *int) fields {
 	}
 }
 
-// warnIgnored adds one warning per file that lists the ignored keys, at the position of the first.
+// warnIgnored adds one warning per file with the list of ignored keys, at the position of the
+// first.
 func (r *reader) warnIgnored() {
 	byFile := make(map[string][]*node)
 	for _, n := range r.ignored {

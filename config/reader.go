@@ -13,8 +13,8 @@ import (
 )
 
 // A reader turns nodes into a Config and collects their problems. Most methods return a function
-// that reads one value into a destination, so that a schema is a table of such functions. A value
-// with a problem leaves its destination unchanged.
+// that reads one value into a destination; a schema is a table of such functions. A value with a
+// problem leaves the destination unchanged.
 type reader struct {
 	checks Checks
 	open   opener // nil: the configuration comes from no file and cannot refer to any
@@ -22,10 +22,10 @@ type reader struct {
 	config   *Config
 	problems Problems
 	warnings Problems
-	ignored  []*node // keys that only Ray uses
+	ignored  []*node // keys used only by Ray
 
 	names         map[string]position // ids and aliases of models
-	keyModelNodes []*node             // the models that API keys refer to
+	keyModelNodes []*node             // the models named by API keys
 	urls          map[string]urlOwner
 
 	keyNames  map[string]bool              // of API keys
@@ -56,7 +56,7 @@ func (r *reader) wrongValue(n *node, want string) {
 	}
 }
 
-// fields maps the keys of a mapping to the functions that read their values.
+// fields maps the keys of a mapping to the functions reading their values.
 type fields map[string]func(*node)
 
 // object reads a mapping. Keys in rayOnly are ignored with a warning; other unknown keys are
@@ -83,7 +83,7 @@ func (r *reader) object(known fields, rayOnly ...string) func(*node) {
 // ignoreKey records a key without effect.
 func (r *reader) ignoreKey(n *node) { r.ignored = append(r.ignored, n) }
 
-// unknown reports an unknown key, with the known key that was probably meant.
+// unknown reports an unknown key, with the most similar known key.
 func (r *reader) unknown(n *node, known []string) {
 	if meant := nearest(n.name, known); meant != "" {
 		r.problemf(n.key, "unknown key %s; did you mean %s?", display(n.name), meant)
@@ -127,8 +127,8 @@ func unprintable(r rune) bool { return !unicode.IsPrint(r) }
 
 var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// variable reads the name of an environment variable. Its message does not repeat the value, which
-// may be the secret itself.
+// variable reads the name of an environment variable. Messages do not repeat the value, which may
+// be the secret itself.
 func (r *reader) variable(dst *string) func(*node) {
 	return func(n *node) {
 		if n.kind != text || !variable.MatchString(n.text) {
@@ -213,7 +213,8 @@ func (r *reader) rate(dst *float64) func(*node) {
 	}
 }
 
-// maxDuration bounds all durations. Up to it, seconds as a float64 are exact to the microsecond.
+// maxDuration bounds all durations. Up to maxDuration, seconds as a float64 are exact to the
+// microsecond.
 const maxDuration = 30 * 24 * time.Hour
 
 // seconds reads a number of seconds.
@@ -237,7 +238,7 @@ func (r *reader) milliseconds(dst *time.Duration, least time.Duration) func(*nod
 	return r.duration(dst, least, time.Millisecond, "milliseconds")
 }
 
-// duration reads a number of units and rounds it to the microsecond.
+// duration reads a number of units, rounded to the microsecond.
 func (r *reader) duration(dst *time.Duration, least, unit time.Duration, units string) func(*node) {
 	inUnits := func(d time.Duration) float64 { return float64(d) / float64(unit) }
 	return func(n *node) {

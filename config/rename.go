@@ -5,7 +5,7 @@ package config
 var renamedTimeouts = map[string]string{"gap_s": "idle_s"}
 
 // currentKeys returns a mapping with its former keys under their current names, and warns of each.
-// A mapping that has a key under both names is a problem; the current one is kept.
+// A key under both names is a problem; the current one is kept.
 func (r *reader) currentKeys(n *node, renamed map[string]string) *node {
 	if n.kind != mapping {
 		return n

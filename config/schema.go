@@ -8,7 +8,7 @@ import (
 // This file is the schema, one table per mapping. Conditions between keys are in model.go and
 // check.go.
 
-// minDuration is the minimum of durations that must not be zero.
+// minDuration is the minimum of nonzero durations.
 const minDuration = time.Millisecond
 
 func (r *reader) file() fields {

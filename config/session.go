@@ -8,7 +8,7 @@ import (
 
 var headerName = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
 
-// sessionHeaders reads the header fields that may hold the session ID.
+// sessionHeaders reads the header fields to search for the session ID.
 func (r *reader) sessionHeaders(n *node) {
 	var names []string
 	r.list(func(item *node) {
@@ -27,7 +27,7 @@ func (r *reader) sessionHeaders(n *node) {
 	r.config.Session.Headers = names
 }
 
-// sessionKeys reads the keys of a request body that may hold the session ID.
+// sessionKeys reads the keys of a request body to search for the session ID.
 func (r *reader) sessionKeys(n *node) {
 	var keys []string
 	r.list(func(item *node) {

@@ -13,7 +13,7 @@ import (
 type kind uint8
 
 const (
-	broken kind = iota // its problem is reported
+	broken kind = iota // the problem is reported
 	null
 	boolean
 	number
@@ -26,8 +26,8 @@ const (
 // where the document uses an alias, so they are immutable once built; withName returns a copy.
 type node struct {
 	kind   kind
-	name   string   // its key, or that of its list with an index
-	key    position // of that key
+	name   string   // the key, or the list's key with an index
+	key    position // of the key in name
 	at     position
 	truth  bool    // of a boolean
 	number float64 // of a number
@@ -56,7 +56,7 @@ type tree struct {
 	size     int // nodes so far, with aliases expanded
 }
 
-// An anchor is a node that aliases refer to, and its number of nodes.
+// An anchor is a node referenced by aliases, and the size of the subtree in nodes.
 type anchor struct {
 	node *node
 	size int
@@ -110,8 +110,8 @@ func (t *tree) build(n ast.Node) *node {
 // decimal matches the decimal numbers of YAML's core schema, and allows underscores between digits.
 var decimal = regexp.MustCompile(`^[-+]?([0-9][0-9_]*(\.[0-9_]*)?|\.[0-9][0-9_]*)([eE][-+]?[0-9]+)?$`)
 
-// plain returns the node of an unquoted scalar. The library's own interpretation is not used: it
-// reads 1e9 and numbers beyond 64 bits as text, and 010 as eight.
+// plain returns the node of an unquoted scalar. The library's own interpretation is not used: 1e9
+// and numbers beyond 64 bits would be text, and 010 would be eight.
 func plain(at position, written string) *node {
 	if !decimal.MatchString(written) {
 		return &node{kind: text, at: at, text: written}
@@ -138,7 +138,7 @@ func (t *tree) mapping(at position, values []*ast.MappingValueNode) *node {
 	for i, value := range values {
 		key := t.position(value.Key.GetToken())
 		if i == 0 && at.line == key.line && at.column > key.column {
-			n.at = key // the library's position of a block mapping is its first colon
+			n.at = key // the library's position of a block mapping is the first colon
 		}
 		if value.Key.IsMergeKey() {
 			merges = append(merges, t.merged(key, t.build(value.Value))...)

@@ -17,15 +17,15 @@ type Watcher struct {
 	Signals <-chan os.Signal // each reloads, changed or not; nil: none; never closed
 	Running *Config          // the configuration in effect; nil: none
 
-	// Reload is called with the result of each load, as [Load] returns it, by the goroutine of Run.
+	// Reload is called with the results of [Load] after each load, by the goroutine of Run.
 	Reload func(*Config, []Problem, error)
 }
 
-// Run reloads once per signal and once per change of the file or of a file that it refers to, until
-// ctx ends. It blocks. A change made before Run counts if the configuration differs from Running.
+// Run reloads once per signal and once per change of the file or of a file it refers to. It blocks
+// until ctx ends. A change made before Run counts if the configuration differs from Running.
 //
-// Run compares contents, so it notices a replaced symbolic link and ignores a touched file. The
-// error of an unreadable file counts as content, so it is reported once.
+// Run compares contents: a replaced symbolic link is noticed and a touched file ignored. The error
+// of an unreadable file counts as content and is reported once.
 func (w *Watcher) Run(ctx context.Context) {
 	seen, c, warnings, err := w.load()
 	if err != nil || !reflect.DeepEqual(c, w.Running) {
@@ -48,7 +48,7 @@ func (w *Watcher) Run(ctx context.Context) {
 	}
 }
 
-// load loads the file and also returns the contents that the result was made of.
+// load loads the file and also returns the contents of all files read.
 func (w *Watcher) load() (seen []fileContent, c *Config, warnings []Problem, err error) {
 	c, warnings, err = load(w.Path, w.Checks, func(path string) ([]byte, error) {
 		data, now, err := readContent(path)
@@ -58,7 +58,7 @@ func (w *Watcher) load() (seen []fileContent, c *Config, warnings []Problem, err
 	return seen, c, warnings, err
 }
 
-// A fileContent is the content of a file, by its hash, or the error of reading it.
+// A fileContent is the hash of a file's content, or the read error.
 type fileContent struct {
 	path  string
 	sum   [sha256.Size]byte

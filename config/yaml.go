@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// YAML returns the effective configuration with every key. [Parse] returns an equal Config for it.
+// YAML returns the effective configuration with every key. [Parse] returns an equal Config for the
+// text.
 func (c *Config) YAML() []byte {
 	w := new(writer)
 	w.line(0, "http:")
@@ -157,7 +158,7 @@ func (w *writer) line(indent int, text string) {
 	fmt.Fprintf(w, "%*s%s\n", 2*indent, "", text)
 }
 
-// key writes a key and its value in JSON; the encoder ends the line.
+// key writes a key and the value in JSON; the encoder ends the line.
 func (w *writer) key(indent int, key string, value any) {
 	fmt.Fprintf(w, "%*s%s: ", 2*indent, "", key)
 	enc := json.NewEncoder(w)

@@ -15,8 +15,8 @@ var (
 )
 
 // getBuffer returns a buffer of smallBuffer or largeBuffer bytes, at least size if size is at most
-// largeBuffer. The caller returns it by putBuffer, but not after a failed Write: the frame writer
-// of an HTTP/2 connection may still be reading from it then.
+// largeBuffer. The caller returns the buffer by putBuffer, except after a failed Write: the frame
+// writer of an HTTP/2 connection may still be reading from the buffer.
 func getBuffer(size int) []byte {
 	if size <= smallBuffer {
 		return smallBuffers.Get().(*[smallBuffer]byte)[:]
@@ -24,7 +24,7 @@ func getBuffer(size int) []byte {
 	return largeBuffers.Get().(*[largeBuffer]byte)[:]
 }
 
-// putBuffer returns a buffer of getBuffer to its pool.
+// putBuffer returns a buffer to the pool of its size.
 func putBuffer(buf []byte) {
 	if len(buf) == smallBuffer {
 		smallBuffers.Put((*[smallBuffer]byte)(buf))

@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// A clientWriter writes one response to the client. It belongs to the goroutine of Copy; while a
-// keepAlive is running, the lock of that keepAlive guards it.
+// A clientWriter writes one response to the client. Only the goroutine of Copy may use a
+// clientWriter; while a keepAlive is running, both of its goroutines may, under the lock of the
+// keepAlive.
 type clientWriter struct {
 	Result
 	w        http.ResponseWriter
@@ -17,8 +18,8 @@ type clientWriter struct {
 
 	trailer http.Header // the announced trailer fields
 
-	beforeLastWrite func() // called before the write that completes the response; nil once called
-	betweenEvents   bool   // the body has ended, and what was written ends on an event boundary
+	beforeLastWrite func() // called before the response's last write; nil once called
+	betweenEvents   bool   // the body has ended, with the last written byte on an event boundary
 }
 
 func newClientWriter(w http.ResponseWriter, resp *http.Response, timeout time.Duration) *clientWriter {
@@ -38,7 +39,8 @@ func (c *clientWriter) writeHeader() {
 	c.w.WriteHeader(c.resp.StatusCode)
 }
 
-// writeBody writes bytes of the upstream body, after the header if that has not been written yet.
+// writeBody writes bytes of the upstream body, after the header if the header has not been written
+// yet.
 func (c *clientWriter) writeBody(p []byte, flush bool) error {
 	c.writeHeader()
 	n, err := c.write(p, flush)
@@ -52,8 +54,8 @@ func (c *clientWriter) writeBody(p []byte, flush bool) error {
 	return nil
 }
 
-// serverBuffer is the size up to which the server buffers a response until it is flushed or the
-// handler returns. Writes up to there cannot block on the client, so they need no watchdog.
+// serverBuffer is the number of bytes buffered by the server until a flush or the return of the
+// handler. Writes within the buffer cannot block on the client, so they need no watchdog.
 const serverBuffer = 2 << 10
 
 // write writes any bytes, of the upstream or not, under the watchdog.
@@ -73,8 +75,8 @@ func (c *clientWriter) write(p []byte, flush bool) (int, error) {
 	return n, nil
 }
 
-// writeError wraps the error of a write in ErrClientGone and records whether the watchdog caused
-// it.
+// writeError wraps the error of a write in ErrClientGone and records whether the watchdog was the
+// cause.
 func (c *clientWriter) writeError(err error) error {
 	if c.watchdog.stop() {
 		c.Stalled = true
@@ -91,15 +93,15 @@ func (c *clientWriter) callBeforeLastWrite() {
 	}
 }
 
-// finish completes a response whose body was relayed to its end.
+// finish completes a response after the end of the body.
 func (c *clientWriter) finish() {
 	c.callBeforeLastWrite()
 	c.writeHeader()
 	copyTrailer(c.w.Header(), c.resp.Trailer)
 }
 
-// close stops the watchdog. The bytes that the server writes after the handler has returned or
-// panicked get a write deadline, which net/http resets for the next request.
+// close stops the watchdog. Bytes written by the server after the handler has returned or panicked
+// get a write deadline, which net/http resets for the next request.
 func (c *clientWriter) close() {
 	if stalled := c.watchdog.stop(); c.Started && !stalled && c.watchdog.timeout > 0 {
 		_ = c.rc.SetWriteDeadline(time.Now().Add(c.watchdog.timeout)) // a writer may support no deadlines

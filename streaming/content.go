@@ -3,13 +3,13 @@ package streaming
 import "bytes"
 
 // A contentDetector detects events with generated content, as opposed to a role, a finish reason or
-// usage. It recognises the chunks and events of all common APIs by the keys of their texts.
+// usage. The keys of the texts identify the chunks and events of all common APIs.
 //
-// Consecutive events look alike, so it remembers the position of the last text: most often the next
-// event has its text at the same position, and a comparison of a few bytes is enough.
+// Consecutive events look alike, so the detector remembers the position of the last text: most
+// often the next event has a text at the same position, and a comparison of a few bytes is enough.
 type contentDetector struct {
-	offset int      // of the last text in its event, behind the opening quote; 0 if none was found yet
-	prefix [20]byte // the bytes before it: the end of the key, the colon, the quote
+	offset int      // of the last text in the event, behind the opening quote; 0 if none was found yet
+	prefix [20]byte // the bytes before offset: the end of the key, the colon, the quote
 }
 
 // hasContent reports whether the data of an event has a non-empty text.

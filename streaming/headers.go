@@ -8,20 +8,20 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// CopyRequestHeader copies the end-to-end fields of the client's request header src to dst. It
-// leaves out hop-by-hop fields, framing (Content-Length belongs to the outgoing request), Expect,
-// and the fields of the slot protocol, which only berth may set. If the client sent no User-Agent,
-// none is sent upstream.
+// CopyRequestHeader copies the end-to-end fields of the client's request header src to dst, without
+// hop-by-hop fields, framing (Content-Length belongs to the outgoing request), Expect, and the
+// fields of the slot protocol, which only berth may set. If the client sent no User-Agent, none is
+// sent upstream.
 //
 // A field replaces the field of the same name in dst. Values are shared with src: the caller may
-// add to dst or replace in it, but must not write to its slices.
+// add or replace fields of dst, but must not write to the slices.
 func CopyRequestHeader(dst, src http.Header) {
 	copyEndToEnd(dst, src, isOwnRequestField)
 	suppressDefault(dst, "User-Agent")
 }
 
-// TrimRequestHeader removes from h the fields that CopyRequestHeader would not copy. It is the
-// cheaper way for a caller that owns the client's header and needs no other field of it.
+// TrimRequestHeader removes from h the fields not copied by CopyRequestHeader. It is cheaper than a
+// copy if the caller owns the client's header and needs none of the removed fields.
 func TrimRequestHeader(h http.Header) {
 	for _, name := range connectionOptions(h) {
 		delete(h, name)
@@ -43,10 +43,10 @@ func isOwnRequestField(name string) bool {
 	return false
 }
 
-// CopyResponseHeader copies the end-to-end fields of the upstream response header src to dst. It
-// leaves out hop-by-hop fields and those of the slot protocol. Other fields of dst stay. An event
-// stream also gets the fields that keep proxies from buffering and caching it, unless the upstream
-// set them. No Content-Type is guessed for a response without one. Values are shared as in
+// CopyResponseHeader copies the end-to-end fields of the upstream response header src to dst,
+// without hop-by-hop fields and those of the slot protocol. Other fields of dst stay. An event
+// stream also gets the fields against buffering and caching by proxies, unless the upstream set
+// them. No Content-Type is guessed for a response without one. Values are shared as in
 // [CopyRequestHeader].
 func CopyResponseHeader(dst, src http.Header) {
 	copyEndToEnd(dst, src, isSlotProtocol)
@@ -57,8 +57,8 @@ func CopyResponseHeader(dst, src http.Header) {
 	}
 }
 
-// announceTrailer names in dst the trailer fields that the upstream announced. It also keeps
-// net/http from giving a short response a Content-Length, with which it could have no trailer.
+// announceTrailer names in dst the trailer fields announced by the upstream. It also keeps net/http
+// from adding a Content-Length to a short response, which rules out a trailer.
 func announceTrailer(dst, trailer http.Header) {
 	for name := range trailer {
 		if inTrailer(name) {
@@ -67,9 +67,9 @@ func announceTrailer(dst, trailer http.Header) {
 	}
 }
 
-// copyTrailer sets trailer fields in dst, announced or not. It is called after the body. An
-// announced field that did not arrive is left out: net/http would never end an HTTP/2 stream whose
-// trailer has only fields without values.
+// copyTrailer sets trailer fields in dst, announced or not. It must be called after the body.
+// Announced fields without values are left out: net/http never ends an HTTP/2 stream with only such
+// fields in the trailer.
 func copyTrailer(dst, trailer http.Header) {
 	for name, values := range trailer {
 		if len(values) > 0 && inTrailer(name) {
@@ -85,7 +85,7 @@ func inTrailer(name string) bool {
 	return httpguts.ValidTrailerHeader(name) && !isHopByHop(name) && !isSlotProtocol(name)
 }
 
-// copyEndToEnd copies the fields of src that are neither hop-by-hop nor private.
+// copyEndToEnd copies the fields of src except hop-by-hop and private ones.
 func copyEndToEnd(dst, src http.Header, private func(name string) bool) {
 	named := connectionOptions(src)
 	for name, values := range src {
@@ -117,7 +117,7 @@ func isSlotProtocol(name string) bool {
 	return false
 }
 
-// connectionOptions returns the names of the fields that the Connection field declares hop-by-hop.
+// connectionOptions returns the names of the fields declared hop-by-hop by the Connection field.
 func connectionOptions(h http.Header) (names []string) {
 	for _, value := range h["Connection"] {
 		for option := range strings.SplitSeq(value, ",") {
@@ -127,15 +127,15 @@ func connectionOptions(h http.Header) (names []string) {
 	return names
 }
 
-// suppressDefault keeps net/http from adding its default for a field that h lacks: net/http adds
-// none for a name that is present without values.
+// suppressDefault keeps net/http from adding a default for a field missing in h: net/http adds none
+// for a name present without values.
 func suppressDefault(h http.Header, name string) {
 	if _, ok := h[name]; !ok {
 		h[name] = nil
 	}
 }
 
-// setDefault sets a field that h lacks.
+// setDefault sets a field if h has none of that name.
 func setDefault(h http.Header, name, value string) {
 	if len(h[name]) == 0 {
 		h.Set(name, value)

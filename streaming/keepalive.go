@@ -10,14 +10,14 @@ import (
 // ends no event since there is none.
 const keepAliveComment = ": keep-alive\n\n"
 
-// A keepAlive writes comments into an event stream while it is idle and on an event boundary. A nil
-// *keepAlive writes none.
+// A keepAlive writes comments into an event stream while the stream is idle and on an event
+// boundary. A nil *keepAlive writes none.
 //
-// Its timer is not reset by every write; when it fires, it compares the time of the last write.
+// Writes do not reset the timer; when the timer fires, onTimer compares the time of the last write.
 //
-// Two goroutines write while a keepAlive runs: that of Copy, through writeEvents, and that of the
-// timer. mu is held during both writes, so a slow client blocks both, and the write watchdog ends
-// that.
+// Two goroutines write while a keepAlive runs: that of Copy, through writeEvents, and the timer's.
+// mu is held during both writes, so a slow client blocks both until the write watchdog ends the
+// write.
 type keepAlive struct {
 	c     *clientWriter
 	every time.Duration
@@ -29,7 +29,7 @@ type keepAlive struct {
 	stopped bool
 }
 
-// startKeepAlive starts the timer of a keepAlive. It returns nil if every is not positive.
+// startKeepAlive returns a keepAlive with a running timer, nil if every is not positive.
 func (c *clientWriter) startKeepAlive(every time.Duration) *keepAlive {
 	if every <= 0 {
 		return nil
@@ -70,7 +70,7 @@ func (k *keepAlive) writeEvents(c *clientWriter, p []byte, between bool) error {
 	return k.writeEventsLocked(c, p, between)
 }
 
-// writeEventsLocked is writeEvents under the lock, of a keepAlive that is not nil.
+// writeEventsLocked is writeEvents under the lock, for a non-nil keepAlive.
 func (k *keepAlive) writeEventsLocked(c *clientWriter, p []byte, between bool) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -79,8 +79,8 @@ func (k *keepAlive) writeEventsLocked(c *clientWriter, p []byte, between bool) e
 	return err
 }
 
-// stop stops the comments. Once stop has returned, the clientWriter belongs to the caller alone. It
-// may be called twice.
+// stop stops the comments. Once stop has returned, the caller is the only user of the clientWriter.
+// Further calls do nothing.
 func (k *keepAlive) stop() {
 	if k == nil {
 		return

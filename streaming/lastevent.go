@@ -6,8 +6,8 @@ import (
 )
 
 // A lastEventDetector finds the terminal event of Anthropic's Messages and OpenAI's Responses, the
-// counterpart of [DONE] in the other APIs. It reads the stream in pieces of any size. A terminal
-// event counts once it is complete, which is when the empty line behind it has arrived.
+// counterpart of [DONE] in the other APIs. The stream arrives in pieces of any size. A terminal
+// event counts once complete, with its empty line.
 type lastEventDetector struct {
 	line     []byte // the start of the current line
 	afterCR  bool   // the last byte was a CR
@@ -15,11 +15,11 @@ type lastEventDetector struct {
 	complete bool   // a terminal event is complete
 }
 
-// linePrefix is the number of bytes of a line that are matched.
+// linePrefix is the number of bytes matched per line.
 const linePrefix = 64
 
-// terminalLine matches a line of a terminal event: the event's name, or the type in its data, which
-// is the first key in what OpenAI and Anthropic send.
+// terminalLine matches a line of a terminal event: the event's name, or the type in the data, which
+// OpenAI and Anthropic send as the first key.
 var terminalLine = regexp.MustCompile(`^(event: ?|data: ?\{ ?"type": ?")(message_stop|error|response\.(completed|failed|incomplete|cancelled))("|$)`)
 
 // observe reads p, the next bytes of the stream, and reports whether a terminal event has been

@@ -11,49 +11,49 @@ import (
 	"berth/internal/openai"
 )
 
-// Errors of Copy. Each error wraps exactly one of them and its cause.
+// Errors of Copy. Each error wraps exactly one of these and the cause.
 var (
 	ErrClientGone     = errors.New("client gone")     // the client disconnected or stopped reading
 	ErrUpstreamBroken = errors.New("upstream broken") // the upstream response ended early
 )
 
-// broken is the error event of a stream whose upstream broke.
+// broken is the error event for a failed upstream.
 var broken = &AbortError{"upstream_broken", "The model server broke off before the answer was complete."}
 
-// An AbortError is the error of a body whose reading was aborted on purpose. Code and Message are
-// sent to the client in an error event; they must not need escapes in JSON.
+// An AbortError is returned by a body after a deliberate abort of the response. Code and Message
+// are sent to the client in an error event; they must not need escapes in JSON.
 type AbortError struct{ Code, Message string }
 
 func (c *AbortError) Error() string { return c.Message }
 
-// A Relay copies upstream responses to clients. It holds only options, so it may be used by several
-// goroutines at once, unless BeforeLastWrite is set.
+// A Relay copies upstream responses to clients. A Relay holds only options and may be used by
+// several goroutines at once, unless BeforeLastWrite is set.
 type Relay struct {
-	// WriteTimeout is the time after which a write that makes no progress fails because the client
-	// does not read. It may take a quarter longer. 0 means no timeout.
+	// WriteTimeout is the time after which a write without progress fails because the client does
+	// not read. Detection may take a quarter longer. 0 means no timeout.
 	WriteTimeout time.Duration
 
 	// KeepAlive, if above 0, is the idle time of an event stream after which a comment is written,
 	// again and again, while the client is on an event boundary. The first comment may precede the
-	// first event; it commits the upstream's status. Comments are written by a goroutine of their own,
-	// which holds a lock that Copy's writes take too.
+	// first event, and commits the upstream's status. Comments are written by a goroutine of their
+	// own, under the lock also held by Copy's writes.
 	KeepAlive time.Duration
 
-	// BeforeLastWrite, unless nil, is called once for a response that ends well: after the upstream
-	// has ended its body, and before the write that completes the response. [DONE] is not the end,
-	// because an upstream may still be at work after it. It is called by the goroutine of Copy, which
-	// it blocks, with no lock held. Such a Relay serves one response.
+	// BeforeLastWrite, unless nil, is called once for a successful response: after the end of the
+	// upstream's body, and before the last write to the client. [DONE] is not the end, because an
+	// upstream may still be at work afterwards. BeforeLastWrite runs in the goroutine of Copy,
+	// which it blocks, with no lock held. Such a Relay serves one response.
 	BeforeLastWrite func()
 
-	// OmitErrorEvent leaves out the error event, for a client that relays the response itself and sees
-	// it end early.
+	// OmitErrorEvent leaves out the error event, for clients that relay the response themselves and
+	// detect the early end.
 	OmitErrorEvent bool
 
 	// Anthropic gives the error event the form of Anthropic's API.
 	Anthropic bool
 }
 
-// Result describes what Copy has written.
+// Result describes the response as written by Copy.
 type Result struct {
 	Started   bool      // status and header were written; until then the caller may still write another response
 	Bytes     int64     // of the upstream body, written to the client
@@ -61,17 +61,19 @@ type Result struct {
 	Stalled   bool      // a write made no progress for the WriteTimeout
 }
 
-// Copy relays resp to w until it ends and returns nil if it ended well. tap may be nil.
+// Copy relays resp to w until the end of the body and returns nil if the response is complete. tap
+// may be nil.
 //
-// Copy blocks until the response has ended, the client has gone or the upstream has failed. It runs
-// in the goroutine of the caller, a handler, and is the only user of w, resp.Body and tap until it
-// returns. The write watchdog and the keep-alive run in timer goroutines; both are stopped before
-// Copy returns, and neither touches w afterwards. The caller closes resp.Body, which stops the
-// upstream.
+// Copy blocks until the response has ended, the client has gone or the upstream has failed. Copy
+// runs in the goroutine of the caller, a handler, and is the only user of w, resp.Body and tap
+// until its return. The write watchdog and the keep-alive run in timer goroutines; both are stopped
+// before Copy returns, and neither touches w afterwards. The caller closes resp.Body, which stops
+// the upstream.
 //
-// ctx is that of the client's request and ends when the client disconnects. Copy does not watch it:
-// a read of resp.Body must fail when ctx ends, so the upstream request must have been made with it.
-// An error that occurs when ctx has ended is the client's, whatever the body returned.
+// ctx is the context of the client's request and ends when the client disconnects. Copy does not
+// watch ctx: a read of resp.Body must fail when ctx ends, so the upstream request must have been
+// made with ctx. An error after the end of ctx is attributed to the client, whatever the body
+// returned.
 //
 // An error wraps ErrClientGone or ErrUpstreamBroken and the cause. If the response has been
 // started, the caller must panic with http.ErrAbortHandler, or the truncated response looks
@@ -79,16 +81,16 @@ type Result struct {
 //
 // Status and header are written with the first bytes of the body, however long those take. Until
 // then a broken upstream can still be reported with an honest status, unless KeepAlive has
-// committed the upstream's; and an early header gains a client nothing, since its header timeout is
-// no shorter than its body timeout.
+// committed the upstream's. An early header gains a client nothing: header timeouts are no shorter
+// than body timeouts.
 //
 // For an event stream of unknown length, each read becomes one write and one flush, cut after the
-// last whole event. An unfinished event waits for its end, without a time limit; it is written in
-// pieces only if it is longer than 64 KiB. If the upstream breaks on an event boundary, or within
-// an event of which nothing has been written, the stream is closed by an error event, with the text
-// of an AbortError if the body returned one. Other responses of unknown length are written and
-// flushed as they are read. A response of known length is never flushed, and starts when it is
-// complete or 64 KiB have been read.
+// last whole event. An unfinished event waits for its end, without a time limit; only events longer
+// than 64 KiB are written in pieces. If the upstream breaks on an event boundary, or within an
+// event of which nothing has been written, an error event closes the stream, with the text of an
+// AbortError if the body returned one. Other responses of unknown length are written and flushed as
+// they are read. A response of known length is never flushed, and starts when the body is complete
+// or 64 KiB have been read.
 func (r *Relay) Copy(ctx context.Context, w http.ResponseWriter, resp *http.Response, tap *Tap) (Result, error) {
 	if resp.StatusCode < http.StatusOK {
 		return Result{}, fmt.Errorf("%w: status %d is not final", ErrUpstreamBroken, resp.StatusCode)
@@ -100,7 +102,7 @@ func (r *Relay) Copy(ctx context.Context, w http.ResponseWriter, resp *http.Resp
 	return c.Result, err
 }
 
-// finish ends the response, given the error of relaying its body, and returns the error of Copy.
+// finish ends the response, given the error of relaying the body, and returns the error of Copy.
 func (r *Relay) finish(ctx context.Context, c *clientWriter, err error) error {
 	switch {
 	case err == nil:
@@ -130,8 +132,8 @@ func (c *clientWriter) relayBody(tap *Tap, keepAlive time.Duration) error {
 	return c.relayBytes(tap, kind, !known)
 }
 
-// errNoDone is the error of a stream that is delimited only by the end of its connection and has no
-// terminal event. An upstream that dies ends its connection the same way.
+// errNoDone is the error of a stream without a terminal event, delimited only by the end of the
+// connection. A dying upstream ends the connection in the same way.
 var errNoDone = errors.New("the connection ended before the last event of the stream")
 
 // relayEvents relays an event stream in whole events.
@@ -141,7 +143,7 @@ func (c *clientWriter) relayEvents(tap *Tap, keepAlive *keepAlive) error {
 	buf := getBuffer(smallBuffer)
 	ends := newEventEnds()
 	var last lastEventDetector
-	held, inEvent := 0, false // buf[:held] is an unfinished event; inEvent: the client has its start
+	held, inEvent := 0, false // buf[:held] is an unfinished event; inEvent: its start has been written
 	for {
 		n, err := c.resp.Body.Read(buf[held:])
 		have := held + n
@@ -180,7 +182,7 @@ func (c *clientWriter) relayEvents(tap *Tap, keepAlive *keepAlive) error {
 }
 
 // closeEvents writes an error event, in the form of the stream's API, to a client on an event
-// boundary. err is the error of an upstream that broke, or an AbortError.
+// boundary. err is the error of the upstream, or an AbortError.
 func (c *clientWriter) closeEvents(err error, anthropic bool) {
 	if !c.betweenEvents {
 		return
@@ -197,7 +199,7 @@ func (c *clientWriter) closeEvents(err error, anthropic bool) {
 	_, _ = c.write(event, true) // the stream is aborted in any case
 }
 
-// relayBytes relays any other body: as it is read if live, else in full buffers.
+// relayBytes relays any other body: one write per read if live, else in full buffers.
 func (c *clientWriter) relayBytes(tap *Tap, kind string, live bool) error {
 	size := largeBuffer
 	if !live && c.resp.ContentLength <= smallBuffer {

@@ -5,20 +5,20 @@ import (
 	"iter"
 )
 
-// eventEnds finds the ends of events in a byte stream that arrives in pieces. Its state is the last
-// two bytes of the stream; nothing older matters: an event ends with an empty line, and whether the
-// line that ends here is empty is decided by the byte before its LF, CR or CRLF. Line ends may be
-// mixed and split over pieces.
+// eventEnds finds the ends of events in a byte stream arriving in pieces. The state is the last two
+// bytes of the stream, since an event ends with an empty line, and the byte before an LF, CR or
+// CRLF decides whether the line is empty. Line ends may be mixed and split over pieces.
 //
-// A CR that ends an empty line ends the event at once. If its LF follows, the event ends again
-// behind that, so that no event waits for a byte that may never arrive.
+// A CR ending an empty line ends the event at once. If an LF follows, the event ends again behind
+// the LF, so no event waits for a byte that may never arrive.
 type eventEnds [2]byte
 
 // newEventEnds returns the state before the first byte of a stream, where an empty line may follow.
 func newEventEnds() eventEnds { return eventEnds{'\n', '\n'} }
 
-// lastEnd reads p, the next bytes of the stream, and returns the offset in p behind its last whole
-// event, 0 if no event ends in p. It searches backwards, since most reads end on an event boundary.
+// lastEnd reads p, the next bytes of the stream, and returns the offset in p behind the last whole
+// event, 0 if no event ends in p. The search runs backwards, since most reads end on an event
+// boundary.
 func (e *eventEnds) lastEnd(p []byte) (end int) {
 	for i := len(p) - 1; i >= 0; i-- {
 		if isLineEnd(p[i]) && e.emptyLine(p, i) {
@@ -30,7 +30,7 @@ func (e *eventEnds) lastEnd(p []byte) (end int) {
 	return end
 }
 
-// emptyLine reports whether the line that the line end at i closes is empty.
+// emptyLine reports whether the line before the line end at i is empty.
 func (e *eventEnds) emptyLine(p []byte, i int) bool {
 	before := e.at(p, i-1)
 	if p[i] == '\n' && before == '\r' {
@@ -53,7 +53,7 @@ func isLineEnd(c byte) bool { return c == '\n' || c == '\r' }
 func lines(p []byte) iter.Seq2[[]byte, bool] {
 	return func(yield func(line []byte, ended bool) bool) {
 		cr := bytes.IndexByte(p, '\r') >= 0 // most streams have none
-		lf := -1                            // the next LF not before start, searched once for all CRs before it
+		lf := -1                            // the next LF not before start, searched once for all CRs in between
 		for start := 0; start < len(p); {
 			if lf < start {
 				lf = indexFrom(p, start, '\n')

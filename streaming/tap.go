@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// A Tap observes a response while it passes. It reads bytes after they were written and never
-// changes or delays them; it accepts any bytes. The zero value is ready for one response. It
-// belongs to Copy until Copy has returned; then the caller may read it.
+// A Tap observes a response during Copy. It reads any bytes, after they have been written, and
+// never changes or delays them. The zero value is ready for one response. Only Copy may use a Tap
+// until Copy has returned; then the caller may read the results.
 //
 // Events, failures and times are those of event streams; usage is read from these and from JSON
 // bodies. Of a compressed response nothing is observed.
@@ -27,10 +27,10 @@ type Tap struct {
 	hasContent bool   // the current event has content
 	inLine     bool   // the last bytes end within a line
 	afterCR    bool   // the last byte is a CR
-	tail       []byte // the last bytes of a JSON text that arrives in several pieces
+	tail       []byte // the last bytes of a JSON text arriving in several pieces
 }
 
-// Usage returns the usage that the upstream has reported so far.
+// Usage returns the usage reported by the upstream so far.
 func (t *Tap) Usage() Usage { return t.counts.usage() }
 
 // ContentEvents returns the number of events with content, which is the best estimate of the tokens
@@ -54,7 +54,7 @@ var GapBounds = [...]time.Duration{
 }
 
 // InterTokenGaps is a histogram of the times between consecutive events with content. The gap
-// between events that are relayed in one write is zero.
+// between events relayed in one write is zero.
 type InterTokenGaps struct {
 	Counts [len(GapBounds) + 1]uint32
 	Sum    time.Duration
@@ -70,7 +70,7 @@ func (g *InterTokenGaps) add(d time.Duration) {
 }
 
 // tailSize is the number of bytes at the end of a JSON body, or of a long line, in which usage is
-// found if it arrives in pieces.
+// found if the body or line arrives in pieces.
 const tailSize = 4 << 10
 
 // observe reads p, the next bytes of a response of a media type. Those of an event stream are whole
@@ -100,7 +100,7 @@ func (t *Tap) observeLines(p []byte) {
 	contentEvents := 0
 	for line, ended := range lines(p) {
 		switch {
-		case t.inLine: // the rest of a line whose start was observed
+		case t.inLine: // the rest of a line, after its observed start
 		case len(line) > 0:
 			t.observeLine(line)
 		case t.hasData:
@@ -115,7 +115,7 @@ func (t *Tap) observeLines(p []byte) {
 	t.countContent(contentEvents)
 }
 
-// countContent records the time of events with content that were written together.
+// countContent records the time of events with content written together.
 func (t *Tap) countContent(events int) {
 	if events == 0 {
 		return
@@ -130,7 +130,7 @@ func (t *Tap) countContent(events int) {
 	t.Gaps.Counts[0] += uint32(events - 1)
 }
 
-// observeLine reads a line, or the start of a line that is longer than a buffer.
+// observeLine reads a line, or the start of a line longer than a buffer.
 func (t *Tap) observeLine(line []byte) {
 	const field = "data:"
 	if len(line) >= len(field) && string(line[:len(field)]) == field {
@@ -149,8 +149,8 @@ func (t *Tap) observeLine(line []byte) {
 	}
 }
 
-// isError reports whether data is an error object and not a chunk. All servers put the key that
-// decides this first; some write "error":null into every chunk.
+// isError reports whether data is an error object and not a chunk. All servers put the
+// distinguishing key first; some write "error":null into every chunk.
 func isError(data []byte) bool {
 	if len(data) == 0 || data[0] != '{' {
 		return false
@@ -207,7 +207,7 @@ func (t *Tap) observeUsage(p []byte, more bool) {
 	t.tail = t.tail[:0]
 }
 
-// appendTail appends p to the tail and keeps its last tailSize bytes.
+// appendTail appends p to the tail and keeps the last tailSize bytes.
 func (t *Tap) appendTail(p []byte) {
 	p = p[max(0, len(p)-tailSize):]
 	old := t.tail[max(0, len(t.tail)+len(p)-tailSize):]

@@ -2,7 +2,7 @@ package streaming
 
 import "bytes"
 
-// Usage holds the token counts that the upstream reported. Zero means that none was reported.
+// Usage holds the token counts reported by the upstream, 0 if none was reported.
 type Usage struct {
 	PromptTokens     int64 // all of the prompt, cached or not
 	CompletionTokens int64
@@ -19,8 +19,7 @@ type usageCounts struct {
 	cacheRead, cacheWritten   int64 // messages: beside the input
 }
 
-// usage combines the numbers. Numbers that a server reports under the names of two APIs are not
-// added.
+// usage combines the numbers. Numbers reported under the names of two APIs are not added.
 func (n *usageCounts) usage() Usage {
 	u := Usage{PromptTokens: n.prompt, CompletionTokens: max(n.completion, n.output), CachedTokens: max(n.cached, n.cacheRead)}
 	if u.PromptTokens == 0 {
@@ -76,7 +75,7 @@ func (n *usageCounts) scan(p []byte) {
 	}
 }
 
-// readObject reads the object that p starts with.
+// readObject reads the object at the start of p.
 func (n *usageCounts) readObject(p []byte) {
 	depth := 0
 	for i := 0; i < len(p); i++ {
@@ -99,7 +98,8 @@ func (n *usageCounts) readObject(p []byte) {
 	}
 }
 
-// stringAt returns the bytes of p before the quote that ends the string, all of p if there is none.
+// stringAt returns the bytes of p before the closing quote of the string, all of p if there is
+// none.
 func stringAt(p []byte) []byte {
 	for i := 0; i < len(p); i++ {
 		switch p[i] {
@@ -112,15 +112,16 @@ func stringAt(p []byte) []byte {
 	return p
 }
 
-// valueOf returns the bytes behind the colon that p starts with. It reports false if there is no
-// colon or nothing behind it.
+// valueOf returns the bytes behind the colon at the start of p. It reports false if there is no
+// colon or nothing behind.
 func valueOf(p []byte) ([]byte, bool) {
 	value, ok := bytes.CutPrefix(trimSpace(p), []byte(":"))
 	value = trimSpace(value)
 	return value, ok && len(value) > 0
 }
 
-// trimSpace removes leading JSON white space. It is faster than bytes.TrimLeft, which builds a set.
+// trimSpace removes leading JSON white space. bytes.TrimLeft would be slower, because it builds a
+// set.
 func trimSpace(p []byte) []byte {
 	for len(p) > 0 && (p[0] == ' ' || p[0] == '\n' || p[0] == '\t' || p[0] == '\r') {
 		p = p[1:]
@@ -128,10 +129,10 @@ func trimSpace(p []byte) []byte {
 	return p
 }
 
-// maxTokens caps numbers, so that no nonsense overflows.
+// maxTokens caps numbers, so nonsense cannot overflow.
 const maxTokens = 1 << 40
 
-// number returns the value of the digits that p starts with, 0 if there are none.
+// number returns the value of the digits at the start of p, 0 if there are none.
 func number(p []byte) (n int64) {
 	for _, c := range p {
 		if c < '0' || c > '9' || n >= maxTokens {

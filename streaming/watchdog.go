@@ -7,32 +7,32 @@ import (
 	"time"
 )
 
-// A writeWatchdog ends a write that makes no progress: it samples writes four times per timeout and
-// sets a write deadline in the past once the same write has been in progress for the whole timeout.
-// A write thus fails after the timeout or up to a quarter later. A healthy write costs two atomic
+// A writeWatchdog ends a write without progress: it samples writes four times per timeout and sets
+// a write deadline in the past once the same write has been in progress for the whole timeout. A
+// write thus fails after the timeout or up to a quarter later. A healthy write costs two atomic
 // additions.
 //
-// A write deadline set in advance would not do: net/http resets an HTTP/2 stream when its deadline
+// A write deadline set in advance would not do: net/http resets an HTTP/2 stream when the deadline
 // passes, even if nothing is being written because the upstream is silent. A deadline per write
 // would change a timer twice per event.
 //
-// start and the counting of writes belong to the goroutine that writes; checkProgress runs in the
-// timer's goroutine. mu orders checkProgress with stop, so that no deadline is set after stop
+// start and the counting of writes belong to the writing goroutine; checkProgress runs in the
+// timer's goroutine. mu orders checkProgress and stop, so no deadline is set after stop has
 // returned.
 type writeWatchdog struct {
 	rc      *http.ResponseController
 	timeout time.Duration // 0: no watchdog
-	started bool          // only for the goroutine that writes
+	started bool          // only for the writing goroutine
 	writes  atomic.Uint64 // odd while a write is in progress
 
 	mu      sync.Mutex
 	timer   *time.Timer // nil before start and after stop
 	seen    uint64      // writes at the last sample
-	hanging int         // consecutive samples that found the same write in progress
+	hanging int         // consecutive samples with the same write in progress
 	stalled bool
 }
 
-// samplesPerTimeout is the number of samples that a write must hang for.
+// samplesPerTimeout is the number of samples for which a write must hang.
 const samplesPerTimeout = 4
 
 // start starts the timer. Further calls do nothing.
@@ -46,7 +46,7 @@ func (w *writeWatchdog) start() {
 	w.timer = time.AfterFunc(w.timeout/samplesPerTimeout, w.checkProgress)
 }
 
-// checkProgress takes one sample and rearms the timer, unless it ends the write.
+// checkProgress takes one sample, and then ends a hanging write or rearms the timer.
 func (w *writeWatchdog) checkProgress() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -64,9 +64,9 @@ func (w *writeWatchdog) checkProgress() {
 	w.timer.Reset(w.timeout / samplesPerTimeout)
 }
 
-// stop stops the watchdog and reports whether it has ended a write. Once stop has returned, the
-// ResponseController is not used any more, as net/http requires of a handler that returns. Further
-// calls return the same.
+// stop stops the watchdog and reports whether the watchdog has ended a write. Once stop has
+// returned, the ResponseController is not used any more, as net/http requires after a handler's
+// return. Further calls return the same.
 func (w *writeWatchdog) stop() (stalled bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// cpuTime returns the CPU time that the process has used so far, and true.
+// cpuTime returns the CPU time used by the process so far, and true.
 func cpuTime() (used time.Duration, known bool) {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {

@@ -8,15 +8,15 @@ import (
 )
 
 // Go's default GC percentage of 100 suits neither end: a small server doubles its few megabytes
-// quickly and collects all the time, and one with thousands of streams holds twice the memory that
-// it needs.
+// quickly and collects all the time, and one with thousands of streams holds twice the memory in
+// use.
 const (
-	heapFloor  = 32 << 20 // bytes that the heap may reach before the first collection
-	heapGrowth = 20       // percent by which the heap may grow beyond what is in use
+	heapFloor  = 32 << 20 // heap size in bytes before the first collection
+	heapGrowth = 20       // percent by which the heap may grow beyond the live heap
 )
 
 // tuneGC sets the GC percentage from the live heap, now and after each collection. GOGC in the
-// environment overrides it; GOMEMLIMIT holds either way. The hook after each collection is a
+// environment takes precedence; GOMEMLIMIT holds either way. The hook after each collection is a
 // finalizer on an unreachable object, which runs in the runtime's finalizer goroutine.
 func tuneGC() {
 	if os.Getenv("GOGC") != "" {
@@ -38,7 +38,7 @@ func tuneGC() {
 }
 
 // gcPercent returns the GC percentage for a live heap and stacks of these sizes in bytes: the heap
-// may grow to heapFloor, or by heapGrowth if that is more. Go applies the percentage to heap and
+// may grow to heapFloor or by heapGrowth, whichever is more. Go applies the percentage to heap and
 // stacks together.
 func gcPercent(live, stacks uint64) int {
 	if live >= heapFloor {

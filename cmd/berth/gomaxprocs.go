@@ -14,19 +14,19 @@ import (
 // woken again, which is a large part of the cost of an isolated event.
 const (
 	procsInterval    = 100 * time.Millisecond // between two samples of the load
-	procsLate        = 5 * time.Millisecond   // delay of a sample that shows that no P was free
-	procsCalm        = 20                     // samples that must agree before GOMAXPROCS is lowered
+	procsLate        = 5 * time.Millisecond   // delay of a sample for lack of a free P
+	procsCalm        = 20                     // consecutive samples needed to lower GOMAXPROCS
 	procsFirstCalm   = 5                      // the same for the first time, before any burst is known
 	procsMaxUsage    = 0.6                    // usage per P above which GOMAXPROCS is raised
-	procsTargetUsage = 0.4                    // usage per P that a lowered GOMAXPROCS may lead to
+	procsTargetUsage = 0.4                    // highest usage per P after lowering GOMAXPROCS
 )
 
-// tuneGOMAXPROCS lowers GOMAXPROCS to what the load needs, until ctx ends. It starts at Go's
-// default, which is the CPU limit of the container, and returns to it as soon as fewer are not
-// enough: a burst on a large machine waits for one sample, not for one per doubling. GOMAXPROCS in
-// the environment disables it, and so does BERTH_WIRE=net/http.
+// tuneGOMAXPROCS adapts GOMAXPROCS to the load until ctx ends: between 1 and Go's default, the CPU
+// limit of the container. When the current number is not enough, tuneGOMAXPROCS restores the
+// default at once: a burst on a large machine waits for one sample, not for one per doubling.
+// GOMAXPROCS in the environment and BERTH_WIRE=net/http disable the tuning.
 //
-// It blocks; its goroutine is the only one that may change GOMAXPROCS.
+// tuneGOMAXPROCS blocks. No other goroutine may change GOMAXPROCS.
 func tuneGOMAXPROCS(ctx context.Context) {
 	spent, known := cpuTime()
 	if !known || os.Getenv("GOMAXPROCS") != "" || ingress.PlainWire() {

@@ -24,7 +24,8 @@ import (
 	"berth/llmserver/simulated"
 )
 
-// secretVariable is the environment variable with the secret that control calls to an agent need.
+// secretVariable is the environment variable with the secret required for control calls to an
+// agent.
 const secretVariable = "BERTH_SLOT_SECRET"
 
 // agentFlags are the flags of berth llmserver.
@@ -101,7 +102,7 @@ func (f agentFlags) run(out io.Writer, log *slog.Logger) error {
 		MaxBuffered:  f.maxBuffered,
 		BodyTimeout:  f.bodyTimeout,
 		WriteTimeout: f.sendTimeout,
-		ProbeTimeout: 30 * time.Second, // an ingress that probes times out first
+		ProbeTimeout: 30 * time.Second, // a probing ingress times out first
 		Log:          log.With("agent", f.id),
 	})
 	listener, err := f.listen()
@@ -114,7 +115,7 @@ func (f agentFlags) run(out io.Writer, log *slog.Logger) error {
 	return f.serve(server, listener, stop, log)
 }
 
-// listen opens the listener for ingresses, with the send timeout on its connections.
+// listen opens the listener for ingresses and sets the send timeout of accepted connections.
 func (f agentFlags) listen() (net.Listener, error) {
 	l, err := tcp.Listen(f.address)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// logFlags are the flags that shape the log of a command.
+// logFlags are the logging flags of a command.
 type logFlags struct{ level, format string }
 
 var logLevels = map[string]slog.Level{
@@ -21,7 +21,7 @@ func (f *logFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.format, "log-format", "text", "format of the log: text or json")
 }
 
-// newLogger returns the log that the flags ask for, written to w.
+// newLogger returns a logger to w with the level and format of the flags.
 func (f *logFlags) newLogger(w io.Writer) (*slog.Logger, error) {
 	level, ok := logLevels[f.level]
 	if !ok {

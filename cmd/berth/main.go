@@ -1,5 +1,5 @@
-// Command berth serves a fleet of LLM servers under one OpenAI-compatible address. Each subcommand
-// has a file of its own.
+// Command berth serves a fleet of LLM servers under one OpenAI-compatible address. There is one
+// file per subcommand.
 package main
 
 import (
@@ -14,7 +14,7 @@ import (
 	"berth/routers"
 )
 
-// checks validate the parts of a configuration that package config does not know.
+// checks validate the parts of a configuration unknown to package config.
 var checks = config.Checks{
 	Router: func(class string, kwargs map[string]any) error {
 		_, err := routers.Lookup(class, kwargs)

@@ -57,7 +57,7 @@ A replica that is removed or restarted finishes its requests; the new process st
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt)
 			defer stop()
-			var progress io.Writer = io.Discard
+			progress := io.Discard
 			if info, err := os.Stderr.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
 				progress = os.Stderr
 			}

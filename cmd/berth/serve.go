@@ -61,9 +61,9 @@ func serve(path, address string, out io.Writer, log *slog.Logger) error {
 	return runServer(server, path, c, stop, reload, log)
 }
 
-// runServer serves until the first signal on stop, then drains, and returns once everything that it
-// started has ended. If path is not empty, the configuration file is watched until the drain is
-// over, so that logs can be rotated and keys revoked during a drain.
+// runServer serves until the first signal on stop, then drains, and returns once all of its
+// goroutines have ended. If path is not empty, the configuration file is watched until the drain is
+// over, so logs can be rotated and keys revoked during a drain.
 func runServer(server *ingress.Server, path string, c *config.Config, stop, reload <-chan os.Signal, log *slog.Logger) error {
 	ctx, drain := context.WithCancel(context.Background())
 	watching, stopWatching := context.WithCancel(context.Background())
@@ -106,8 +106,8 @@ func subscribeSignals() (stop, reload chan os.Signal) {
 	return stop, reload
 }
 
-// cancelOnSignal calls cancel at the first signal and ends the process at the second. It returns at
-// the first signal, or when ctx ends.
+// cancelOnSignal calls cancel at the first signal and ends the process at the second. It blocks
+// until the first signal or the end of ctx.
 func cancelOnSignal(ctx context.Context, stop <-chan os.Signal, cancel context.CancelFunc) {
 	select {
 	case <-stop:
@@ -137,8 +137,8 @@ func watchConfig(ctx context.Context, path string, running *config.Config, reloa
 }
 
 // applyReload applies the result of a reload to server and logs it. If err is not nil or c cannot
-// be applied, the server keeps the configuration that it has. running is the configuration at
-// start, which decides the keys that need a restart.
+// be applied, the server keeps the current configuration. running is the configuration at start,
+// which decides the keys that need a restart.
 func applyReload(server *ingress.Server, running, c *config.Config, warnings []config.Problem, err error, log *slog.Logger) {
 	logWarnings(log, warnings)
 	if err == nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// version overrides the version that the build recorded. Release builds set it with
+// version overrides the version recorded by the build. Release builds set it with
 // -ldflags "-X main.version=v1.2.3".
 var version string
 
@@ -32,7 +32,7 @@ func buildVersion() string {
 }
 
 // describeBuild returns a line like "berth v1.2.3 (commit 0123456789ab, modified) go1.26.0". The
-// version is the linked one, else that of the module, else "devel".
+// version is the linked one, else the module's, else "devel".
 func describeBuild(linked string, info *debug.BuildInfo) string {
 	recorded := info.Main.Version
 	if recorded == "(devel)" {

@@ -9,14 +9,13 @@ import (
 
 // A Body is the body of a request in memory, which can be sent any number of times.
 //
-// Its memory is pooled: after it has been returned to the pool, it holds the bytes of another
-// request. It is returned when the body has been released and all readers are closed, whichever
-// comes last. An http.RoundTripper may read a request body after it has returned the response, but
-// always closes it in the end. So a proxy gives each attempt a reader of its own, and releases the
-// body when no attempt will follow.
+// The memory is pooled, and holds the bytes of another request after its return to the pool: when
+// the body has been released and all readers are closed, whichever comes last. An http.RoundTripper
+// may read a request body after returning the response, but always closes the body in the end. So a
+// proxy gives each attempt a reader of its own, and releases the body when no attempt will follow.
 type Body struct {
 	data   []byte
-	parts  [3][]byte // the bytes that readers send
+	parts  [3][]byte // sent by readers
 	buffer *[]byte   // the memory of data; nil if the body is empty
 	budget *Budget
 
@@ -32,16 +31,16 @@ func newBody(budget *Budget) *Body {
 
 const (
 	firstBuffer = 16 << 10
-	// maxPrealloc is the longest declared length for which memory is reserved before all of it has
-	// arrived. Prompts are seldom longer, and the copies of a growing buffer cost as much as the
-	// reads.
+	// maxPrealloc is the longest declared length for which memory is reserved before the whole body
+	// has arrived. Prompts are seldom longer, and the copies of a growing buffer cost as much as
+	// the reads.
 	maxPrealloc = 1 << 20
 )
 
 // grow makes room for more bytes than have arrived, up to limit: 16 KiB at first, then twice the
-// current size. Once the first bytes have arrived it makes room for the whole limit, if that is at
-// most maxPrealloc and less than half of the budget is in use; the other half is for bytes that
-// have really arrived.
+// current size. Once the first bytes have arrived, grow makes room for the whole limit, if limit is
+// at most maxPrealloc and less than half of the budget is in use; the other half is for bytes
+// received, not announced.
 func (b *Body) grow(limit int64) error {
 	room := max(firstBuffer, 2*int64(cap(b.data)))
 	if len(b.data) > 0 && limit <= maxPrealloc && b.budget.belowHalf() {
@@ -60,23 +59,23 @@ func (b *Body) grow(limit int64) error {
 	return nil
 }
 
-// Bytes returns the body as it arrived, regardless of Replace. The bytes are valid until Release.
+// Bytes returns the body as received, regardless of Replace. The bytes are valid until Release.
 func (b *Body) Bytes() []byte { return b.data }
 
-// Replace makes all readers that are created from now on send value in place of the bytes [start,
-// end). No other byte changes, and none is copied. Of several calls only the last counts. It must
-// not be called concurrently with Size or NewReader.
+// Replace makes all readers created afterwards send value in place of the bytes [start, end). No
+// other byte changes, and none is copied. Of several calls only the last counts. Replace must not
+// be called concurrently with Size or NewReader.
 func (b *Body) Replace(start, end int, value []byte) {
 	b.parts = [3][]byte{b.data[:start], value, b.data[end:]}
 }
 
-// Size returns the number of bytes that a new reader sends.
+// Size returns the number of bytes sent by a new reader.
 func (b *Body) Size() int64 {
 	return int64(len(b.parts[0]) + len(b.parts[1]) + len(b.parts[2]))
 }
 
 // NewReader returns a reader of the whole body, which the caller must close. Readers are
-// independent of each other. It must not be called after Release.
+// independent of each other. NewReader panics after Release.
 func (b *Body) NewReader() *Reader {
 	if b.released.Load() {
 		panic("BUG: a reader of a released body")
@@ -93,7 +92,7 @@ func (b *Body) Release() {
 	}
 }
 
-// endUse ends one of the uses that are counted, and returns the memory after the last one.
+// endUse ends one of the counted uses, and returns the memory to the pool after the last one.
 func (b *Body) endUse() {
 	if b.uses.Add(-1) > 0 || b.buffer == nil {
 		return
@@ -104,7 +103,7 @@ func (b *Body) endUse() {
 }
 
 // A Reader reads a body once. Close may be called at any time, also concurrently with a read, and
-// more than once; after it has returned, no read touches the memory.
+// more than once; no read touches the memory after Close has returned.
 type Reader struct {
 	mu   sync.Mutex
 	body *Body // nil after Close
@@ -130,9 +129,9 @@ func (r *Reader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// SendTo writes the unread bytes to w without copying them. Close waits until it has returned. It
-// is not io.WriterTo's method, because net/http's transport would find that one and could not bear
-// the wait.
+// SendTo writes the unread bytes to w without copying them. Close waits for SendTo to return.
+// SendTo is not named WriteTo, because net/http's transport would call io.WriterTo's method and
+// cannot tolerate a blocking Close.
 func (r *Reader) SendTo(w io.Writer) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -148,7 +147,7 @@ func (r *Reader) SendTo(w io.Writer) error {
 	return nil
 }
 
-// Close ends the use of the body's memory. It always returns nil.
+// Close ends the use of the body's memory. The error is always nil.
 func (r *Reader) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

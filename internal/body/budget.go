@@ -63,11 +63,11 @@ const (
 
 var buffers [maxBufferBits + 1]sync.Pool // of *[]byte, indexed by the binary logarithm of their size
 
-// bufferBits returns the binary logarithm of the smallest power of two that is at least n, and at
-// least 4 KiB. n must be positive.
+// bufferBits returns the binary logarithm of the smallest power of two not below n or 4 KiB. n must
+// be positive.
 func bufferBits(n int) int { return max(bits.Len(uint(n-1)), minBufferBits) }
 
-// bufferSize returns the size of the buffer that getBuffer(n) returns.
+// bufferSize returns the size of the buffer returned by getBuffer(n).
 func bufferSize(n int) int {
 	if class := bufferBits(n); class <= maxBufferBits {
 		return 1 << class

@@ -23,20 +23,20 @@ type Options struct {
 	IdleTimeout time.Duration // the longest silence of an uploading client; 0 for none
 	Budget      *Budget       // shared with other bodies
 
-	// CheckHeader, if not nil, is called with the header before the body is read. Its error is that
-	// of Read.
+	// CheckHeader, if not nil, is called with the header before the body is read. Read returns its
+	// error.
 	CheckHeader func(http.Header) error
 }
 
-// Read reads the whole body of a request into memory. It blocks while the client uploads. The
+// Read reads the whole body of a request into memory, and blocks while the client uploads. The
 // caller must release the body. Errors are those above, ErrTooLarge wrapped by TooLarge, the error
 // of CheckHeader, or http.ErrNotSupported wrapped if w cannot set a read deadline.
 //
 // A declared length alone reserves no memory: see grow.
 //
 // The read deadline is cleared on success and stays set after an error. net/http reads an unread
-// body before it sends the response, and without a deadline a silent client would delay that
-// response forever. An upload that ran into the deadline has also canceled r's context.
+// body before sending the response, and without a deadline a silent client would delay the response
+// forever. A passed deadline also cancels r's context.
 func Read(w http.ResponseWriter, r *http.Request, o *Options) (*Body, error) {
 	if r.ContentLength == 0 {
 		return o.readEmpty(r)
@@ -59,12 +59,12 @@ func Read(w http.ResponseWriter, r *http.Request, o *Options) (*Body, error) {
 		b.Release()
 		return nil, err
 	}
-	r.Body.Close() // else net/http tries to read more before it sends the response header
+	r.Body.Close() // else net/http tries to read more before sending the response header
 	b.parts[0] = b.data
 	return b, nil
 }
 
-// readEmpty returns the body of a request that has none.
+// readEmpty returns an empty body.
 func (o *Options) readEmpty(r *http.Request) (*Body, error) {
 	if err := o.checkHeader(r.Header); err != nil {
 		return nil, err
@@ -82,7 +82,7 @@ func (o *Options) checkHeader(h http.Header) error {
 func (o *Options) readAll(b *Body, w http.ResponseWriter, r *http.Request) error {
 	limit := r.ContentLength
 	if limit < 0 {
-		limit = o.MaxBytes + 1 // so that one byte too many is seen
+		limit = o.MaxBytes + 1 // so one byte too many is detected
 	}
 	for int64(len(b.data)) < limit {
 		if len(b.data) == cap(b.data) {

@@ -5,7 +5,7 @@ import (
 	"net/http"
 )
 
-// The values of an error's type that OpenAI's clients distinguish.
+// The error types distinguished by OpenAI's clients.
 const (
 	TypeInvalidRequest = "invalid_request_error"
 	TypeRateLimit      = "rate_limit_error"
@@ -40,8 +40,8 @@ func (e Error) JSON() []byte {
 	return mustMarshal(body)
 }
 
-// Event returns e as an event of an OpenAI event stream. Some clients find errors by the text
-// {"error": so that key comes first and has no space before or after its colon.
+// Event returns e as an event of an OpenAI event stream. Some clients detect errors by the text
+// {"error": so this key comes first, without a space before or after the colon.
 func (e Error) Event() []byte {
 	return append(append([]byte("data: "), e.JSON()...), "\n\n"...)
 }
@@ -64,7 +64,7 @@ func (e Error) AnthropicJSON(requestID string) []byte {
 	return mustMarshal(body)
 }
 
-// AnthropicEvent returns e as an event of an Anthropic event stream. Its type is always api_error,
+// AnthropicEvent returns e as an event of an Anthropic event stream. The type is always api_error,
 // because the status of the response has been sent already.
 func (e Error) AnthropicEvent() []byte {
 	body := anthropicBody{Type: "error"}
@@ -72,7 +72,7 @@ func (e Error) AnthropicEvent() []byte {
 	return append(append([]byte("event: error\ndata: "), mustMarshal(body)...), "\n\n"...)
 }
 
-// anthropicType returns the error type that Anthropic's API uses with an HTTP status.
+// anthropicType returns the error type of Anthropic's API for an HTTP status.
 func anthropicType(status int) string {
 	switch status {
 	case http.StatusUnauthorized:

@@ -19,9 +19,9 @@ var (
 	ErrModelNotString = errors.New("The 'model' in the request body must be a string.")
 )
 
-// A SyntaxError reports where a body stops being JSON. Its text is a sentence for the client.
+// A SyntaxError reports where a body stops being JSON. The text is a sentence for the client.
 type SyntaxError struct {
-	Offset  int64  // of the offending byte, from 0; the length of the body if it ended too early
+	Offset  int64  // of the offending byte, from 0; the length of the body after an unexpected end
 	Problem string // found at the offset, such as "unexpected end"
 }
 
@@ -29,14 +29,14 @@ func (e *SyntaxError) Error() string {
 	return fmt.Sprintf("The request body is not valid JSON: %s at byte %d.", e.Problem, e.Offset)
 }
 
-// A Span is the byte range [Start, End) of a raw value in a body. The zero Span is that of an
+// A Span is the byte range [Start, End) of a raw value in a body. The zero Span stands for an
 // absent value.
 type Span struct{ Start, End int }
 
 // Absent reports whether the body has no such value.
 func (s Span) Absent() bool { return s.End == 0 }
 
-// Of returns the bytes of the value, which alias body; none if it is absent.
+// Of returns the bytes of the value, which alias body; none if the value is absent.
 func (s Span) Of(body []byte) []byte { return body[s.Start:s.End] }
 
 // Text returns the decoded string of a JSON value; "" if the value is absent or not a string.
@@ -48,9 +48,9 @@ func (s Span) Text(body []byte) string {
 	return text
 }
 
-// Fields are the members of a request body that routing needs, found at its top level in one pass.
-// Names match exactly; of a repeated name the last value counts. A null counts as absent, but
-// ModelAt is also set for a null model. Of a form only Model, ModelAt and Stream are set.
+// Fields are the top-level members of a request body used for routing, found in one pass. Names
+// match exactly; of a repeated name the last value counts. A null counts as absent, but ModelAt is
+// also set for a null model. Of a form only Model, ModelAt and Stream are set.
 type Fields struct {
 	Model   []byte // the decoded name; nil if absent or null; may alias the body
 	ModelAt Span   // the raw value of the model
@@ -70,12 +70,12 @@ type Fields struct {
 	streamAt Span
 }
 
-// RoutingText returns the value that prompts the model: the first of messages, prompt, input and
-// query that is present.
+// RoutingText returns the prompt of the request: the first present value of messages, prompt, input
+// and query.
 func (f Fields) RoutingText() Span { return cmp.Or(f.Messages, f.Prompt, f.Input, f.Query) }
 
-// EncodeModel returns the raw value that names a model in this kind of body: plain in a form,
-// quoted in JSON.
+// EncodeModel returns a model name as a raw value of this kind of body: plain in a form, quoted in
+// JSON.
 func (f Fields) EncodeModel(name string) []byte {
 	if f.Form {
 		return []byte(name)
@@ -87,8 +87,8 @@ func (f Fields) EncodeModel(name string) []byte {
 	return value
 }
 
-// ScanBody returns the fields of a body whose header passed CheckHeader. While it scans JSON it
-// also hashes the prompt into h, unless h is nil.
+// ScanBody returns the fields of a body whose header passed CheckHeader. During the scan of JSON
+// the prompt is hashed into h, unless h is nil.
 //
 // Errors are those of this package: of a JSON body a *SyntaxError before any other.
 func ScanBody(header http.Header, body []byte, h *PromptHasher) (Fields, error) {
@@ -98,8 +98,8 @@ func ScanBody(header http.Header, body []byte, h *PromptHasher) (Fields, error) 
 	return scanJSON(body, h)
 }
 
-// scanJSON validates a body as a JSON object and returns its fields. It allocates only for a model
-// that is written with escapes, and for errors.
+// scanJSON validates a body as a JSON object and returns its fields. Only a model name with
+// escapes, or an error, causes an allocation.
 func scanJSON(body []byte, h *PromptHasher) (Fields, error) {
 	s := scanner{src: body}
 	s.skipSpace()
@@ -134,11 +134,10 @@ func scanJSON(body []byte, h *PromptHasher) (Fields, error) {
 	return f, cmp.Or(err, invalid)
 }
 
-// maxNameLen is the length of the longest name that fieldFor knows.
+// maxNameLen is the length of the longest name known to fieldFor.
 const maxNameLen = len("previous_response_id")
 
-// fieldFor returns the field of f for a member of that name, written as in the body; nil if there
-// is none.
+// fieldFor returns the field of f for a member name as written in the body; nil if there is none.
 func (f *Fields) fieldFor(name []byte) *Span {
 	var buf [maxNameLen]byte
 	switch string(unescapeName(name, &buf)) {
@@ -171,7 +170,7 @@ func (f *Fields) fieldFor(name []byte) *Span {
 	}
 }
 
-// setField records the value of a member in its field, which fieldFor returned.
+// setField records the value of a member in its field, the result of fieldFor.
 func (f *Fields) setField(field *Span, value Span, body []byte) error {
 	switch field {
 	case nil:
@@ -212,8 +211,8 @@ func (f *Fields) setModel(value Span, body []byte) error {
 	}
 }
 
-// unescapeName returns a member name without escapes, decoded into buf if it has any. It returns
-// nil if the name cannot be one that fieldFor knows: those fit buf, and the only escape for their
+// unescapeName returns a member name without escapes, decoded into buf if raw has any. It returns
+// nil for names that fieldFor cannot know: the known ones fit buf, and the only escape for their
 // characters is \u00xx.
 func unescapeName(raw []byte, buf *[maxNameLen]byte) []byte {
 	if bytes.IndexByte(raw, '\\') < 0 {

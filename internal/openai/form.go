@@ -19,7 +19,7 @@ var (
 )
 
 const (
-	// maxParts and maxPartHeader, in bytes, bound the cost of a form beyond its length.
+	// maxParts and maxPartHeader, in bytes, bound the cost of a form in addition to the length.
 	maxParts      = 1000
 	maxPartHeader = 8 << 10
 	// maxBoundary is the limit of RFC 2046.
@@ -64,13 +64,13 @@ func scanForm(contentType string, body []byte) (Fields, error) {
 // A formScanner walks the parts of a multipart body (RFC 2046, section 5.1.1).
 type formScanner struct {
 	body      []byte
-	delimiter []byte // including the line break before it, which is not part of the content
+	delimiter []byte // including the line break before the boundary, which is not part of the content
 	pos       int    // after the boundary of a delimiter, or before a delimiter
 	closed    bool   // the closing delimiter was read
 }
 
 // firstPart moves to the first part, which must begin the body: clients write no preamble. It
-// reports whether there is one.
+// reports whether a part follows.
 func (s *formScanner) firstPart() bool {
 	first := s.delimiter[2:]
 	if bytes.HasPrefix(s.body, s.delimiter) {
@@ -91,8 +91,8 @@ func (s *formScanner) nextPart() bool {
 	return s.endDelimiter()
 }
 
-// findDelimiter moves past the boundary of the next delimiter and returns the end of the content
-// before it.
+// findDelimiter moves past the boundary of the next delimiter and returns the end of the preceding
+// content.
 func (s *formScanner) findDelimiter() (end int, ok bool) {
 	for {
 		i := bytes.Index(s.body[s.pos:], s.delimiter)
@@ -108,8 +108,8 @@ func (s *formScanner) findDelimiter() (end int, ok bool) {
 	}
 }
 
-// endDelimiter reads the rest of a delimiter's line. It reports false after the closing delimiter,
-// and for a malformed line.
+// endDelimiter reads the rest of a delimiter's line and reports whether a part follows: false after
+// the closing delimiter and for a malformed line.
 func (s *formScanner) endDelimiter() bool {
 	rest := s.body[s.pos:]
 	if bytes.HasPrefix(rest, []byte("--")) {
@@ -124,8 +124,8 @@ func (s *formScanner) endDelimiter() bool {
 	return true
 }
 
-// readPart reads a part up to the delimiter after it. It returns the name of the form field, "" for
-// a file, and the content.
+// readPart reads a part up to the next delimiter. It returns the name of the form field, "" for a
+// file, and the content.
 func (s *formScanner) readPart() (name string, content Span, ok bool) {
 	header := s.body[s.pos:min(len(s.body), s.pos+maxPartHeader)]
 	end := bytes.Index(header, []byte("\r\n\r\n")) + 4
@@ -137,7 +137,7 @@ func (s *formScanner) readPart() (name string, content Span, ok bool) {
 	name, ok = partFieldName(header[:end])
 	s.pos += end
 	start := s.pos
-	s.pos -= 2 // empty content may share its line break with the end of the header
+	s.pos -= 2 // empty content may share the line break at the end of the header
 	stop, found := s.findDelimiter()
 	if !ok || !found {
 		return "", Span{}, false
@@ -147,7 +147,7 @@ func (s *formScanner) readPart() (name string, content Span, ok bool) {
 }
 
 // partFieldName returns the name of the form field from the header of a part; "" for a file. It
-// reports false for a malformed header.
+// reports false if the header is malformed.
 func partFieldName(header []byte) (string, bool) {
 	lines := bytes.Count(header, []byte("\r\n"))
 	if bytes.Count(header, []byte("\r")) != lines || bytes.Count(header, []byte("\n")) != lines {

@@ -7,12 +7,12 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// A PromptHasher hashes the prompt of one request in blocks of a fixed size, while ScanBody reads
-// it, so that no byte is read twice.
+// A PromptHasher hashes the prompt of one request in blocks of a fixed size during ScanBody, so no
+// byte is read twice.
 //
-// The values that a chain of hashes begins with, such as the model, may follow the prompt in the
-// body. So each section of the prompt is chained from its own start during the scan, and Blocks
-// joins the sections afterwards.
+// The first values of a chain of hashes, such as the model, may follow the prompt in the body. So
+// each section of the prompt starts a chain of its own during the scan, and Blocks joins the
+// sections afterwards.
 type PromptHasher struct {
 	size         int // of a block, in bytes
 	system, text section
@@ -24,7 +24,7 @@ type PromptHasher struct {
 	full   int
 }
 
-// A section is a part of the prompt, hashed from its own start.
+// A section is a part of the prompt with its own chain of hashes.
 type section struct {
 	at     Span     // in the body
 	blocks []uint64 // chained hashes of the whole blocks
@@ -32,26 +32,27 @@ type section struct {
 }
 
 const (
-	// batchSize is how many bytes of text are collected before they are hashed. A load of eight
-	// bytes that were just stored one by one stalls, and hashing several blocks in a row is faster.
-	// A long string is scanned and hashed in pieces of this size, so that it is still in the cache.
+	// batchSize is the number of bytes of text collected before hashing. A load of eight bytes just
+	// stored one by one stalls, and hashing several blocks in a row is faster. A long string is
+	// scanned and hashed in pieces of this size, which are then still in the processor's cache.
 	batchSize = 4 << 10
-	// maxPooledBlocks is how many hashes a pooled hasher may keep memory for.
+	// maxPooledBlocks is the largest number of hashes for which a pooled hasher keeps memory.
 	maxPooledBlocks = 64 << 10
 )
 
 // hashers pools the memory of the hashers.
 var hashers = sync.Pool{New: func() any { return new(PromptHasher) }}
 
-// NewPromptHasher returns a hasher for blocks of size bytes, at least 1. Release it after use.
+// NewPromptHasher returns a hasher for blocks of size bytes, at least 1. The caller must call
+// Release after use.
 func NewPromptHasher(size int) *PromptHasher {
 	h := hashers.Get().(*PromptHasher)
 	h.size, h.system, h.text = size, section{blocks: h.system.blocks[:0]}, section{blocks: h.text.blocks[:0]}
 	return h
 }
 
-// Release returns the memory of h to a pool. It must be called at most once, and h must not be used
-// afterwards. The result of Blocks stays valid.
+// Release returns the memory of h to a pool. Release must be called at most once, and h must not be
+// used afterwards. The result of Blocks stays valid.
 func (h *PromptHasher) Release() {
 	if max(cap(h.system.blocks), cap(h.text.blocks)) <= maxPooledBlocks {
 		hashers.Put(h)
@@ -86,8 +87,8 @@ func (h *PromptHasher) hashSection(s *scanner, to *section, kind sectionKind) (e
 	return err
 }
 
-// chainHash returns the hash of a block that follows the blocks hashed to chain. It is a bijection
-// in each argument, so that no block can cancel the effect of earlier ones. block is first
+// chainHash returns the hash of a block after the blocks hashed to chain. The function is a
+// bijection in each argument, so no block can cancel the effect of earlier ones. block is first
 // multiplied by 2^64 divided by the golden ratio (Fibonacci hashing); the mixing is the 64-bit
 // finalizer of MurmurHash3 (Austin Appleby, fmix64).
 func chainHash(chain, block uint64) uint64 {
@@ -131,7 +132,7 @@ func (h *PromptHasher) flushBlocks() { h.rest = h.rest[:copy(h.rest, h.hashBlock
 
 // hashBlocks hashes the whole blocks of p with xxHash64 and returns the rest of p.
 func (h *PromptHasher) hashBlocks(p []byte) []byte {
-	size, chain, blocks := h.size, h.chain, h.blocks // locals, so that the loop stores none of them
+	size, chain, blocks := h.size, h.chain, h.blocks // locals: the loop stores none of them
 	for len(p) >= size {
 		chain = chainHash(chain, xxhash.Sum64(p[:size]))
 		blocks = append(blocks, chain)

@@ -26,7 +26,7 @@ func CheckHeader(h http.Header) error {
 	return nil
 }
 
-// isJSON reports whether a Content-Type may announce JSON: it is absent or a JSON type.
+// isJSON reports whether a Content-Type may announce JSON: an absent one or a JSON type.
 func isJSON(contentType string) bool {
 	mediaType, _, _ := strings.Cut(contentType, ";")
 	mediaType = strings.ToLower(strings.TrimSpace(mediaType))

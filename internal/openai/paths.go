@@ -11,10 +11,10 @@ import (
 type traits uint8
 
 const (
-	inference  traits = 1 << iota // a POST asks the engine for work and takes one of its slots
+	inference  traits = 1 << iota // a POST asks the engine for work and takes a slot
 	management                    // manages the engine, asks for no work and takes no slot
 	versioned                     // engines serve the path below /v1 only
-	storing                       // a POST creates a resource that outlives the request
+	storing                       // a POST creates a resource outliving the request
 )
 
 const (
@@ -23,9 +23,9 @@ const (
 	nativePath    = inference // an engine's own, served at exactly this path
 )
 
-// endpoints is the one table of paths, without /v1. Engines also serve paths that manage models and
-// that no list can cover, so a path that is not listed is neither an inference path nor known to be
-// a management path.
+// endpoints is the one table of paths, without /v1. Engines also serve model management paths that
+// no list can cover, so an unlisted path is neither an inference path nor known to be a management
+// path.
 var endpoints = map[string]traits{
 	"/chat/completions": openAIPath, "/completions": openAIPath, "/embeddings": openAIPath, "/moderations": openAIPath,
 	"/responses": openAIPath | storing, "/responses/compact": openAIPath, "/responses/input_tokens": openAIPath,
@@ -78,8 +78,8 @@ var managementPrefixes = []string{
 	"/slots", "/api/blobs/",
 }
 
-// IsInferencePath reports whether path, with or without /v1, is a known path that asks an engine
-// for work. The path is a decoded one, as it is for every function of this file.
+// IsInferencePath reports whether path, with or without /v1, is a known path of requests for an
+// engine's work. All functions of this file expect decoded paths.
 func IsInferencePath(path string) bool {
 	return endpoints[strings.TrimPrefix(path, "/v1")]&inference != 0
 }
@@ -95,8 +95,8 @@ func InferencePaths() iter.Seq[string] {
 	}
 }
 
-// IsManagementPath reports whether path, with or without /v1, is that of a call that manages an
-// engine: vLLM's, SGLang's, llama.cpp's or Ollama's.
+// IsManagementPath reports whether path, with or without /v1, is an engine's management call:
+// vLLM's, SGLang's, llama.cpp's or Ollama's.
 func IsManagementPath(path string) bool {
 	path = strings.TrimPrefix(path, "/v1")
 	if endpoints[path]&management != 0 {
@@ -111,7 +111,7 @@ func IsManagementPath(path string) bool {
 }
 
 // TakesSlot reports whether a request takes one of the replica's slots: every POST does, known path
-// or not, unless it manages the engine or cancels a stored response.
+// or not, except management calls and cancellations of stored responses.
 func TakesSlot(method, path string) bool {
 	return method == http.MethodPost && !IsManagementPath(path) && !cancelsResponse(path)
 }
@@ -124,14 +124,14 @@ func cancelsResponse(path string) bool {
 }
 
 // CreatesStored reports whether a POST to path creates a resource that outlives the request. The
-// last element of the path decides, so that a known path below an unknown prefix counts too.
+// last element of the path decides, so a known path below an unknown prefix also counts.
 func CreatesStored(path string) bool {
 	i := strings.LastIndexByte(path, '/')
 	return i >= 0 && endpoints[path[i:]]&storing != 0
 }
 
-// VersionPrefix returns the part that a client left out in front of path: "/v1" for a path that
-// engines serve below /v1 only, else "".
+// VersionPrefix returns the prefix missing in front of path: "/v1" if engines serve the path below
+// /v1 only, else "".
 func VersionPrefix(path string) string {
 	if endpoints[path]&versioned != 0 || strings.HasPrefix(path, "/responses/") {
 		return "/v1"

@@ -8,28 +8,28 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// The bytes that separate the pieces of the canonical text. They are control characters, which JSON
-// strings hold only as escapes, so that text does not contain them by chance.
+// The separators of the canonical text. They are control characters, which JSON strings hold only
+// as escapes, so text does not contain them by chance.
 const (
-	markRole    = 0x01 // the end of a message; its role follows
+	markRole    = 0x01 // the end of a message; the role follows
 	markContent = 0x02 // the content of a message follows
-	markNonText = 0x03 // the hash of a part that is not text follows
+	markNonText = 0x03 // the hash of a non-text part follows
 	markItem    = 0x04 // an item of a list of prompts follows
 )
 
 // Blocks returns the chained hashes of the whole blocks of a prompt, of size bytes each, and the
 // length of the prompt in bytes, including the rest after the last whole block. f must be the
-// result of a scan of body. Sections that this scan did not hash into h, or not in this size, are
-// hashed now.
+// result of a scan of body. Sections not hashed into h by the scan, or not in this size, are hashed
+// now.
 //
-// A hash is chained from the one before it and the xxHash64 of the block's bytes: see chainHash.
-// The chain begins with the values without which an engine does not share a cached prefix: the
-// model, its adapter ("" for none), cache_salt and tools.
+// Each hash is chained from the previous one and the xxHash64 of the block's bytes: see chainHash.
+// The chain begins with the values on which an engine's cached prefixes depend: the model, the
+// adapter ("" for none), cache_salt and tools.
 //
-// The hashed text is canonical: it does not depend on how the JSON was written. Of a message it is
-// the decoded text of the content and then the role; of a part that is not text (images, calls) the
-// hash of its bytes; of a prompt its strings or token IDs. The system or instructions come first,
-// padded to a whole block.
+// The hashed text is canonical, whatever the spelling of the JSON. A message contributes the
+// decoded text of the content and then the role; a non-text part (images, calls) the hash of its
+// bytes; a prompt its strings or token IDs. The system or instructions come first, padded to a
+// whole block.
 func (h *PromptHasher) Blocks(f Fields, body []byte, model, adapter string, size int) (blocks []uint64, bytes int) {
 	resized := h.size != size
 	h.size = size
@@ -58,7 +58,7 @@ func (h *PromptHasher) Blocks(f Fields, body []byte, model, adapter string, size
 	return blocks, h.system.bytes + h.text.bytes
 }
 
-// chainValues extends a chain by the raw values that are present.
+// chainValues extends a chain by the present raw values.
 func chainValues(chain uint64, values ...[]byte) uint64 {
 	for _, raw := range values {
 		if len(raw) > 0 {
@@ -68,7 +68,7 @@ func chainValues(chain uint64, values ...[]byte) uint64 {
 	return chain
 }
 
-// rehash hashes a value of a body that was scanned before.
+// rehash hashes a value of a body after the scan.
 func (h *PromptHasher) rehash(to *section, at Span, body []byte, kind sectionKind) {
 	*to = section{blocks: to.blocks[:0]}
 	if at.Absent() {
@@ -80,10 +80,9 @@ func (h *PromptHasher) rehash(to *section, at Span, body []byte, kind sectionKin
 	}
 }
 
-// hashMember reads the value of a member of the body and hashes it if it belongs to the prompt.
-// field is the member's field of f, nil if it has none. Of several sources of routing text it
-// hashes only the first in the body, nearly always the right one; Blocks hashes another one if need
-// be.
+// hashMember reads the value of a member of the body and hashes values of the prompt. field is the
+// member's field of f, nil if f has none. Of several sources of routing text only the first in the
+// body is hashed, nearly always the right one; Blocks hashes another one if needed.
 func (h *PromptHasher) hashMember(s *scanner, f *Fields, field *Span) error {
 	if s.peek() == 'n' { // a null counts as absent
 		return s.skipValue()
@@ -103,7 +102,7 @@ func (h *PromptHasher) hashMember(s *scanner, f *Fields, field *Span) error {
 	return s.skipValue()
 }
 
-// nonText appends the hash of a value that is not text.
+// nonText appends the hash of a non-text value.
 func (h *PromptHasher) nonText(hash uint64) {
 	var b [9]byte
 	b[0] = markNonText
@@ -111,7 +110,7 @@ func (h *PromptHasher) nonText(hash uint64) {
 	h.appendText(b[:])
 }
 
-// unknown reads a value of any type and appends its hash.
+// unknown reads a value of any type and appends the hash of the raw bytes.
 func (h *PromptHasher) unknown(s *scanner) error {
 	raw, err := s.rawValue()
 	h.nonText(xxhash.Sum64(raw))
@@ -155,7 +154,7 @@ func (h *PromptHasher) hashItem(s *scanner) error {
 	}
 }
 
-// hashMessages reads a list of messages, or a value of the wrong type in its place.
+// hashMessages reads a list of messages, or a value of the wrong type in place of a list.
 func (h *PromptHasher) hashMessages(s *scanner) error {
 	if s.peek() != '[' {
 		return h.unknown(s)
@@ -207,7 +206,7 @@ func (h *PromptHasher) hashContent(s *scanner) error {
 	}
 }
 
-// hashPart reads one part of a content and appends its text, or its hash if it has none.
+// hashPart reads one part of a content and appends the text, or the hash of a part without text.
 func (h *PromptHasher) hashPart(s *scanner) error {
 	switch s.peek() {
 	case '"':
@@ -230,7 +229,7 @@ func (h *PromptHasher) hashPart(s *scanner) error {
 	return err
 }
 
-// escapes maps the second character of an escape of two characters to the character it stands for.
+// escapes maps the second character of a two-character escape to the encoded character.
 var escapes = [256]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
 // hashString reads a string as scanner.skipString does, and appends the decoded text.

@@ -9,15 +9,15 @@ import (
 const maxDepth = 1024
 
 // A scanner reads JSON once, left to right, and accepts exactly the texts that encoding/json.Valid
-// accepts, up to maxDepth. It neither allocates nor recurses, so that no input costs more than its
-// length. After an error it must not be used again.
+// accepts, up to maxDepth. Scanning neither allocates nor recurses, so the cost is linear in the
+// length of any input. A scanner must not be used again after an error.
 //
-// Each method starts at pos and leaves pos after the token that it read. A method that expects a
-// token next skips the white space before it.
+// Each method starts at pos and leaves pos after the token read. A method skips the white space
+// before an expected token.
 type scanner struct {
 	src     []byte
 	pos     int
-	name    Span           // of the member read last: its characters as sent, without the quotes
+	name    Span           // of the member read last: the characters as sent, without the quotes
 	closers [maxDepth]byte // '}' or ']' for each open container
 	depth   int            // number of open containers
 }
@@ -39,7 +39,7 @@ func (s *scanner) skipValue() error {
 }
 
 // beginValue reads a scalar or an empty container, or enters a container and stops before the first
-// value inside it. It reports whether it is inside a container.
+// value inside. It reports whether it entered a container.
 func (s *scanner) beginValue() (inside bool, err error) {
 	switch s.peek() {
 	case '"':
@@ -75,7 +75,7 @@ func (s *scanner) openContainer(closer byte) (inside bool, err error) {
 }
 
 // nextValue moves on after a value inside a container: before the next value, or after the
-// container. It reports whether a value follows.
+// container. It reports whether another value follows.
 func (s *scanner) nextValue() (inside bool, err error) {
 	s.skipSpace()
 	switch s.peek() {
@@ -92,7 +92,7 @@ func (s *scanner) nextValue() (inside bool, err error) {
 	}
 }
 
-// readMemberName reads a name and its colon inside an object, nothing inside an array.
+// readMemberName reads a name and the colon inside an object, nothing inside an array.
 func (s *scanner) readMemberName() error {
 	if s.closers[s.depth-1] != '}' {
 		return nil
@@ -114,8 +114,8 @@ func (s *scanner) readMemberName() error {
 	return nil
 }
 
-// forEach reads a container and calls member before each value inside it, which member must read.
-// The name of an object's member is in s.name. A scalar is read without a call.
+// forEach reads a container and calls member before each value inside, which member must read. The
+// name of an object's member is in s.name. A scalar is read without calling member.
 func (s *scanner) forEach(member func() error) error {
 	inside, err := s.beginValue()
 	for inside && err == nil {
@@ -126,7 +126,7 @@ func (s *scanner) forEach(member func() error) error {
 	return err
 }
 
-// rawValue reads a value and returns its bytes, on an error those read so far.
+// rawValue reads a value and returns the bytes; on an error, the bytes read so far.
 func (s *scanner) rawValue() ([]byte, error) {
 	start := s.pos
 	err := s.skipValue()

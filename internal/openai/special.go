@@ -5,8 +5,8 @@ import (
 	"math/bits"
 )
 
-// indexSpecial returns the index of the first byte of src, from i on, that is not a plain string
-// character: a quote, a backslash or a control character. It returns len(src) if there is none.
+// indexSpecial returns the index of the first special character of src, from i on: a quote, a
+// backslash or a control character. It returns len(src) if there is none.
 func indexSpecial(src []byte, i int) int {
 	for near := i + 64; i < near && i+16 <= len(src); i += 16 { // a shorter run is not worth the call
 		pair := src[i : i+16]
@@ -44,13 +44,13 @@ func skipPlainGeneric(p []byte) int {
 	return i
 }
 
-// specialMask returns a word whose lowest set bit is the high bit of the first byte of w that is a
-// quote, a backslash or a control character; 0 if there is none. Bits above that one mean nothing.
+// specialMask returns a word with its lowest set bit at the high bit of the first special character
+// in w: a quote, a backslash or a control character; 0 if there is none. Higher bits mean nothing.
 //
 // (x - n*ones) &^ x sets the high bit of every byte of x below n, for n up to 0x80. A borrow can
 // set further bits, but only above a correct one. Flipping the second bit of each byte leaves
 // control characters below 0x20, turns the quote from 0x22 into 0x20 and moves no other byte below
-// 0x21, so that one comparison with 0x21 finds both.
+// 0x21, so one comparison with 0x21 finds both.
 func specialMask(w uint64) uint64 {
 	const ones, highs = 0x0101010101010101, 0x8080808080808080
 	flipped, backslash := w^2*ones, w^'\\'*ones

@@ -2,22 +2,22 @@ package tcp
 
 import "testing"
 
-func TestGoneTellsAClosedConnectionFromAnOpenOne(t *testing.T) {
-	for name, end := range ends {
-		near, far := tcpPair(t)
+func TestPeerClosed(t *testing.T) {
+	for name, closeConn := range waysToClose {
+		near, far := newTCPPair(t)
 		if PeerClosed(near) {
-			t.Fatalf("%s: gone before that", name)
+			t.Fatalf("%s: reported before the close", name)
 		}
-		_, told := watch(t, near)
-		end(far)
-		receive(t, told)
+		_, closed := watchForTest(t, near)
+		closeConn(far)
+		receiveClose(t, closed)
 		if !PeerClosed(near) {
-			t.Errorf("%s: not gone", name)
+			t.Errorf("%s: not reported", name)
 		}
 	}
-	near, _ := tcpPair(t)
+	near, _ := newTCPPair(t)
 	near.Close()
 	if !PeerClosed(near) {
-		t.Error("a connection that was closed here is not gone")
+		t.Error("closed by the owner: not reported")
 	}
 }

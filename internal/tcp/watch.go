@@ -2,5 +2,6 @@ package tcp
 
 import "errors"
 
-// ErrUnsupported is returned by WatchClose where the system or the connection offers no watches.
+// ErrUnsupported is returned by WatchClose if the operating system or the connection does not
+// support watches.
 var ErrUnsupported = errors.New("the connection cannot be watched")

@@ -8,26 +8,27 @@ import (
 	"time"
 )
 
-// A Watch is kept over one connection, from Start on. The zero value watches nothing.
+// A Watch is the registration of one connection with WatchClose. The zero value watches nothing.
 type Watch struct{ id uint64 }
 
-// Start watches over c, which must be an open TCP connection, and calls gone once its peer has closed or half-closed it,
-// or it broke; at once if that has happened already. The end is seen also while bytes that came before it lie unread.
+// WatchClose calls onClose once the peer of c has closed or half-closed the connection or the
+// connection has failed; at once if that has happened already. Unread bytes before the close do not
+// delay the call. c must be an open TCP connection without an earlier watch.
 //
-// gone is called once at most, by the goroutine that serves all watches: it must not block. It may be running before
-// Start returns.
+// onClose is called at most once, by the goroutine that serves all watches, and must not block. The
+// call may begin before WatchClose returns.
 //
-// The owner calls Stop before it closes c. What it does to the connection itself is no news and may go untold.
-func WatchClose(c syscall.Conn, gone func()) (Watch, error) {
+// The owner must call Stop before closing c. A close by the owner may not be reported.
+func WatchClose(c syscall.Conn, onClose func()) (Watch, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return Watch{}, fmt.Errorf("%w: %w", ErrUnsupported, err)
 	}
-	w, err := all.add(gone)
+	w, err := watches.add(onClose)
 	if err != nil {
 		return Watch{}, fmt.Errorf("%w: %w", ErrUnsupported, err)
 	}
-	failed := raw.Control(func(fd uintptr) { err = all.tell(fd, w.id) })
+	failed := raw.Control(func(fd uintptr) { err = watches.register(fd, w.id) })
 	if failed != nil {
 		err = failed
 	}
@@ -38,70 +39,75 @@ func WatchClose(c syscall.Conn, gone func()) (Watch, error) {
 	return w, nil
 }
 
-// Gone reports whether the peer of an open TCP connection has closed or half-closed it, or it broke. It does not wait. The
-// end is not seen while bytes that came before it lie unread.
-func PeerClosed(c syscall.Conn) (gone bool) {
+// PeerClosed reports whether the peer of an open TCP connection has closed or half-closed the
+// connection or the connection has failed. It does not block. A close is not detected while bytes
+// before it are unread.
+func PeerClosed(c syscall.Conn) (closed bool) {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return false
 	}
 	err = raw.Control(func(fd uintptr) {
 		n, _, err := syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-		gone = err == nil && n == 0 || err != nil && err != syscall.EAGAIN && err != syscall.EINTR
+		closed = err == nil && n == 0 || err != nil && err != syscall.EAGAIN && err != syscall.EINTR
 	})
-	return gone || err != nil
+	return closed || err != nil
 }
 
-// Stop ends the watch. A call of gone that has begun by then may still be running when it returns. Further calls do
-// nothing. The kernel forgets the connection when it is closed; if it lives on, its end is told to nobody.
-func (w Watch) Stop() { all.remove(w.id) }
+// Stop ends the watch. It does not wait for a call of onClose that has begun. Further calls do
+// nothing. The connection stays registered with the kernel until it is closed, but its events are
+// ignored.
+func (w Watch) Stop() { watches.remove(w.id) }
 
-// all are the watches of the process.
-var all poller
+// watches holds the watches of the process.
+var watches watchPoller
 
-// A poller has one epoll instance, which it keeps, and one goroutine, which runs while there are watches. The goroutine
-// waits for the instance as for any other file, in Go's own poller, so that it holds no thread.
-type poller struct {
-	mu      sync.Mutex
-	file    *os.File // the epoll instance; nil before the first watch
-	fd      int
-	raw     syscall.RawConn
-	last    uint64            // id given
-	gone    map[uint64]func() // by id, which unlike an fd is never used again
-	running bool              // the goroutine
+// A watchPoller owns one epoll instance, which is never closed, and one goroutine, which runs while
+// there are watches. The goroutine waits for the epoll instance in Go's own poller, as for any
+// other file, and so occupies no thread.
+type watchPoller struct {
+	mu        sync.Mutex
+	file      *os.File // the epoll instance; nil before the first watch
+	epollFD   int
+	raw       syscall.RawConn
+	lastID    uint64
+	callbacks map[uint64]func() // by ID; IDs, unlike descriptors, are never reused
+	running   bool              // whether the goroutine exists
 }
 
-func (p *poller) add(gone func()) (Watch, error) {
+// add adds a watch, without a connection yet, and starts the goroutine if needed.
+func (p *watchPoller) add(onClose func()) (Watch, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.file == nil {
-		if err := p.open(); err != nil {
+		if err := p.openLocked(); err != nil {
 			return Watch{}, err
 		}
 	}
-	p.last++
-	p.gone[p.last] = gone
-	if len(p.gone) == 1 {
+	p.lastID++
+	p.callbacks[p.lastID] = onClose
+	if len(p.callbacks) == 1 {
 		_ = p.file.SetReadDeadline(time.Time{}) // remove may have set one that the goroutine has not seen yet
 	}
 	if !p.running {
 		p.running = true
 		go p.run()
 	}
-	return Watch{p.last}, nil
+	return Watch{p.lastID}, nil
 }
 
-func (p *poller) open() error {
+// openLocked creates the epoll instance and adds it to Go's poller.
+func (p *watchPoller) openLocked() error {
 	fd, err := syscall.EpollCreate1(syscall.EPOLL_CLOEXEC)
 	if err != nil {
 		return err
 	}
-	if err := syscall.SetNonblock(fd, true); err != nil { // or os.NewFile leaves it out of Go's poller
+	if err := syscall.SetNonblock(fd, true); err != nil { // os.NewFile adds only non-blocking files to the poller
 		syscall.Close(fd)
 		return err
 	}
 	file := os.NewFile(uintptr(fd), "epoll")
-	if err := file.SetReadDeadline(time.Time{}); err != nil { // it is not in there
+	if err := file.SetReadDeadline(time.Time{}); err != nil { // fails if the file is not in the poller
 		file.Close()
 		return err
 	}
@@ -110,64 +116,68 @@ func (p *poller) open() error {
 		file.Close()
 		return err
 	}
-	p.file, p.fd, p.gone = file, fd, make(map[uint64]func())
+	p.file, p.epollFD, p.callbacks = file, fd, make(map[uint64]func())
 	return nil
 }
 
-// tell has the kernel watch a socket under an id. Data that comes is not asked for, so it wakes nobody.
-func (p *poller) tell(fd uintptr, id uint64) error {
+// register adds a socket to the epoll instance under the ID of a watch. Only closes and errors are
+// requested, not data: arriving data wakes nothing.
+func (p *watchPoller) register(fd uintptr, id uint64) error {
 	e := syscall.EpollEvent{Events: syscall.EPOLLRDHUP | edgeTriggered, Fd: int32(id), Pad: int32(id >> 32)}
-	return syscall.EpollCtl(p.fd, syscall.EPOLL_CTL_ADD, int(fd), &e)
+	return syscall.EpollCtl(p.epollFD, syscall.EPOLL_CTL_ADD, int(fd), &e)
 }
 
-// edgeTriggered is syscall.EPOLLET as the unsigned number that it is.
+// edgeTriggered is EPOLLET. The constant of package syscall is negative and overflows a uint32.
 const edgeTriggered = 1 << 31
 
-func (p *poller) remove(id uint64) {
+// remove removes a watch. The goroutine ends with the last one.
+func (p *watchPoller) remove(id uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if _, watched := p.gone[id]; !watched {
+	if _, ok := p.callbacks[id]; !ok {
 		return
 	}
-	delete(p.gone, id)
-	if len(p.gone) == 0 {
-		_ = p.file.SetReadDeadline(time.Unix(1, 0)) // wakes the goroutine, to end
+	delete(p.callbacks, id)
+	if len(p.callbacks) == 0 {
+		_ = p.file.SetReadDeadline(time.Unix(1, 0)) // wakes the goroutine, which then ends
 	}
 }
 
-// take returns what is to be called for id, for the last time; nil if it is watched no more.
-func (p *poller) take(id uint64) func() {
+// popCallback removes a watch and returns its callback; nil if the watch has been stopped. Unlike
+// remove it runs in the goroutine, which needs no wake-up.
+func (p *watchPoller) popCallback(id uint64) func() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	gone := p.gone[id]
-	delete(p.gone, id)
-	return gone
+	onClose := p.callbacks[id]
+	delete(p.callbacks, id)
+	return onClose
 }
 
-// run tells of every end until nothing is watched.
-func (p *poller) run() {
+// run waits for events and calls the callbacks until there are no watches.
+func (p *watchPoller) run() {
 	var events [64]syscall.EpollEvent
 	var n int
-	next := func(fd uintptr) bool {
+	poll := func(fd uintptr) (done bool) {
 		n, _ = syscall.EpollWait(int(fd), events[:], 0) // after an error n is -1
 		return n > 0
 	}
-	for !p.over() {
-		if p.raw.Read(next) != nil {
-			continue // it was woken to see whether it is over
+	for !p.endIfIdle() {
+		if p.raw.Read(poll) != nil {
+			continue // remove has set a deadline
 		}
 		for _, e := range events[:n] {
-			if gone := p.take(uint64(uint32(e.Fd)) | uint64(uint32(e.Pad))<<32); gone != nil {
-				gone()
+			if onClose := p.popCallback(uint64(uint32(e.Fd)) | uint64(uint32(e.Pad))<<32); onClose != nil {
+				onClose()
 			}
 		}
 	}
 }
 
-// over ends the goroutine if nothing is watched.
-func (p *poller) over() bool {
+// endIfIdle reports whether there are no watches, so that run must return. It clears running under
+// the same lock: a later add starts a new goroutine.
+func (p *watchPoller) endIfIdle() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.running = len(p.gone) > 0
+	p.running = len(p.callbacks) > 0
 	return !p.running
 }

@@ -13,8 +13,9 @@ import (
 	"go.uber.org/goleak"
 )
 
-// tcpPair returns a connection: the end that is watched, and its peer.
-func tcpPair(t testing.TB) (near, far *net.TCPConn) {
+// newTCPPair returns both ends of a loopback connection: the accepted one, which most tests watch,
+// and the dialled one.
+func newTCPPair(t testing.TB) (near, far *net.TCPConn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -34,69 +35,69 @@ func tcpPair(t testing.TB) (near, far *net.TCPConn) {
 	return near, far
 }
 
-// watch watches over c until the test ends.
-func watch(t testing.TB, c *net.TCPConn) (w Watch, gone <-chan struct{}) {
+// watchForTest watches c until the test ends. The channel is closed by the callback.
+func watchForTest(t testing.TB, c *net.TCPConn) (Watch, <-chan struct{}) {
 	t.Helper()
-	told := make(chan struct{}) // a second call panics
-	w, err := WatchClose(c, func() { close(told) })
+	closed := make(chan struct{}) // a second callback panics
+	w, err := WatchClose(c, func() { close(closed) })
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.Stop)
-	return w, told
+	return w, closed
 }
 
-func receive(t testing.TB, told <-chan struct{}) {
+func receiveClose(t testing.TB, closed <-chan struct{}) {
 	t.Helper()
 	select {
-	case <-told:
+	case <-closed:
 	case <-time.After(10 * time.Second):
-		t.Fatal("the end of the connection is not told")
+		t.Fatal("the close of the connection was not reported")
 	}
 }
 
-var ends = map[string]func(*net.TCPConn){
+var waysToClose = map[string]func(*net.TCPConn){
 	"closed":      func(c *net.TCPConn) { c.Close() },
 	"half-closed": func(c *net.TCPConn) { c.CloseWrite() },
 	"reset":       func(c *net.TCPConn) { c.SetLinger(0); c.Close() },
 }
 
-func TestThePeersEndIsTold(t *testing.T) {
-	for name, end := range ends {
+func TestWatchCloseReportsPeerClose(t *testing.T) {
+	for name, closeConn := range waysToClose {
 		t.Run(name, func(t *testing.T) {
-			near, far := tcpPair(t)
-			_, gone := watch(t, near)
-			end(far)
-			receive(t, gone)
+			near, far := newTCPPair(t)
+			_, closed := watchForTest(t, near)
+			closeConn(far)
+			receiveClose(t, closed)
 		})
 		t.Run(name+" before the watch", func(t *testing.T) {
-			near, far := tcpPair(t)
-			end(far)
-			if name != "reset" { // reading would consume that
+			near, far := newTCPPair(t)
+			closeConn(far)
+			if name != "reset" { // a read would consume a reset
 				io.ReadAll(near)
 			}
-			_, gone := watch(t, near)
-			receive(t, gone)
+			_, closed := watchForTest(t, near)
+			receiveClose(t, closed)
 		})
-		t.Run(name+" behind what lies unread", func(t *testing.T) {
-			near, far := tcpPair(t)
-			_, gone := watch(t, near)
+		t.Run(name+" after unread data", func(t *testing.T) {
+			near, far := newTCPPair(t)
+			_, closed := watchForTest(t, near)
 			io.WriteString(far, "unread")
-			end(far)
-			receive(t, gone)
+			closeConn(far)
+			receiveClose(t, closed)
 		})
-		t.Run(name+" by the end that accepted", func(t *testing.T) {
-			near, far := tcpPair(t)
-			_, gone := watch(t, far)
-			end(near)
-			receive(t, gone)
+		t.Run(name+" by the accepting end", func(t *testing.T) {
+			near, far := newTCPPair(t)
+			_, closed := watchForTest(t, far)
+			closeConn(near)
+			receiveClose(t, closed)
 		})
 	}
 }
 
-func TestDataIsNoEndAndIsLeftToTheReader(t *testing.T) {
-	near, far := tcpPair(t)
-	_, gone := watch(t, near)
+func TestWatchCloseIgnoresData(t *testing.T) {
+	near, far := newTCPPair(t)
+	_, closed := watchForTest(t, near)
 	got := make([]byte, 4)
 	for range 100 {
 		io.WriteString(far, "data")
@@ -106,38 +107,38 @@ func TestDataIsNoEndAndIsLeftToTheReader(t *testing.T) {
 		io.WriteString(near, "back")
 	}
 	select {
-	case <-gone:
-		t.Error("an end is told of a connection that is open")
+	case <-closed:
+		t.Error("a close was reported for an open connection")
 	default:
 	}
 	far.CloseWrite()
-	receive(t, gone)
+	receiveClose(t, closed)
 	if _, err := io.WriteString(near, "more"); err != nil {
-		t.Errorf("the half that is open cannot be written: %v", err)
+		t.Errorf("write to a half-closed connection: %v", err)
 	}
 }
 
-func TestAStoppedWatchTellsNothing(t *testing.T) {
-	near, far := tcpPair(t)
-	w, err := WatchClose(near, func() { t.Error("told after Stop") })
+func TestWatchStopSuppressesCallback(t *testing.T) {
+	near, far := newTCPPair(t)
+	w, err := WatchClose(near, func() { t.Error("callback after Stop") })
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.Stop()
 	w.Stop()
 	Watch{}.Stop()
-	other, otherFar := tcpPair(t)
-	_, gone := watch(t, other)
+	other, otherFar := newTCPPair(t)
+	_, closed := watchForTest(t, other)
 	far.Close()
 	otherFar.Close()
-	receive(t, gone) // the kernel told of far first
+	receiveClose(t, closed) // the kernel reported far first
 }
 
-func TestAConnectionThatIsClosedCannotBeWatched(t *testing.T) {
-	near, _ := tcpPair(t)
+func TestWatchCloseUnsupportedConn(t *testing.T) {
+	near, _ := newTCPPair(t)
 	near.Close()
 	if _, err := WatchClose(near, func() {}); !errors.Is(err, ErrUnsupported) {
-		t.Errorf("got %v", err)
+		t.Errorf("closed connection: error %v, want ErrUnsupported", err)
 	}
 	file, err := os.Create(t.TempDir() + "/file")
 	if err != nil {
@@ -145,21 +146,21 @@ func TestAConnectionThatIsClosedCannotBeWatched(t *testing.T) {
 	}
 	defer file.Close()
 	if _, err := WatchClose(file, func() {}); !errors.Is(err, ErrUnsupported) {
-		t.Errorf("a file: %v", err)
+		t.Errorf("file: error %v, want ErrUnsupported", err)
 	}
-	if left := watched(); left != 0 {
-		t.Errorf("%d watches are left", left)
+	if n := countWatches(); n != 0 {
+		t.Errorf("%d watches left", n)
 	}
 }
 
-func watched() int {
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	return len(all.gone)
+func countWatches() int {
+	watches.mu.Lock()
+	defer watches.mu.Unlock()
+	return len(watches.callbacks)
 }
 
-func TestNothingRunsWhileNothingIsWatched(t *testing.T) {
-	near, _ := tcpPair(t)
+func TestWatchCloseGoroutineEndsWithLastWatch(t *testing.T) {
+	near, _ := newTCPPair(t)
 	for range 3 {
 		w, err := WatchClose(near, func() {})
 		if err != nil {
@@ -167,20 +168,20 @@ func TestNothingRunsWhileNothingIsWatched(t *testing.T) {
 		}
 		w.Stop()
 		goleak.VerifyNone(t)
-		near, _ = tcpPair(t)
+		near, _ = newTCPPair(t)
 	}
 }
 
-// Connections come and go at once, some of them under the descriptors of others that have just been closed, and their
-// watches with them. Every watch that is kept tells of its own connection's end and of no other's.
-func TestInAStormEveryEndIsToldOnceAndToItsOwner(t *testing.T) {
+// Connections and watches are opened and closed concurrently, so that descriptors are reused. Every
+// watch that is not stopped must report the close of its own connection, once, and no other.
+func TestWatchCloseUnderStorm(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
 	const workers, rounds = 16, 60
-	var watched, told atomic.Int64
+	var watched, reported atomic.Int64
 	var clients, servers sync.WaitGroup
 	clients.Add(workers)
 	for worker := range workers {
@@ -191,33 +192,34 @@ func TestInAStormEveryEndIsToldOnceAndToItsOwner(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				serveOne(t, c.(*net.TCPConn), &watched, &told)
+				serveStormConn(t, c.(*net.TCPConn), &watched, &reported)
 			}
 		})
 		go func() {
 			defer clients.Done()
 			for round := range rounds {
-				callOne(t, l.Addr().String(), worker+round)
+				dialStormConn(t, l.Addr().String(), worker+round)
 			}
 		}()
 	}
 	clients.Wait()
 	servers.Wait()
-	if w, n := watched.Load(), told.Load(); w != n {
-		t.Errorf("of %d ends %d were told", w, n)
+	if w, n := watched.Load(), reported.Load(); w != n {
+		t.Errorf("%d connections watched, %d closes reported", w, n)
 	}
 }
 
-// serveOne answers a byte, which says what is to come: a watch that is stopped first, or one that is kept to the end.
-func serveOne(t *testing.T, c *net.TCPConn, watched, told *atomic.Int64) {
+// serveStormConn watches a connection. If the client sends "s", the watch is stopped before any
+// close; else the byte is sent back, upon which the client closes, and the close must be reported.
+func serveStormConn(t *testing.T, c *net.TCPConn, watched, reported *atomic.Int64) {
 	defer c.Close()
-	var ended atomic.Bool // by the peer, as far as it has been asked to
-	gone := make(chan struct{})
+	var mayClose atomic.Bool // the peer has been allowed to close
+	closed := make(chan struct{})
 	w, err := WatchClose(c, func() {
-		if !ended.Load() {
-			t.Error("an end is told before it came")
+		if !mayClose.Load() {
+			t.Error("a close was reported before the peer closed")
 		}
-		close(gone)
+		close(closed)
 	})
 	if err != nil {
 		t.Error(err)
@@ -234,17 +236,17 @@ func serveOne(t *testing.T, c *net.TCPConn, watched, told *atomic.Int64) {
 		return
 	}
 	watched.Add(1)
-	ended.Store(true)
+	mayClose.Store(true)
 	c.Write(kind[:])
 	select {
-	case <-gone:
-		told.Add(1)
+	case <-closed:
+		reported.Add(1)
 	case <-time.After(20 * time.Second):
-		t.Error("the end of a connection is not told")
+		t.Error("the close of a connection was not reported")
 	}
 }
 
-func callOne(t *testing.T, address string, n int) {
+func dialStormConn(t *testing.T, address string, n int) {
 	nc, err := net.Dial("tcp", address)
 	if err != nil {
 		t.Error(err)
@@ -254,7 +256,7 @@ func callOne(t *testing.T, address string, n int) {
 	defer c.Close()
 	if n%4 == 0 {
 		io.WriteString(c, "s")
-		io.Copy(io.Discard, c) // until it is closed
+		io.Copy(io.Discard, c) // until the server closes
 		return
 	}
 	io.WriteString(c, "k")

@@ -4,13 +4,13 @@ package tcp
 
 import "syscall"
 
-// A Watch is kept over one connection.
+// A Watch is the registration of one connection with WatchClose.
 type Watch struct{}
 
-// Start watches over nothing here.
+// WatchClose returns ErrUnsupported.
 func WatchClose(syscall.Conn, func()) (Watch, error) { return Watch{}, ErrUnsupported }
 
-// Gone cannot tell here, and returns false.
+// PeerClosed returns false.
 func PeerClosed(syscall.Conn) bool { return false }
 
 // Stop does nothing.

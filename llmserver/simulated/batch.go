@@ -7,49 +7,48 @@ import (
 	"time"
 )
 
-// prefillChunk is the maximum number of prompt tokens per step. It makes a long prompt slow the
+// prefillChunk is the maximum number of prompt tokens per step. Chunks let a long prompt slow the
 // running choices down instead of stopping them (vLLM: max_num_batched_tokens).
 const prefillChunk = 2048
 
 // ErrTooLarge is returned for a sequence that does not fit even into an empty cache.
 var ErrTooLarge = errors.New("prompt and choices exceed the KV cache")
 
-// A Sequence is one prompt and the choices that grow from it. It is added to one Batch, once; its
-// exported fields must not change after that.
+// A Sequence is one prompt and the choices growing from it. A Sequence may be added once, to one
+// Batch; the exported fields must not change afterwards.
 type Sequence struct {
 	Prompt  int      // tokens, at least 1
-	Answers int      // choices that grow in parallel from the prompt, at least 1
+	Choices int      // choices growing in parallel from the prompt, at least 1
 	Limit   int      // tokens of each choice; 0 = compute the prompt only
 	Chain   []uint64 // hashes of the whole blocks of the prompt and, as far as known, of the first choice after it
 
 	// Progress, if not nil, is called by Finish when the prompt has been computed and whenever the
-	// choices have grown, with the tokens of each choice so far. It must not block.
+	// choices have grown, with the tokens of each choice so far. Progress must not block.
 	Progress func(generated int)
 
 	lease     Lease // once admitted
-	cached    int   // prompt tokens that were in memory
+	cached    int   // prompt tokens found in memory
 	computed  int   // prompt tokens computed or cached
 	generated int   // tokens of each choice
-	chunk     int   // prompt tokens that the current step computes
-	growing   int   // choices that the current step grows
+	chunk     int   // prompt tokens computed by the current step
+	growing   int   // choices grown by the current step
 }
 
-// Cached returns how many prompt tokens were found in the cache. It is final before the first
-// Progress.
+// Cached returns the number of prompt tokens found in the cache, final before the first Progress.
 func (s *Sequence) Cached() int { return s.cached }
 
 func (s *Sequence) finished() bool { return s.computed == s.Prompt && s.generated == s.Limit }
 
 // A Batch is the step-wise scheduler of one engine. Sequences wait in order of arrival until there
-// is room for one more and memory for the prompt with all of its choices (so that no sequence is
-// ever preempted), then run until their choices are complete:
+// is room for one more and memory for the prompt with all of its choices (no sequence is ever
+// preempted), then run until their choices are complete:
 //
 //	Add ─▶ waiting ──Begin──▶ running ──Finish, Finish, …──▶ gone
 //	          └────────────Remove─┴──────────────────────────▶ gone
 //
 // The owner calls Begin, lets the time Step pass, real or virtual, calls Finish, and so on. If
-// nothing is added or removed meanwhile, it may let Alike steps pass at once. A Batch belongs to
-// one goroutine.
+// nothing is added or removed meanwhile, Alike steps may pass at once. A Batch must be used by one
+// goroutine only.
 type Batch struct {
 	cost       Cost
 	cache      *Cache
@@ -62,7 +61,7 @@ type Batch struct {
 	totals     Totals
 }
 
-// Totals are the counters of a batch since it was made.
+// Totals are the counters of a batch since NewBatch.
 type Totals struct {
 	QueriedTokens   int64 // prompt tokens looked up in the cache, at admission
 	HitTokens       int64 // found there
@@ -94,8 +93,8 @@ func (b *Batch) Add(s *Sequence) error {
 	return nil
 }
 
-// Remove removes a waiting or running sequence at once: a step in progress no longer computes for
-// it and gets shorter. Remove ignores a sequence that is complete or unknown.
+// Remove removes a waiting or running sequence at once: a step in progress gets shorter by the
+// sequence's share. Remove ignores complete and unknown sequences.
 func (b *Batch) Remove(s *Sequence) {
 	if i := slices.Index(b.waiting, s); i >= 0 {
 		b.waiting = slices.Delete(b.waiting, i, i+1)
@@ -107,7 +106,7 @@ func (b *Batch) Remove(s *Sequence) {
 	}
 }
 
-// Begin admits waiting sequences as far as there is room and plans a step. It returns false if
+// Begin admits waiting sequences as far as there is room and plans a step. It reports false if
 // there is nothing to do.
 func (b *Batch) Begin() bool {
 	b.admitWaiting()
@@ -116,7 +115,7 @@ func (b *Batch) Begin() bool {
 		s.chunk = min(s.Prompt-s.computed, prefillChunk-b.chunk)
 		s.growing = 0
 		if s.computed+s.chunk == s.Prompt && s.generated < s.Limit {
-			s.growing = s.Answers
+			s.growing = s.Choices
 		}
 		b.chunk += s.chunk
 		b.growing += s.growing
@@ -124,13 +123,13 @@ func (b *Batch) Begin() bool {
 	return len(b.running) > 0
 }
 
-// Step returns the length of the step that Begin planned, without sequences removed since.
+// Step returns the length of the step planned by Begin, without sequences removed since.
 func (b *Batch) Step() time.Duration { return b.cost.Step(b.chunk, b.growing) }
 
-// Alike returns how many steps equal to the planned one follow each other if nothing is added or
-// removed: those until a choice is complete or a prompt reaches its last chunk. It returns 1 if a
-// sequence waits while a prompt is computed, because that prompt may turn out to need less memory
-// than reserved, and then there may be room.
+// Alike returns the number of consecutive steps equal to the planned one, if nothing is added or
+// removed: until a choice is complete or a prompt reaches its last chunk. It returns 1 if a
+// sequence waits while a prompt is computed, because the prompt may need less memory than reserved
+// and then make room.
 func (b *Batch) Alike() int {
 	if b.chunk > 0 && len(b.waiting) > 0 || b.chunk+b.growing == 0 {
 		return 1
@@ -142,7 +141,8 @@ func (b *Batch) Alike() int {
 	return steps
 }
 
-// repeatableSteps returns for how many steps the sequence repeats what it does in the current one.
+// repeatableSteps returns the number of steps during which the sequence repeats the work of the
+// current one.
 func (s *Sequence) repeatableSteps() int {
 	switch {
 	case s.chunk == prefillChunk:
@@ -152,11 +152,11 @@ func (s *Sequence) repeatableSteps() int {
 	case s.growing > 0:
 		return s.Limit - s.generated
 	default:
-		return math.MaxInt // idle in this step: the prompts before it fill the chunk
+		return math.MaxInt // idle in this step: earlier prompts fill the chunk
 	}
 }
 
-// Finish ends the given number of steps, 1 to Alike: it advances prompts and choices, removes
+// Finish ends the given number of steps, 1 to Alike. It advances prompts and choices, removes
 // complete sequences, and then calls Progress.
 func (b *Batch) Finish(steps int) {
 	advanced, finished := b.advanced[:0], false
@@ -196,7 +196,8 @@ func (b *Batch) advanceSequence(s *Sequence, steps int) (progress bool) {
 		progress = true
 	}
 	s.chunk, s.growing = 0, 0
-	// The token generated last has not passed through the model yet, so its block is not complete.
+	// The last generated token has not passed through the model yet, and so its block is
+	// incomplete.
 	inMemory := s.computed + max(0, s.generated-1)
 	if known := s.lease.Known(); known < len(s.Chain) && inMemory >= (known+1)*b.cache.blockTokens {
 		s.lease.Extend(s.Chain[:min(len(s.Chain), inMemory/b.cache.blockTokens)])
@@ -205,15 +206,15 @@ func (b *Batch) advanceSequence(s *Sequence, steps int) (progress bool) {
 }
 
 // admitWaiting starts waiting sequences in order of arrival. It stops at the first one without
-// room, so that no later sequence overtakes it.
+// room: sequences do not overtake each other.
 func (b *Batch) admitWaiting() {
 	admitted := 0
 	for _, s := range b.waiting {
 		if len(b.running) == b.maxRunning {
 			break
 		}
-		// The last prompt token is computed even if its block is in memory: the first generated
-		// token comes from it.
+		// The last prompt token is computed even if its block is in memory, to generate the first
+		// token.
 		reusable := (s.Prompt - 1) / b.cache.blockTokens
 		lease, ok := b.cache.Lease(s.Chain[:min(len(s.Chain), reusable)], b.blocksNeeded(s))
 		if !ok {
@@ -230,8 +231,8 @@ func (b *Batch) admitWaiting() {
 	b.waiting = slices.Delete(b.waiting, 0, admitted)
 }
 
-// blocksNeeded returns the memory of a sequence when it is complete.
+// blocksNeeded returns the memory of a complete sequence.
 func (b *Batch) blocksNeeded(s *Sequence) int {
-	tokens := s.Prompt + s.Answers*s.Limit
+	tokens := s.Prompt + s.Choices*s.Limit
 	return (tokens + b.cache.blockTokens - 1) / b.cache.blockTokens
 }

@@ -24,7 +24,7 @@ func runToEnd(b *Batch) (now time.Duration) {
 func TestBatchLoneSequenceTakesPrefillAndOneStepPerToken(t *testing.T) {
 	for _, prompt := range []int{1, 100, prefillChunk, 3*prefillChunk + 5} {
 		b := NewBatch(testCost, NewCache(1<<20, 16), 8)
-		b.Add(&Sequence{Prompt: prompt, Answers: 1, Limit: 7})
+		b.Add(&Sequence{Prompt: prompt, Choices: 1, Limit: 7})
 		if got, want := runToEnd(b), testCost.Prefill(prompt)+7*testCost.Decode(1); got.Round(time.Microsecond) != want.Round(time.Microsecond) {
 			t.Errorf("a prompt of %d took %v, want %v", prompt, got, want)
 		}
@@ -33,18 +33,18 @@ func TestBatchLoneSequenceTakesPrefillAndOneStepPerToken(t *testing.T) {
 
 func TestBatchLongPromptDelaysRunningChoices(t *testing.T) {
 	b := NewBatch(testCost, NewCache(1<<20, 16), 8)
-	answers := &Sequence{Prompt: 1, Answers: 1, Limit: 100}
-	b.Add(answers)
+	choices := &Sequence{Prompt: 1, Choices: 1, Limit: 100}
+	b.Add(choices)
 	b.Begin()
 	b.Finish(1)
-	long := &Sequence{Prompt: 3 * prefillChunk, Answers: 1, Limit: 1}
+	long := &Sequence{Prompt: 3 * prefillChunk, Choices: 1, Limit: 1}
 	b.Add(long)
 	for range 3 {
 		b.Begin()
 		b.Finish(1)
 	}
-	if long.generated != 1 || answers.generated != 4 {
-		t.Errorf("after three chunks the long prompt has %d tokens and the running answer %d, want 1 and 4", long.generated, answers.generated)
+	if long.generated != 1 || choices.generated != 4 {
+		t.Errorf("after three chunks the long prompt has %d tokens and the running choice %d, want 1 and 4", long.generated, choices.generated)
 	}
 }
 
@@ -52,7 +52,7 @@ func TestBatchAdmitsInOrderAsRoomAndMemoryAllow(t *testing.T) {
 	b := NewBatch(testCost, NewCache(10*16, 16), 2)
 	var done []string
 	add := func(name string, prompt, limit int) {
-		s := &Sequence{Prompt: prompt, Answers: 1, Limit: limit}
+		s := &Sequence{Prompt: prompt, Choices: 1, Limit: limit}
 		s.Progress = func(generated int) {
 			if generated == limit {
 				done = append(done, name)
@@ -77,16 +77,16 @@ func TestBatchAdmitsInOrderAsRoomAndMemoryAllow(t *testing.T) {
 	if b.cache.Held() != 0 {
 		t.Errorf("%d blocks held by an empty batch", b.cache.Held())
 	}
-	if err := b.Add(&Sequence{Prompt: 100, Answers: 2, Limit: 31}); !errors.Is(err, ErrTooLarge) {
+	if err := b.Add(&Sequence{Prompt: 100, Choices: 2, Limit: 31}); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("162 tokens for a cache of 160: %v", err)
 	}
 }
 
 func TestBatchRemoveShortensTheStepAndFreesMemory(t *testing.T) {
 	b := NewBatch(testCost, NewCache(1<<20, 16), 8)
-	prompt := &Sequence{Prompt: 1000, Answers: 1, Limit: 5}
-	answer := &Sequence{Prompt: 1, Answers: 1, Limit: 5}
-	b.Add(answer)
+	prompt := &Sequence{Prompt: 1000, Choices: 1, Limit: 5}
+	choice := &Sequence{Prompt: 1, Choices: 1, Limit: 5}
+	b.Add(choice)
 	b.Add(prompt)
 	b.Begin()
 	b.Remove(prompt)
@@ -94,7 +94,7 @@ func TestBatchRemoveShortensTheStepAndFreesMemory(t *testing.T) {
 		t.Errorf("the step without the removed prompt takes %v, want %v", got, want)
 	}
 	b.Remove(prompt)
-	b.Remove(answer)
+	b.Remove(choice)
 	if b.Step() != 0 || b.Running() != 0 || b.cache.Held() != 0 {
 		t.Errorf("an emptied batch steps %v, runs %d, holds %d", b.Step(), b.Running(), b.cache.Held())
 	}
@@ -106,16 +106,16 @@ func TestBatchRemoveShortensTheStepAndFreesMemory(t *testing.T) {
 func TestBatchNextTurnFindsPromptAndResponseInCache(t *testing.T) {
 	b := NewBatch(testCost, NewCache(1<<20, 16), 8)
 	chain := chainFrom(make([]uint64, 10)) // 160 tokens
-	b.Add(&Sequence{Prompt: 64, Answers: 1, Limit: 64, Chain: chain[:8]})
+	b.Add(&Sequence{Prompt: 64, Choices: 1, Limit: 64, Chain: chain[:8]})
 	runToEnd(b)
-	next := &Sequence{Prompt: 160, Answers: 1, Limit: 1, Chain: chain}
+	next := &Sequence{Prompt: 160, Choices: 1, Limit: 1, Chain: chain}
 	b.Add(next)
 	runToEnd(b)
 	// Of 128 tokens the last one has not passed through the model, so 7 blocks of 16 are complete.
 	if next.Cached() != 112 {
 		t.Errorf("%d tokens cached, want 112", next.Cached())
 	}
-	again := &Sequence{Prompt: 160, Answers: 1, Limit: 1, Chain: chain}
+	again := &Sequence{Prompt: 160, Choices: 1, Limit: 1, Chain: chain}
 	b.Add(again)
 	runToEnd(b)
 	if again.Cached() != 144 {
@@ -129,7 +129,7 @@ func TestBatchNextTurnFindsPromptAndResponseInCache(t *testing.T) {
 func TestBatchSharesCompleteBlocksAtOnce(t *testing.T) {
 	b := NewBatch(testCost, NewCache(1<<20, 16), 8)
 	chain := chainFrom(make([]uint64, 2))
-	b.Add(&Sequence{Prompt: 17, Answers: 1, Limit: 20, Chain: chain})
+	b.Add(&Sequence{Prompt: 17, Choices: 1, Limit: 20, Chain: chain})
 	for step := 1; b.Begin(); step++ {
 		b.Finish(1)
 		want := 1
@@ -146,7 +146,7 @@ func TestBatchAbandonedPrefillKeepsComputedBlocks(t *testing.T) {
 	b := NewBatch(testCost, NewCache(1<<20, 16), 8)
 	chain := chainFrom(make([]uint64, 60)) // hashes of a path; deep enough for three chunks of a 20-token block
 	b.cache = NewCache(1<<20, 128)
-	s := &Sequence{Prompt: 60 * 128, Answers: 1, Limit: 1, Chain: chain}
+	s := &Sequence{Prompt: 60 * 128, Choices: 1, Limit: 1, Chain: chain}
 	b.Add(s)
 	b.Begin()
 	b.Finish(1)
@@ -159,7 +159,7 @@ func TestBatchAbandonedPrefillKeepsComputedBlocks(t *testing.T) {
 
 func TestBatchChoicesGrowTogetherAndCountEach(t *testing.T) {
 	b := NewBatch(testCost, NewCache(1<<20, 16), 8)
-	b.Add(&Sequence{Prompt: 10, Answers: 4, Limit: 3})
+	b.Add(&Sequence{Prompt: 10, Choices: 4, Limit: 3})
 	if got, want := runToEnd(b), testCost.Prefill(10)+3*testCost.Decode(4); got != want {
 		t.Errorf("took %v, want %v", got, want)
 	}
@@ -170,25 +170,25 @@ func TestBatchChoicesGrowTogetherAndCountEach(t *testing.T) {
 
 func TestBatchSequenceWithoutChoicesEndsWithItsPrompt(t *testing.T) {
 	b := NewBatch(testCost, NewCache(1<<20, 16), 8)
-	told := []int{}
-	b.Add(&Sequence{Prompt: 3000, Answers: 1, Progress: func(generated int) { told = append(told, generated) }})
+	progress := []int{}
+	b.Add(&Sequence{Prompt: 3000, Choices: 1, Progress: func(generated int) { progress = append(progress, generated) }})
 	if got := runToEnd(b); got != testCost.Prefill(3000) {
 		t.Errorf("took %v, want the prefill alone", got)
 	}
-	if !slices.Equal(told, []int{0}) {
-		t.Errorf("progress was called with %v, want once with 0", told)
+	if !slices.Equal(progress, []int{0}) {
+		t.Errorf("progress was called with %v, want once with 0", progress)
 	}
 }
 
 func TestBatchAlikeStepsCanBeTakenAtOnce(t *testing.T) {
-	begun := func(blocks int, leap func(alike int) int, prompts ...Sequence) (steps int, told []string) {
+	begun := func(blocks int, leap func(alike int) int, prompts ...Sequence) (steps int, events []string) {
 		b := NewBatch(testCost, NewCache(blocks*128, 128), 8)
 		now := time.Duration(0)
 		for i := range prompts {
 			s := &prompts[i]
 			s.Progress = func(generated int) {
 				if generated <= 1 || generated == s.Limit {
-					told = append(told, fmt.Sprint(i, " has ", generated, " at ", now, " with ", s.Cached(), " cached"))
+					events = append(events, fmt.Sprint(i, " has ", generated, " at ", now, " with ", s.Cached(), " cached"))
 				}
 			}
 			b.Add(s)
@@ -198,7 +198,7 @@ func TestBatchAlikeStepsCanBeTakenAtOnce(t *testing.T) {
 			now += time.Duration(n) * b.Step()
 			b.Finish(n)
 		}
-		return steps, append(told, fmt.Sprint(now, b.Totals(), b.cache.idle))
+		return steps, append(events, fmt.Sprint(now, b.Totals(), b.cache.idle))
 	}
 	one, whole := func(int) int { return 1 }, func(alike int) int { return alike }
 	rapid.Check(t, func(t *rapid.T) {
@@ -210,23 +210,23 @@ func TestBatchAlikeStepsCanBeTakenAtOnce(t *testing.T) {
 			if rapid.Bool().Draw(t, "other") {
 				chain = chainFrom(slices.Repeat([]uint64{1}, 60))
 			}
-			s := Sequence{Prompt: max(1, tokens), Answers: rapid.IntRange(1, 2).Draw(t, "answers"), Limit: rapid.IntRange(0, 9).Draw(t, "limit")}
+			s := Sequence{Prompt: max(1, tokens), Choices: rapid.IntRange(1, 2).Draw(t, "choices"), Limit: rapid.IntRange(0, 9).Draw(t, "limit")}
 			s.Chain = chain[:s.Prompt/128]
 			prompts[i] = s
 		}
 		_, each := begun(blocks, one, slices.Clone(prompts)...)
 		some := func(alike int) int { return rapid.IntRange(1, alike).Draw(t, "leap") }
 		for _, leap := range []func(alike int) int{some, whole} {
-			if _, told := begun(blocks, leap, slices.Clone(prompts)...); !slices.Equal(each, told) {
-				t.Fatalf("step by step: %q\nin leaps: %q", each, told)
+			if _, events := begun(blocks, leap, slices.Clone(prompts)...); !slices.Equal(each, events) {
+				t.Fatalf("step by step: %q\nin leaps: %q", each, events)
 			}
 		}
 	})
-	long := Sequence{Prompt: 3 * prefillChunk, Answers: 1, Limit: 9}
+	long := Sequence{Prompt: 3 * prefillChunk, Choices: 1, Limit: 9}
 	_, each := begun(200, one, long, long)
 	// The first prompt without its last chunk, that chunk; the same for the second prompt; the rest
 	// of the first choice; the rest of the second one.
-	if steps, told := begun(200, whole, long, long); steps != 6 || !slices.Equal(each, told) {
-		t.Errorf("two long prompts and their answers were begun %d times, want 6\nstep by step: %q\nin leaps: %q", steps, each, told)
+	if steps, events := begun(200, whole, long, long); steps != 6 || !slices.Equal(each, events) {
+		t.Errorf("two long prompts and their choices were begun %d times, want 6\nstep by step: %q\nin leaps: %q", steps, each, events)
 	}
 }

@@ -1,16 +1,16 @@
 package simulated
 
 // A Cache is the KV memory of one engine: a fixed number of blocks, each of a fixed number of
-// tokens. A block whose content is known by its hash outlives the sequence that computed it and
-// serves every later prompt that starts with the same blocks. When memory is needed, the least
-// recently used block is evicted; a block that a lease holds never is.
+// tokens. A block with a known hash outlives its sequence and serves every later prompt starting
+// with the same blocks. When memory is needed, the least recently used block without a lease is
+// evicted.
 //
-// A block is in one of three states, whose sum never exceeds the capacity:
+// A block is in one of three states; their sum never exceeds the capacity:
 //
 //	blank ──Extend──▶ pinned ◀──Lease / last Release──▶ idle ──eviction──▶ gone
 //
 // The caller chains the hashes, so equal hashes mean equal content from the start of the prompt. A
-// Cache belongs to one goroutine.
+// Cache must be used by one goroutine only.
 type Cache struct {
 	segmentTree
 	blockTokens int
@@ -26,18 +26,18 @@ func NewCache(tokens, blockTokens int) *Cache {
 // Capacity returns the number of blocks.
 func (c *Cache) Capacity() int { return c.capacity }
 
-// Held returns the number of blocks that leases hold; the others are empty or can be evicted.
+// Held returns the number of blocks held by leases; the others are empty or can be evicted.
 func (c *Cache) Held() int { return c.known - c.idle + c.blank }
 
-// Match returns how many leading blocks of the chain are in memory. It changes nothing, not even
+// Match returns the number of leading blocks of the chain in memory. It changes nothing, not even
 // the order of eviction.
 func (c *Cache) Match(chain []uint64) int { return c.matchChain(chain).blocks }
 
-// Clear evicts every block that no lease holds.
+// Clear evicts all blocks without a lease.
 func (c *Cache) Clear() { c.evictBlocks(c.idle) }
 
-// A Lease is the memory that one sequence holds: known blocks from the start of its chain, and
-// blank blocks.
+// A Lease is the memory held by one sequence: known blocks from the start of its chain, and blank
+// blocks.
 type Lease struct {
 	cache  *Cache
 	last   segmentID // ends with the last pinned block
@@ -45,8 +45,8 @@ type Lease struct {
 	blank  int
 }
 
-// Lease pins the leading blocks of the chain that are in memory and reserves blank blocks up to the
-// given total. It returns false and changes nothing if there is not enough room.
+// Lease pins the leading blocks of the chain in memory and reserves blank blocks up to the given
+// total. It reports false and changes nothing if there is not enough room.
 func (c *Cache) Lease(chain []uint64, blocks int) (l Lease, ok bool) {
 	f := c.matchChain(chain[:min(len(chain), blocks)])
 	blank := blocks - f.blocks
@@ -66,9 +66,9 @@ func (c *Cache) Lease(chain []uint64, blocks int) (l Lease, ok bool) {
 // by Extend.
 func (l *Lease) Known() int { return l.pinned }
 
-// Extend records that the blocks of the chain were computed up to its end. Blank blocks get their
-// content and can be shared from now on. If another sequence has computed the same block first,
-// that block is pinned and the blank one is freed.
+// Extend records the computation of all blocks of the chain. Blank blocks get their content and can
+// be shared afterwards. If another sequence has computed the same block first, the other's block is
+// pinned and the blank one is freed.
 func (l *Lease) Extend(chain []uint64) {
 	c := l.cache
 	chain = chain[min(l.pinned, len(chain)):]
@@ -93,8 +93,8 @@ func (l *Lease) Extend(chain []uint64) {
 }
 
 // Release releases the memory; a second call does nothing. Known blocks stay in the cache as the
-// most recently used ones. The end of the chain is evicted before its start, since it is useless
-// alone.
+// most recently used ones. The end of the chain is evicted before the start, since an end alone is
+// useless.
 func (l *Lease) Release() {
 	c := l.cache
 	c.blank -= l.blank

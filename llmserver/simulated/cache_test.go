@@ -113,7 +113,7 @@ func TestCacheNeverExceedsCapacityNorLosesBlocks(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"lease": func(t *rapid.T) {
 				chain := chainFrom(rapid.SliceOfN(rapid.Uint64Range(0, 1), 0, 8).Draw(t, "path"))
-				total := len(chain) + rapid.IntRange(0, 3).Draw(t, "answer")
+				total := len(chain) + rapid.IntRange(0, 3).Draw(t, "choices")
 				match, before := c.Match(chain), c.Held()
 				l, ok := c.Lease(chain, total)
 				if !ok {

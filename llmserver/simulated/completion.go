@@ -24,7 +24,7 @@ const doneEvent = "data: [DONE]\n\n"
 type completion struct {
 	task    *task
 	id      string
-	prefix  string // of each chunk, up to its choices
+	prefix  string // of each chunk, up to the choices
 	choices []choice
 }
 
@@ -88,7 +88,7 @@ func (s *completion) appendChunk(event []byte, c *choice, k int) []byte {
 	return append(append(append(event, c.after...), quote(s.task.finishReason)...), `,"stop_reason":null}]}`+"\n\n"...)
 }
 
-// usageEvent returns the event that stream_options.include_usage requests.
+// usageEvent returns the event requested by stream_options.include_usage.
 func (s *completion) usageEvent(usage openai.Usage) []byte {
 	return append(append(append([]byte(s.prefix), `],"usage":`...), mustEncode(usage)...), "}\n\n"...)
 }
@@ -105,7 +105,7 @@ func (s *completion) eventCount() int {
 	return n
 }
 
-// render returns the response that is not streamed.
+// render returns the unstreamed response.
 func (s *completion) render(usage openai.Usage) []byte {
 	type message struct {
 		Role      string            `json:"role"`

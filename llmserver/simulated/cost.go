@@ -9,7 +9,7 @@ type Cost struct {
 	DecodeStepPerRequest   time.Duration // added per growing choice
 }
 
-// Prefill returns the time to compute that many prompt tokens.
+// Prefill returns the time to compute the prompt tokens.
 func (c Cost) Prefill(tokens int) time.Duration {
 	if c.PrefillTokensPerSecond <= 0 {
 		return 0
@@ -17,7 +17,7 @@ func (c Cost) Prefill(tokens int) time.Duration {
 	return time.Duration(float64(tokens) / c.PrefillTokensPerSecond * float64(time.Second))
 }
 
-// Decode returns the time in which that many choices grow by one token each.
+// Decode returns the time in which the choices grow by one token each.
 func (c Cost) Decode(choices int) time.Duration {
 	if choices == 0 {
 		return 0
@@ -25,7 +25,7 @@ func (c Cost) Decode(choices int) time.Duration {
 	return c.DecodeStep + time.Duration(choices)*c.DecodeStepPerRequest
 }
 
-// Step returns the time of one pass that computes prompt tokens and grows choices.
+// Step returns the time of one pass to compute prompt tokens and grow choices.
 func (c Cost) Step(promptTokens, choices int) time.Duration {
 	return c.Prefill(promptTokens) + c.Decode(choices)
 }

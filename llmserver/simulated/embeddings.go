@@ -14,8 +14,8 @@ const (
 	maxDimensions     = 4096
 )
 
-// An embedding is a request for one vector per prompt: its task has prompts to compute and no
-// tokens to generate.
+// An embedding is a request for one vector per prompt: a task with prompts to compute and no tokens
+// to generate.
 type embedding struct {
 	*task
 	dimensions int
@@ -82,7 +82,7 @@ func (e *embedding) render(usage openai.Usage) []byte {
 	}{"embd-" + e.id(), "list", created, e.model, items, usage})
 }
 
-// unitVector returns a vector of length 1 that depends on the seed.
+// unitVector returns a vector of length 1, determined by the seed.
 func (e *embedding) unitVector(seed uint64) []float32 {
 	vector := make([]float32, e.dimensions)
 	square := 0.0

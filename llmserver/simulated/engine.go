@@ -37,8 +37,8 @@ func (c Config) withDefaults() Config {
 
 var errClosed = errors.New("engine is closed")
 
-// An Engine is a running simulated engine. One goroutine owns the batch; the others send it
-// functions to run. All methods are safe for concurrent use.
+// An Engine is a running simulated engine. One goroutine owns the batch; the others send functions
+// for that goroutine to run. All methods are safe for concurrent use.
 type Engine struct {
 	config   Config
 	batch    *Batch            // owned by runLoop
@@ -76,7 +76,7 @@ func (e *Engine) Close() {
 	<-e.closed
 }
 
-// maxCatchUp is the largest delay of a step that the next step makes up for.
+// maxCatchUp is the largest delay of a step compensated by the next step.
 const maxCatchUp = 20 * time.Millisecond
 
 // runLoop owns the batch and alone decides when a step ends. Commands may change the length of the
@@ -101,14 +101,14 @@ func (e *Engine) runLoop() {
 		}
 		now := time.Now()
 		if stepping {
-			// A command may have changed the step's length, but it cannot end the step in the past.
+			// A command may have changed the step's length, but cannot end the step in the past.
 			if changed := began.Add(e.scaleStep(e.batch.Step())); !changed.Equal(ends) {
 				ends = later(changed, now)
 			}
 		} else if e.batch.Begin() {
 			stepping = true
-			// A step begins where the previous one ended, so that late timers do not add up. After
-			// a longer delay it begins now: a machine that cannot keep up makes the engine slower.
+			// A step begins where the previous one ended, so late timers do not add up. After a
+			// longer delay the step begins now: an overloaded machine makes the engine slower.
 			if began = ends; now.Sub(ends) > maxCatchUp {
 				began = now
 			}
@@ -133,7 +133,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// withBatch runs f on the batch's goroutine and waits for it. It returns false, without having
+// withBatch runs f on the batch's goroutine and waits for it. It reports false, without having
 // called f, if the engine is closed.
 func (e *Engine) withBatch(f func(*Batch)) bool {
 	called := make(chan struct{})
@@ -146,13 +146,13 @@ func (e *Engine) withBatch(f func(*Batch)) bool {
 	}
 }
 
-// A job is the handler's view of the sequences of one request. One goroutine waits for and cancels
-// it.
+// A job is the handler's view of the sequences of one request. Only one goroutine may wait for and
+// cancel a job.
 type job struct {
 	engine    *Engine
 	sequences []*Sequence
 	progress  []atomic.Int64 // per sequence: tokens of each choice; -1 until the prompt has been computed
-	wake      chan struct{}  // capacity 1; signals that progress has changed
+	wake      chan struct{}  // capacity 1; signals a change of progress
 }
 
 // submit adds the sequences to the batch, all or none.
@@ -219,7 +219,7 @@ func (j *job) cancelRemaining() (generated int) {
 		}
 	})
 	for i, s := range j.sequences {
-		generated += s.Answers * int(max(j.progress[i].Load(), 0))
+		generated += s.Choices * int(max(j.progress[i].Load(), 0))
 	}
 	return generated
 }

@@ -58,7 +58,7 @@ func waitFor(t *testing.T, w *job, tokens int) time.Duration {
 
 func TestSimulatedTokensFollowTheCostModel(t *testing.T) {
 	inBubble(t, testConfig, func(t *testing.T, e *Engine) {
-		w := mustSubmit(t, e, &Sequence{Prompt: 100, Answers: 1, Limit: 10})
+		w := mustSubmit(t, e, &Sequence{Prompt: 100, Choices: 1, Limit: 10})
 		if got, want := waitFor(t, w, 1), 100*time.Millisecond+testCost.Decode(1); got != want {
 			t.Errorf("first token after %v, want %v", got, want)
 		}
@@ -66,7 +66,7 @@ func TestSimulatedTokensFollowTheCostModel(t *testing.T) {
 			t.Errorf("the other nine after %v, want %v", got, want)
 		}
 		time.Sleep(3 * time.Millisecond) // idle for less than a step
-		w = mustSubmit(t, e, &Sequence{Prompt: 50, Answers: 1, Limit: 1})
+		w = mustSubmit(t, e, &Sequence{Prompt: 50, Choices: 1, Limit: 1})
 		if got, want := waitFor(t, w, 1), 50*time.Millisecond+testCost.Decode(1); got != want {
 			t.Errorf("after an idle moment: first token after %v, want %v", got, want)
 		}
@@ -77,7 +77,7 @@ func TestSimulatedRequestsSlowEachOther(t *testing.T) {
 	inBubble(t, testConfig, func(t *testing.T, e *Engine) {
 		var all []*job
 		for range 50 {
-			all = append(all, mustSubmit(t, e, &Sequence{Prompt: 1, Answers: 1, Limit: 100}))
+			all = append(all, mustSubmit(t, e, &Sequence{Prompt: 1, Choices: 1, Limit: 100}))
 		}
 		for _, w := range all {
 			waitFor(t, w, 50)
@@ -91,8 +91,8 @@ func TestSimulatedRequestsSlowEachOther(t *testing.T) {
 func TestSimulatedCachedPromptIsNotComputedAgain(t *testing.T) {
 	inBubble(t, testConfig, func(t *testing.T, e *Engine) {
 		chain := chainFrom(make([]uint64, 10))
-		waitFor(t, mustSubmit(t, e, &Sequence{Prompt: 165, Answers: 1, Limit: 1, Chain: chain}), 1)
-		s := &Sequence{Prompt: 165, Answers: 1, Limit: 1, Chain: chain}
+		waitFor(t, mustSubmit(t, e, &Sequence{Prompt: 165, Choices: 1, Limit: 1, Chain: chain}), 1)
+		s := &Sequence{Prompt: 165, Choices: 1, Limit: 1, Chain: chain}
 		if got, want := waitFor(t, mustSubmit(t, e, s), 1), 5*time.Millisecond+testCost.Decode(1); got != want {
 			t.Errorf("took %v, want %v for the 5 tokens after 10 cached blocks", got, want)
 		}
@@ -106,11 +106,11 @@ func TestSimulatedCancelledJobLeavesAtOnce(t *testing.T) {
 	config := testConfig
 	config.MaxRunning = 2
 	inBubble(t, config, func(t *testing.T, e *Engine) {
-		decoding := mustSubmit(t, e, &Sequence{Prompt: 1, Answers: 2, Limit: 1000})
+		decoding := mustSubmit(t, e, &Sequence{Prompt: 1, Choices: 2, Limit: 1000})
 		waitFor(t, decoding, 5)
-		prefilling := mustSubmit(t, e, &Sequence{Prompt: 2000, Answers: 1, Limit: 1})
-		waiting := mustSubmit(t, e, &Sequence{Prompt: 100, Answers: 1, Limit: 1})
-		abandoned := mustSubmit(t, e, &Sequence{Prompt: 4000, Answers: 1, Limit: 1})
+		prefilling := mustSubmit(t, e, &Sequence{Prompt: 2000, Choices: 1, Limit: 1})
+		waiting := mustSubmit(t, e, &Sequence{Prompt: 100, Choices: 1, Limit: 1})
+		abandoned := mustSubmit(t, e, &Sequence{Prompt: 4000, Choices: 1, Limit: 1})
 		time.Sleep(500 * time.Millisecond) // in the middle of the prefill
 
 		abandoned.cancelRemaining()
@@ -136,12 +136,12 @@ func TestSimulatedCancelledJobLeavesAtOnce(t *testing.T) {
 
 func TestSimulatedJobProgressIsThatOfItsSlowestPrompt(t *testing.T) {
 	inBubble(t, testConfig, func(t *testing.T, e *Engine) {
-		w, err := e.submit([]*Sequence{{Prompt: 1, Answers: 1, Limit: 9}, {Prompt: 2 * prefillChunk, Answers: 1, Limit: 9}})
+		w, err := e.submit([]*Sequence{{Prompt: 1, Choices: 1, Limit: 9}, {Prompt: 2 * prefillChunk, Choices: 1, Limit: 9}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if n, _ := w.waitForTokens(t.Context(), 0); n != 1 {
-			t.Errorf("%d tokens of every answer at the first, want 1", n)
+			t.Errorf("%d tokens of every choice at the first progress, want 1", n)
 		}
 		if first := w.progress[0].Load(); first < 2 {
 			t.Errorf("the short prompt has %d tokens only", first)
@@ -153,7 +153,7 @@ func TestSimulatedWaitEndsWithItsContext(t *testing.T) {
 	inBubble(t, testConfig, func(t *testing.T, e *Engine) {
 		ctx, cancel := context.WithTimeout(t.Context(), 70*time.Millisecond)
 		defer cancel()
-		w := mustSubmit(t, e, &Sequence{Prompt: 1000, Answers: 1, Limit: 1})
+		w := mustSubmit(t, e, &Sequence{Prompt: 1000, Choices: 1, Limit: 1})
 		began := time.Now()
 		_, err := w.waitForTokens(ctx, 0)
 		if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != 70*time.Millisecond {
@@ -165,7 +165,7 @@ func TestSimulatedWaitEndsWithItsContext(t *testing.T) {
 
 func TestSimulatedCloseWakesWaiters(t *testing.T) {
 	inBubble(t, testConfig, func(t *testing.T, e *Engine) {
-		w := mustSubmit(t, e, &Sequence{Prompt: 1000, Answers: 1, Limit: 1})
+		w := mustSubmit(t, e, &Sequence{Prompt: 1000, Choices: 1, Limit: 1})
 		go func() {
 			time.Sleep(10 * time.Millisecond)
 			e.Close()
@@ -176,7 +176,7 @@ func TestSimulatedCloseWakesWaiters(t *testing.T) {
 		if w.cancelRemaining() != 0 {
 			t.Error("tokens before the prompt was computed")
 		}
-		if _, err := e.submit([]*Sequence{{Prompt: 1, Answers: 1, Limit: 1}}); !errors.Is(err, errClosed) {
+		if _, err := e.submit([]*Sequence{{Prompt: 1, Choices: 1, Limit: 1}}); !errors.Is(err, errClosed) {
 			t.Errorf("start: %v", err)
 		}
 		e.Stats()
@@ -186,7 +186,7 @@ func TestSimulatedCloseWakesWaiters(t *testing.T) {
 
 func TestSimulatedSlowAppliesToTheStepInProgress(t *testing.T) {
 	inBubble(t, testConfig, func(t *testing.T, e *Engine) {
-		w := mustSubmit(t, e, &Sequence{Prompt: 100, Answers: 1, Limit: 10})
+		w := mustSubmit(t, e, &Sequence{Prompt: 100, Choices: 1, Limit: 10})
 		e.SetFaults(Faults{Slow: 10})
 		if got, want := waitFor(t, w, 1), 10*(100*time.Millisecond+testCost.Decode(1)); got != want {
 			t.Errorf("first token after %v, want %v", got, want)
@@ -202,8 +202,8 @@ func TestSimulatedNextPromptStartsWhenOneIsAbandoned(t *testing.T) {
 	config := testConfig
 	config.MaxRunning = 1
 	inBubble(t, config, func(t *testing.T, e *Engine) {
-		abandoned := mustSubmit(t, e, &Sequence{Prompt: 1000, Answers: 1, Limit: 1})
-		next := mustSubmit(t, e, &Sequence{Prompt: 100, Answers: 1, Limit: 1})
+		abandoned := mustSubmit(t, e, &Sequence{Prompt: 1000, Choices: 1, Limit: 1})
+		next := mustSubmit(t, e, &Sequence{Prompt: 100, Choices: 1, Limit: 1})
 		time.Sleep(10 * time.Millisecond)
 		abandoned.cancelRemaining()
 		if got, want := waitFor(t, next, 1), 100*time.Millisecond+testCost.Decode(1); got != want {
@@ -219,7 +219,7 @@ func stallEngine(e *Engine, d time.Duration) {
 
 func TestSimulatedLateStepDoesNotDelayTheNext(t *testing.T) {
 	inBubble(t, testConfig, func(t *testing.T, e *Engine) {
-		w := mustSubmit(t, e, &Sequence{Prompt: 1, Answers: 1, Limit: 10})
+		w := mustSubmit(t, e, &Sequence{Prompt: 1, Choices: 1, Limit: 10})
 		waitFor(t, w, 1)
 		began := time.Now()
 		stallEngine(e, testCost.Decode(1)+maxCatchUp/4)
@@ -232,7 +232,7 @@ func TestSimulatedLateStepDoesNotDelayTheNext(t *testing.T) {
 
 func TestSimulatedEngineDoesNotRushAfterAStall(t *testing.T) {
 	inBubble(t, testConfig, func(t *testing.T, e *Engine) {
-		w := mustSubmit(t, e, &Sequence{Prompt: 1, Answers: 1, Limit: 10})
+		w := mustSubmit(t, e, &Sequence{Prompt: 1, Choices: 1, Limit: 10})
 		waitFor(t, w, 1)
 		stallEngine(e, time.Second)
 		waitFor(t, w, 2)

@@ -9,6 +9,7 @@ import (
 // A Cut is a way in which a response ends early.
 type Cut string
 
+// The ways in which a response can end early.
 const (
 	CutAbort Cut = "abort" // the connection is closed before the end of the response, as when a process dies
 	CutReset Cut = "reset" // the same with a TCP reset
@@ -26,7 +27,7 @@ type Faults struct {
 	Cut      Cut `json:"cut,omitempty"`
 	CutAfter int `json:"cut_after,omitempty"`
 
-	Times int `json:"times,omitempty"` // number of requests that the faults above apply to; 0 is every request
+	Times int `json:"times,omitempty"` // number of requests with the faults above; 0 is every request
 
 	Slow      float64 `json:"slow,omitempty"`      // factor for the length of a step; 0 is 1
 	Unhealthy bool    `json:"unhealthy,omitempty"` // /health returns 503
@@ -47,8 +48,8 @@ func (f Faults) check() error {
 	return nil
 }
 
-// SetFaults replaces the faults for requests that arrive from now on. Hanging requests continue.
-// Slow also applies to the step in progress. SetFaults panics on invalid faults.
+// SetFaults replaces the faults for requests arriving afterwards. Hanging requests continue. Slow
+// also applies to the step in progress. SetFaults panics on invalid faults.
 func (e *Engine) SetFaults(f Faults) {
 	if err := f.check(); err != nil {
 		panic("BUG: " + err.Error())
@@ -57,7 +58,7 @@ func (e *Engine) SetFaults(f Faults) {
 	e.withBatch(func(*Batch) {}) // any command makes runLoop reconsider the length of the current step
 }
 
-// faultState holds the current faults and counts the requests that they hit.
+// faultState holds the current faults and counts the affected requests.
 type faultState struct {
 	mu       sync.Mutex
 	faults   Faults
@@ -80,7 +81,7 @@ func (b *faultState) current() Faults {
 	return b.faults
 }
 
-// takeHit returns the faults for one more request and a channel that is closed when they are
+// takeHit returns the faults for one more request and a channel, closed when the faults are
 // replaced.
 func (b *faultState) takeHit() (Faults, <-chan struct{}) {
 	b.mu.Lock()

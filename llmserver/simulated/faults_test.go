@@ -169,19 +169,19 @@ func TestSimulatedResponseIsCutAsTheFaultSays(t *testing.T) {
 
 // read posts a chat request and counts the complete events of the response.
 func read(t *testing.T, url, body string) (events int, err error) {
-	_, answer, err := post(t, httpClient(t), url+"/v1/chat/completions", body)
-	if strings.Contains(answer, "[DONE]") || json.Valid([]byte(answer)) {
-		t.Errorf("the answer is whole: %s", answer)
+	_, response, err := post(t, httpClient(t), url+"/v1/chat/completions", body)
+	if strings.Contains(response, "[DONE]") || json.Valid([]byte(response)) {
+		t.Errorf("the response is complete: %s", response)
 	}
-	return strings.Count(answer, "\n\n"), err
+	return strings.Count(response, "\n\n"), err
 }
 
 func TestSimulatedCutBeyondTheEndCutsNothing(t *testing.T) {
 	s := mustListen(t, atOnce)
 	s.Engine().SetFaults(Faults{Cut: CutAbort, CutAfter: 7}) // role, five tokens, [DONE]
-	_, answer, err := post(t, httpClient(t), s.URL()+"/v1/chat/completions", chatBody+`,"stream":true}`)
-	if err != nil || !strings.HasSuffix(answer, doneEvent) || s.Engine().Stats().Completed != 1 {
-		t.Errorf("%v %q %+v", err, answer, s.Engine().Stats())
+	_, response, err := post(t, httpClient(t), s.URL()+"/v1/chat/completions", chatBody+`,"stream":true}`)
+	if err != nil || !strings.HasSuffix(response, doneEvent) || s.Engine().Stats().Completed != 1 {
+		t.Errorf("%v %q %+v", err, response, s.Engine().Stats())
 	}
 }
 
@@ -199,9 +199,9 @@ func TestSimulatedCloseCutsStreamsAndShutdownFinishesThem(t *testing.T) {
 		} else {
 			go s.Close()
 		}
-		answer, err := io.ReadAll(resp.Body)
+		response, err := io.ReadAll(resp.Body)
 		resp.Body.Close()
-		if whole := strings.HasSuffix(string(answer), doneEvent); whole != graceful || (err == nil) != graceful {
+		if whole := strings.HasSuffix(string(response), doneEvent); whole != graceful || (err == nil) != graceful {
 			t.Errorf("graceful %t: whole %t, %v", graceful, whole, err)
 		}
 	}
@@ -246,6 +246,6 @@ func TestSimulatedCloseNeverMakesAStreamLookComplete(t *testing.T) {
 	}
 	late, _, err := post(t, httpClient(t), url+"/v1/completions", `{"prompt":"x"}`)
 	if err != nil || late.StatusCode != 503 {
-		t.Errorf("a closed engine answers %v, %v", late, err)
+		t.Errorf("a closed engine responds %v, %v", late, err)
 	}
 }

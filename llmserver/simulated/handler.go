@@ -33,8 +33,7 @@ func (e *Engine) Handler() http.Handler {
 	})
 }
 
-// accounted wraps handle so that each request is counted when it arrives and, on every path, when
-// it ends.
+// accounted wraps handle so that each request is counted on arrival and, on every path, at its end.
 func (e *Engine) accounted(handle func(x *inference, body []byte) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		x := &inference{engine: e, w: w, r: r}

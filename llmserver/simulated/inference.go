@@ -15,8 +15,8 @@ const maxBody = 64 << 20
 // errCutByFault is returned after a fault has ended the response.
 var errCutByFault = errors.New("response cut by a fault")
 
-// An inference is one inference request, from its arrival to the last byte of the response. It
-// belongs to the handler's goroutine.
+// An inference is one inference request, from arrival to the last byte of the response. Only the
+// handler's goroutine uses it.
 type inference struct {
 	engine         *Engine
 	w              http.ResponseWriter
@@ -24,14 +24,14 @@ type inference struct {
 	faults         Faults
 	faultsReplaced <-chan struct{} // closed when the faults have been replaced
 	task           *task           // nil until the body is understood
-	job            *job            // nil until the batch has it
+	job            *job            // nil until added to the batch
 	events         int             // sent
 	finished       bool
 }
 
-// finish counts the end of the request; later calls do nothing. It is called before the write that
-// completes the response, so that a client that has read the end of its response, or that takes the
-// place of this request, does not find it in flight.
+// finish counts the end of the request; later calls do nothing. It must be called before the last
+// write of the response: after reading the end of the response, no client may find the request
+// still in flight.
 func (x *inference) finish(o outcome) {
 	if x.finished {
 		return
@@ -47,7 +47,7 @@ func (x *inference) finish(o outcome) {
 	}
 }
 
-// readBody reads the body to its end. Before that, net/http does not notice a disconnect.
+// readBody reads the whole body; net/http detects disconnects only afterwards.
 func (x *inference) readBody() ([]byte, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(x.w, x.r.Body, maxBody))
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
@@ -56,7 +56,7 @@ func (x *inference) readBody() ([]byte, error) {
 	return body, err
 }
 
-// waitWhileHung holds the request while its faults say so.
+// waitWhileHung holds the request while the Hang fault is set.
 func (x *inference) waitWhileHung() error {
 	if !x.faults.Hang {
 		return nil
@@ -98,7 +98,7 @@ func (x *inference) usage() openai.Usage {
 	u := openai.Usage{PromptTokensDetails: &openai.PromptTokensDetails{}}
 	for _, s := range x.job.sequences {
 		u.PromptTokens += s.Prompt
-		u.CompletionTokens += s.Answers * s.Limit
+		u.CompletionTokens += s.Choices * s.Limit
 		u.PromptTokensDetails.CachedTokens += s.Cached()
 	}
 	u.TotalTokens = u.PromptTokens + u.CompletionTokens
@@ -183,7 +183,7 @@ func (x *inference) sendEvent(event []byte) error {
 	return http.NewResponseController(x.w).Flush()
 }
 
-// cutResponse ends the response as its fault says. It returns errCutByFault, or panics to make
+// cutResponse ends the response by the kind of cut. It returns errCutByFault, or panics to make
 // net/http abort the connection.
 func (x *inference) cutResponse() error {
 	x.finish(aborted)

@@ -52,8 +52,8 @@ func TestSimulatedRequestIsFinishedBeforeItsResponseEnds(t *testing.T) {
 	url := serve(t, &server)
 	var atEnd []int64
 	for _, body := range []string{chatBody + `}`, chatBody + `,"stream":true,"n":2}`, `{`} {
-		if _, answer, err := post(t, httpClient(t), url+"/v1/chat/completions", body); err != nil {
-			t.Fatal(err, answer)
+		if _, response, err := post(t, httpClient(t), url+"/v1/chat/completions", body); err != nil {
+			t.Fatal(err, response)
 		}
 		atEnd = append(atEnd, <-ends...)
 	}
@@ -197,7 +197,7 @@ func TestSimulatedDisconnectStopsTheJobInEveryPhase(t *testing.T) {
 			s := mustListen(t, config)
 			e := s.Engine()
 			if phase == "waiting" {
-				w := mustSubmit(t, e, &Sequence{Prompt: 100_000, Answers: 1, Limit: 1})
+				w := mustSubmit(t, e, &Sequence{Prompt: 100_000, Choices: 1, Limit: 1})
 				defer w.cancelRemaining()
 			}
 			before := runningPrompts(e)

@@ -47,7 +47,7 @@ func (e *Engine) serveMetrics(w http.ResponseWriter, _ *http.Request) {
 	w.Write(p.Bytes())
 }
 
-// A metricsPage is built family by family, each followed by its values.
+// A metricsPage is built family by family, each followed by the values.
 type metricsPage struct {
 	bytes.Buffer
 	model string

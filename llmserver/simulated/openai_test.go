@@ -113,7 +113,7 @@ func TestSimulatedEqualRequestsGetEqualBytes(t *testing.T) {
 	_, one, _ := post(t, httpClient(t), a.URL()+"/v1/completions", `{"prompt":"one","stream":true}`)
 	_, two, _ := post(t, httpClient(t), a.URL()+"/v1/completions", `{"prompt":"two","stream":true}`)
 	if one == two {
-		t.Error("different prompts get the same answer")
+		t.Error("different prompts get the same response")
 	}
 }
 
@@ -198,9 +198,9 @@ func TestSimulatedErrorsHaveOpenAIFormat(t *testing.T) {
 		{`{"model":"demo","messages":[{"role":"user","content":"x"}],"max_tokens":100}`, 400, "BadRequestError"},
 	} {
 		resp, body, err := post(t, httpClient(t), s.URL()+"/v1/chat/completions", c.body)
-		var answer openai.ErrorResponse
-		if err != nil || json.Unmarshal([]byte(body), &answer) != nil || resp.StatusCode != c.status || answer.Error.Type != c.kind ||
-			!strings.Contains(body, `"param":null`) || answer.Error.Message == "" {
+		var response openai.ErrorResponse
+		if err != nil || json.Unmarshal([]byte(body), &response) != nil || resp.StatusCode != c.status || response.Error.Type != c.kind ||
+			!strings.Contains(body, `"param":null`) || response.Error.Message == "" {
 			t.Errorf("%s: %v %s", c.body, err, body)
 		}
 	}

@@ -31,8 +31,8 @@ func badRequest(format string, args ...any) *apiError {
 	return &apiError{http.StatusBadRequest, "BadRequestError", fmt.Sprintf(format, args...)}
 }
 
-// commonFields are the fields that chat and completion bodies share. Unknown fields are ignored, as
-// engines do.
+// commonFields are the fields shared by chat and completion bodies. Unknown fields are ignored, as
+// by engines.
 type commonFields struct {
 	Model         string                `json:"model"`
 	Stream        bool                  `json:"stream"`
@@ -140,8 +140,8 @@ func renderChat(tools json.RawMessage, messages []message) (tokens []token, err 
 	return tokenize(tokens, "<|assistant|>"), nil
 }
 
-// renderContent tokenizes a message's content. A part that is not text, such as an image, becomes
-// two tokens of its hash.
+// renderContent tokenizes a message's content. A non-text part, such as an image, becomes two
+// tokens of its hash.
 func renderContent(tokens []token, content json.RawMessage) ([]token, error) {
 	if !isPresent(content) {
 		return tokens, nil
@@ -167,7 +167,7 @@ func renderContent(tokens []token, content json.RawMessage) ([]token, error) {
 	return tokens, nil
 }
 
-// chosenTool returns the function that tool_choice forces: the named one, or the first for
+// chosenTool returns the function forced by tool_choice: the named one, or the first for
 // "required".
 func chosenTool(tools, choice json.RawMessage) (string, error) {
 	if !isPresent(choice) {

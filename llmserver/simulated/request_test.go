@@ -67,9 +67,9 @@ func TestSimulatedNextTurnBeginsWithThisTurnAndItsResponse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	answer := newCompletion(first).choiceText(first.choiceSeed(0, 0))
+	response := newCompletion(first).choiceText(first.choiceSeed(0, 0))
 	next, err := parseChat([]byte(`{"messages":[{"role":"system","content":[{"type":"text","text":"Be brief."}]},
-		{"role":"user","content":"Who is there, in one long sentence?"},{"role":"assistant","content":"` + answer + `"},{"role":"user","content":"Why?"}]}`))
+		{"role":"user","content":"Who is there, in one long sentence?"},{"role":"assistant","content":"` + response + `"},{"role":"user","content":"Why?"}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}

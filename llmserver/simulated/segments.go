@@ -1,27 +1,27 @@
 package simulated
 
 // A segmentTree holds the known blocks of a cache as a tree of segments: chains with a common
-// prefix share the segments of that prefix.
+// prefix share the segments of the prefix.
 type segmentTree struct {
 	slabs     []*slab     // by ID; segment 0 is the root of all chains and both ends of the LRU list
 	allocated segmentID   // IDs used at least once
 	buckets   []segmentID // heads of the hash lists, by first hash; the length is a power of two
 	freeList  segmentID   // linked by hashNext
 	known     int         // blocks
-	idle      int         // known blocks that no lease holds
+	idle      int         // known blocks without a lease
 }
 
 // A segmentID is the index of a segment. IDs instead of pointers spare the garbage collector the
 // scan of a large cache.
 type segmentID uint32
 
-// A segment is a run of consecutive blocks in a chain that the same leases hold. One lookup, one
-// pin and one position in the LRU list serve all of its blocks; prompts share long runs of blocks,
-// and moving from segment to segment is the main cost of a cache.
+// A segment is a run of consecutive blocks in a chain, held by the same leases. One lookup, one pin
+// and one position in the LRU list serve all blocks of a segment; prompts share long runs of
+// blocks, and moving from segment to segment is the main cost of a cache.
 //
-// Children and the ends of leases always follow a segment's last block. A segment is split where
-// something else is to follow an earlier one. The parent of a known segment is known: whoever holds
-// a segment holds the parent too, and releases it later. A segment fills two cache lines.
+// Children and the ends of leases always follow a segment's last block. A segment is split to let a
+// child follow an earlier block. The parent of a known segment is known: a lease on a segment also
+// holds the parent, and releases the parent later. A segment fills two cache lines.
 type segment struct {
 	hashes             [segmentBlocks]uint64
 	blocks             uint32    // number of hashes; 0 in the free list
@@ -34,7 +34,7 @@ type segment struct {
 
 const segmentBlocks = 12
 
-// A slab is memory for segments. The tree grows slab by slab, so that no segment is copied.
+// A slab is memory for segments. The tree grows slab by slab, without copying segments.
 type slab [64]segment
 
 func newSegmentTree() segmentTree {
@@ -49,12 +49,12 @@ func (s *segmentTree) segment(at segmentID) *segment {
 // A chainMatch is the known prefix of a chain.
 type chainMatch struct {
 	last   segmentID // the segment with the last matching block
-	part   int       // matching blocks of that segment
+	part   int       // matching blocks of the segment
 	blocks int       // matching blocks in all
 	idle   int       // the idle ones among them
 }
 
-// matchChain follows a chain from its start.
+// matchChain follows a chain from the start.
 func (s *segmentTree) matchChain(chain []uint64) (f chainMatch) {
 	for f.blocks < len(chain) {
 		at, n := s.child(f.last, chain[f.blocks:])
@@ -70,9 +70,9 @@ func (s *segmentTree) matchChain(chain []uint64) (f chainMatch) {
 	return f
 }
 
-// child returns the child of parent that shares a prefix with chain and the number of common
-// blocks, or 0, 0. It tries the child found last time first, which nearly always matches; a segment
-// that never had a child needs no lookup.
+// child returns the child of parent that shares a prefix with chain, and the number of common
+// blocks; or 0, 0. It tries the child found last time first, which nearly always matches; a segment
+// without any child so far needs no lookup.
 func (s *segmentTree) child(parent segmentID, chain []uint64) (child segmentID, common int) {
 	p := s.segment(parent)
 	if p.lastChild == 0 {
@@ -90,7 +90,7 @@ func (s *segmentTree) child(parent segmentID, chain []uint64) (child segmentID, 
 	return 0, 0
 }
 
-// commonPrefix returns the number of leading blocks that the segment shares with chain.
+// commonPrefix returns the number of leading blocks shared by the segment and chain.
 func (r *segment) commonPrefix(chain []uint64) (n int) {
 	for n < min(int(r.blocks), len(chain)) && r.hashes[n] == chain[n] {
 		n++
@@ -98,9 +98,9 @@ func (r *segment) commonPrefix(chain []uint64) (n int) {
 	return n
 }
 
-// appendBlocks makes leading blocks of chain known after a segment that the caller holds. It
-// returns their segment, with one pin, and their number. They are appended to the same segment if
-// no other lease holds it, it has no child and it has room; otherwise they start a new one.
+// appendBlocks makes leading blocks of chain known after a segment held by the caller. It returns
+// their segment, with one pin, and their number. Blocks are appended to the same segment if the
+// segment has no other lease, no child, and room; otherwise they start a new one.
 func (s *segmentTree) appendBlocks(parent segmentID, chain []uint64) (at segmentID, n int) {
 	r := s.segment(parent)
 	if at = parent; at == 0 || r.pins > 1 || r.lastChild != 0 || r.blocks == segmentBlocks {
@@ -117,9 +117,9 @@ func (s *segmentTree) appendBlocks(parent segmentID, chain []uint64) (at segment
 	return at, n
 }
 
-// split moves the leading blocks of a segment into a new parent segment and returns that, or the
-// segment itself if it has no more blocks. The tail keeps its ID, since leases and children refer
-// to a segment's end.
+// split moves the leading blocks of a segment into a new parent segment and returns the parent, or
+// the segment itself if there are no further blocks. The tail keeps its ID, since leases and
+// children refer to a segment's end.
 func (s *segmentTree) split(at segmentID, blocks int) segmentID {
 	if at == 0 || blocks == int(s.segment(at).blocks) {
 		return at
@@ -164,8 +164,9 @@ func (s *segmentTree) removeIdle(r *segment) {
 	s.idle -= int(r.blocks)
 }
 
-// evictBlocks forgets idle blocks, from the end of the least recently used segment on. That segment
-// has no children left: they became idle before it, so they were evicted before it.
+// evictBlocks forgets idle blocks, from the end of the least recently used segment on. The least
+// recently used segment has no children left: children become idle before their parent, and so are
+// evicted first.
 func (s *segmentTree) evictBlocks(blocks int) {
 	for blocks > 0 {
 		at := s.segment(0).lruNewer
@@ -204,8 +205,8 @@ func (s *segmentTree) hashRemove(at segmentID) {
 	*link = r.hashNext
 }
 
-// allocSegment returns an unused segment. It doubles the buckets when there are more segments than
-// buckets, so that the lists stay short.
+// allocSegment returns an unused segment. To keep the lists short, it doubles the buckets when
+// there are more segments than buckets.
 func (s *segmentTree) allocSegment() (at segmentID) {
 	if at = s.freeList; at != 0 {
 		s.freeList = s.segment(at).hashNext

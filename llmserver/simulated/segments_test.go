@@ -127,7 +127,7 @@ func TestCacheMatchesModel(t *testing.T) {
 			"lease": func(t *rapid.T) {
 				chain := drawChain(t)
 				known := rapid.IntRange(0, len(chain)).Draw(t, "known")
-				blocks := max(0, len(chain)+rapid.IntRange(-3, 3).Draw(t, "answer"))
+				blocks := max(0, len(chain)+rapid.IntRange(-3, 3).Draw(t, "extra"))
 				if got, want := c.Match(chain), plain.match(chain); got != want {
 					t.Fatalf("%d blocks of %d found, want %d", got, len(chain), want)
 				}

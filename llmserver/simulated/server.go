@@ -17,8 +17,8 @@ type Server struct {
 	conns  sync.WaitGroup // those of the connections
 }
 
-// Listen starts an engine that serves at the address; "127.0.0.1:0" selects a free port. The caller
-// must call Close or Shutdown.
+// Listen starts an engine and a server at the address; "127.0.0.1:0" selects a free port. The
+// caller must call Close or Shutdown.
 func Listen(address string, config Config) (*Server, error) {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
@@ -38,8 +38,8 @@ func (s *Server) URL() string { return s.url }
 // Engine returns the engine behind the server.
 func (s *Server) Engine() *Engine { return s.engine }
 
-// Close ends the server like a crash: it closes all open connections. It waits for every goroutine;
-// a second call does nothing.
+// Close ends the server like a crash, by closing all open connections. Close waits for every
+// goroutine; a second call does nothing.
 func (s *Server) Close() {
 	s.http.Close()
 	s.serve.Wait()
@@ -57,7 +57,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 }
 
 // trackConn counts connections. net/http reports a new connection on the accepting goroutine, so
-// none is added after that goroutine has ended.
+// none is added after the end of that goroutine.
 func (s *Server) trackConn(_ net.Conn, state http.ConnState) {
 	switch state {
 	case http.StateNew:

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// Stats are an engine's counters since it started or was last reset. At every moment
+// Stats are an engine's counters since the start or the last reset. At every moment
 // Requests = InFlight + Completed + Aborted + Refused + Rejected.
 type Stats struct {
 	Requests    int64 `json:"requests"`      // inference requests; models, health and metrics are not counted
@@ -82,7 +82,7 @@ func (l *requestCounts) admit(limit int) bool {
 	return true
 }
 
-// countRefused counts a request that is refused regardless of the load.
+// countRefused counts a request refused regardless of the load.
 func (l *requestCounts) countRefused() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -90,7 +90,7 @@ func (l *requestCounts) countRefused() {
 	l.stats.Refused++
 }
 
-// finish ends a request, with the number of its prompts by finish reason and its wasted tokens.
+// finish ends a request, with the number of prompts for a finish reason and of wasted tokens.
 func (l *requestCounts) finish(o outcome, reason string, prompts, wasted int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -17,11 +17,11 @@ type task struct {
 	stream       bool
 	includeUsage bool
 	chat         bool
-	tool         string // the function that the response calls; "" for a response in words
+	tool         string // the function called by the response; "" for a response in words
 }
 
 // sequences returns the prompts for the batch. The words of the first choice are part of the chain,
-// since a client sends them again with its next message.
+// since a client repeats them in the next request.
 func (t *task) sequences() []*Sequence {
 	sequences := make([]*Sequence, len(t.prompts))
 	for i, prompt := range t.prompts {
@@ -32,7 +32,7 @@ func (t *task) sequences() []*Sequence {
 				whole = tokenize(whole, word(seed, k))
 			}
 		}
-		sequences[i] = &Sequence{Prompt: len(prompt), Answers: t.choices, Limit: t.maxTokens, Chain: hashChain(whole)}
+		sequences[i] = &Sequence{Prompt: len(prompt), Choices: t.choices, Limit: t.maxTokens, Chain: hashChain(whole)}
 	}
 	return sequences
 }

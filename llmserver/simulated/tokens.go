@@ -9,9 +9,8 @@ import (
 // blockTokens is the block size of the engine's KV cache.
 const blockTokens = 16
 
-// A token is up to four bytes of text; its ID is these bytes as a little-endian number. Each piece
-// of text (a message, a role marker) begins a new token, so a conversation keeps its tokens as it
-// grows.
+// A token is up to four bytes of text, as a little-endian number. Each piece of text (a message, a
+// role marker) begins a new token, so a growing conversation keeps its tokens.
 type token = uint32
 
 func tokenize(tokens []token, text string) []token {
@@ -27,7 +26,7 @@ func tokenize(tokens []token, text string) []token {
 	return tokens
 }
 
-// hashChain hashes the whole blocks of the tokens, each together with all blocks before it.
+// hashChain hashes the whole blocks of the tokens, each together with all previous blocks.
 func hashChain(tokens []token) []uint64 {
 	chain := make([]uint64, len(tokens)/blockTokens)
 	parent := uint64(0)
@@ -38,7 +37,7 @@ func hashChain(tokens []token) []uint64 {
 	return chain
 }
 
-// hashTokens hashes at most one block of tokens together with the hash of everything before it.
+// hashTokens hashes at most one block of tokens together with the hash of all previous blocks.
 func hashTokens(parent uint64, tokens []token) uint64 {
 	buffer := make([]byte, 0, 8+4*blockTokens)
 	buffer = binary.LittleEndian.AppendUint64(buffer, parent)
@@ -48,7 +47,7 @@ func hashTokens(parent uint64, tokens []token) uint64 {
 	return xxhash.Sum64(buffer)
 }
 
-// words is the vocabulary of responses. With its leading space, each word is exactly one token.
+// words is the vocabulary of responses. With a leading space, each word is exactly one token.
 var words = [...]string{
 	" air", " all", " and", " ant", " any", " ape", " arm", " art", " ash", " bay", " bee", " big", " boy", " bus", " but", " can",
 	" cat", " cow", " cup", " day", " dog", " dry", " ear", " egg", " elm", " eye", " far", " few", " fig", " fir", " fly", " fog",

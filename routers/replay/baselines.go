@@ -12,14 +12,14 @@ import (
 	"berth/routers"
 )
 
-// The rules of other routers with their defaults, for comparison. They remember every block that
-// was ever sent to a replica and ignore that engines evict blocks.
+// The rules of other routers with their defaults, for comparison. They remember every block ever
+// sent to a replica and ignore evictions by engines.
 
 // state is the input of a rule for one replica.
 type state struct {
 	replica *llmserver.Replica
 	load    int
-	matched int // leading blocks of the prompt that were sent to the replica before
+	matched int // leading blocks of the prompt sent to the replica before
 }
 
 // A rule scores replicas for a prompt of a number of blocks; the highest score wins.
@@ -81,7 +81,7 @@ func (s *rulePolicy) Rank(p *routers.Payload) iter.Seq[routers.Tier] {
 	}
 }
 
-// matches returns how many leading blocks each replica was sent, by its bit.
+// matches returns, by bit of the replica, the number of leading blocks sent to each replica before.
 func (m *sentBlocks) matches(blocks []uint64) []int {
 	matched := make([]int, len(m.bits))
 	for bit := range matched {

@@ -1,8 +1,8 @@
 package replay
 
-// Ceiling returns the share of all prompt tokens that unlimited caches behind a perfect router
-// would hit: those of leading blocks that an earlier request had, except for the block with the
-// last token of a prompt, which is always computed. It is computed once.
+// Ceiling returns the share of all prompt tokens found by unlimited caches behind a perfect router:
+// the tokens of leading blocks of earlier requests, except for the block with the last token of a
+// prompt, which is always computed. Further calls return the same without computing.
 func (t *Trace) Ceiling() float64 {
 	t.measure.Do(func() {
 		known := prefixTree{nodes: make(map[edgeKey]int), edges: make([]edge, 1)}
@@ -17,14 +17,14 @@ func (t *Trace) Ceiling() float64 {
 	return t.ceiling
 }
 
-// A prefixTree is a set of prompts and their prefixes: a radix tree whose edges are runs of ids.
-// The cost of an insertion depends on the number of edges, not on the length of the prompt.
+// A prefixTree is a set of prompts and their prefixes: a radix tree with runs of ids as edges. The
+// cost of an insertion depends on the number of edges, not on the length of the prompt.
 type prefixTree struct {
-	nodes map[edgeKey]int // the node that an edge leads to
-	edges []edge          // by node, the edge that leads to it; node 0 is the root
+	nodes map[edgeKey]int // the node at the end of an edge
+	edges []edge          // by node, the edge leading there; node 0 is the root
 }
 
-// An edgeKey is a node and the first id of an edge that leaves it, of which there is at most one.
+// An edgeKey is a node and the first id of an outgoing edge, which is unique for the node.
 type edgeKey struct {
 	node  int
 	first uint64
@@ -33,18 +33,18 @@ type edgeKey struct {
 // An edge is a run between two nodes.
 type edge struct {
 	run
-	inner bool // edges leave the node that it leads to
+	inner bool // the node at the end has outgoing edges
 }
 
-// insert adds the first n blocks of a prompt, or all if it has fewer, and returns how many of them,
-// from the start, an earlier prompt had too. The seed is the id before all others, so prompts of
+// insert adds the first n blocks of a prompt, or all if there are fewer, and returns the number of
+// leading blocks in common with earlier prompts. The seed is the id before all others: prompts of
 // different seeds have no prefix in common.
 func (p *prefixTree) insert(seed uint64, runs []run, n int) (known int) {
 	from, to := 0, p.nodes[edgeKey{0, seed}] // the ends of the current edge
 	if to == 0 {
 		to = p.addEdge(0, run{seed, 1})
 	}
-	left := p.edges[to].count - 1 // ids of the current edge before its end
+	left := p.edges[to].count - 1 // ids of the current edge before the end
 	for _, r := range runs {
 		r.count = min(r.count, n)
 		n -= r.count
@@ -71,8 +71,8 @@ func (p *prefixTree) insert(seed uint64, runs []run, n int) (known int) {
 	return known
 }
 
-// addEdge adds an edge from a node to a new one and returns it. A run that continues the edge to a
-// leaf extends that edge instead.
+// addEdge adds an edge from a node to a new one and returns the new node. A run continuing the edge
+// to a leaf extends that edge instead.
 func (p *prefixTree) addEdge(from int, r run) (to int) {
 	if e := &p.edges[from]; !e.inner && from > 0 && e.first+uint64(e.count) == r.first {
 		e.count += r.count

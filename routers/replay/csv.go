@@ -25,8 +25,8 @@ var titles = [3][]string{
 // layouts are the formats of times other than a number of seconds.
 var layouts = []string{"2006-01-02 15:04:05.9999999", "2006-01-02 15:04:05.9999999Z07:00", time.RFC3339Nano}
 
-// readCSV reads arrivals: time, prompt tokens and output tokens, in the columns that the header
-// names, or in this order if there is no header.
+// readCSV reads arrivals: time, prompt tokens and output tokens, in the columns named by the
+// header, or in this order if there is no header.
 func (t *Trace) readCSV(in io.Reader) error {
 	rows := csv.NewReader(in)
 	rows.ReuseRecord = true
@@ -66,7 +66,7 @@ func findColumns(row []string) (where columns, err error) {
 	return where, nil
 }
 
-// addArrival adds a request whose prompt shares no prefix with any other.
+// addArrival adds a request with a prompt that shares no prefix with any other.
 func (t *Trace) addArrival(row []string, where columns, n int) error {
 	if len(row) <= max(where[0], where[1], where[2]) {
 		return fmt.Errorf("only %d columns", len(row))

@@ -26,22 +26,22 @@ type decision struct {
 // tokenTime is a typical time per output token, by which output without a token count is estimated.
 const tokenTime = 10 * time.Millisecond
 
-// A logReader turns decisions into requests. It keeps the last request of each session, since lines
-// are written when requests end.
+// A logReader turns decisions into requests. It keeps the last request of each session, since
+// decisions are logged at the end of requests.
 type logReader struct {
 	last          map[[2]string]completed // by model and session
 	tokens, bytes float64                 // of prompts with a token count
 	uncounted     []int                   // requests without one
 }
 
-// completed is a request and the time of its end.
+// completed is a finished request and the time of the end.
 type completed struct {
 	index int
 	at    time.Duration
 }
 
-// addDecision adds the request of a decision that succeeded; the cost of others is unknown. A
-// request of a session follows the session's last completed one, if that ended before it arrived.
+// addDecision adds the request of a successful decision; the cost of others is unknown. A request
+// of a session follows the session's last completed one, if that one ended before the arrival.
 func (x *logReader) addDecision(t *Trace, d *decision) error {
 	switch {
 	case *d.Version != 1:
@@ -83,7 +83,7 @@ func (x *logReader) addDecision(t *Trace, d *decision) error {
 }
 
 // scaleTokens corrects the estimated token counts by the ratio of the counted ones, so that blocks
-// cover the prompts they belong to.
+// cover their prompts.
 func (x *logReader) scaleTokens(t *Trace) {
 	if x.tokens <= 0 || x.bytes == 0 {
 		return

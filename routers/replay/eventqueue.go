@@ -40,7 +40,7 @@ func (q *eventQueue) empty() bool { return len(q.scheduled) == 0 && len(q.heap) 
 
 func (e *event) before(f *event) bool { return e.at < f.at || e.at == f.at && e.order < f.order }
 
-// push adds an event and returns its order, which is above 0.
+// push adds an event and returns the event's order, which is above 0.
 func (q *eventQueue) push(e event) (order uint64) {
 	q.pushed++
 	e.order = q.pushed

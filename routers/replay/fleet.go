@@ -15,15 +15,15 @@ import (
 // unlimitedKV is more tokens than any trace holds.
 const unlimitedKV = min(1<<50, math.MaxInt)
 
-// An engine is the process of one replica in virtual time. It runs several equal steps as one event
-// and ends them early when a request arrives in between.
+// An engine is the process of one replica in virtual time. Several equal steps run as one event,
+// which ends early when a request arrives in between.
 type engine struct {
 	index int // in the fleet
 	batch *simulated.Batch
 	began time.Duration
 	step  time.Duration // duration of each current step
 	steps int           // number of current steps; 0: idle
-	due   uint64        // order of the event that ends them
+	due   uint64        // order of the event to end them
 }
 
 // startSteps starts the next steps, if the engine is idle and has requests.
@@ -46,12 +46,12 @@ func (e *engine) interruptSteps(q *eventQueue, now time.Duration) {
 	}
 }
 
-// scheduleEnd adds the event that ends the steps.
+// scheduleEnd adds the event to end the steps.
 func (e *engine) scheduleEnd(q *eventQueue) {
 	e.due = q.push(event{at: e.began + time.Duration(e.steps)*e.step, kind: stepsEnd, index: e.index})
 }
 
-// finishSteps ends the steps. It reports false for an event that an interruption has replaced.
+// finishSteps ends the steps. It reports false for an event replaced after an interruption.
 func (e *engine) finishSteps(due uint64) (ended bool) {
 	if due != e.due {
 		return false
@@ -152,5 +152,5 @@ func (b fixedBackend) Do(*http.Request, llmserver.Token) (*http.Response, llmser
 	return b.response, llmserver.Report{}, nil
 }
 
-// limits bound neither the queue nor the wait, so that the result shows the longest wait.
+// limits bound neither the queue nor the wait: the result shows the longest wait.
 var limits = routers.Limits{MaxQueued: -1, QueueTimeout: math.MaxInt64}

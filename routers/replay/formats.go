@@ -96,7 +96,7 @@ func skipBlank(in *bufio.Reader) (byte, error) {
 	}
 }
 
-// normalize sorts the requests by time and shifts the times so that the first is 0.
+// normalize sorts the requests by time and shifts the times to make the first 0.
 func (t *Trace) normalize() {
 	t.Requests = sorted(t.Requests)
 	if t.Sessions > 0 {
@@ -131,7 +131,7 @@ type record struct {
 	decision
 }
 
-// turn is a request of a WEKA session, or the requests of a subagent within it.
+// turn is a request of a WEKA session, or the requests of a subagent within the session.
 type turn struct {
 	T     float64     `json:"t"` // seconds
 	In    int         `json:"in"`
@@ -180,7 +180,7 @@ func (t *Trace) readLines(in *bufio.Reader, textBlock int) error {
 	}
 }
 
-// addRequest appends a request whose blocks have this many tokens.
+// addRequest appends a request with blocks of blockTokens tokens.
 func (t *Trace) addRequest(blockTokens int, r Request) error {
 	switch {
 	case t.BlockTokens == 0:
@@ -203,7 +203,7 @@ func (t *Trace) addRequest(blockTokens int, r Request) error {
 }
 
 // addSession adds the turns of a session. The turns of a subagent are a conversation of their own,
-// which starts after the turn before it.
+// which starts after the previous turn.
 func (t *Trace) addSession(l *record) error {
 	if l.BlockSize <= 0 {
 		return fmt.Errorf("invalid block_size %d", l.BlockSize)
@@ -212,8 +212,8 @@ func (t *Trace) addSession(l *record) error {
 	return t.addTurns(l, l.Turns, 0, -1, 0)
 }
 
-// addTurns adds turns whose times count from start. The first follows the request at index follows,
-// which ended at the time done.
+// addTurns adds turns, with times relative to start. The first follows the request at index
+// follows, which ended at the time done.
 func (t *Trace) addTurns(l *record, turns []turn, start float64, follows int, done float64) error {
 	for _, turn := range turns {
 		at := start + turn.T
@@ -248,7 +248,7 @@ func (t *Trace) addTurns(l *record, turns []turn, start float64, follows int, do
 	return nil
 }
 
-// A textReader splits text into blocks. A request follows the previous one of its session.
+// A textReader splits text into blocks. A request follows the previous one of the session.
 type textReader struct {
 	block int            // bytes
 	last  map[string]int // the index of the last request, by session
@@ -287,8 +287,7 @@ func tokenRequest(l *record) Request {
 // estimateTokens estimates the tokens of text.
 func estimateTokens(bytes int) int { return (bytes + bytesPerToken - 1) / bytesPerToken }
 
-// seconds returns s as a duration. Times out of range are clamped to a value that is still out of
-// range.
+// seconds returns s as a duration. Times out of range are clamped to a value still out of range.
 func seconds(s float64) time.Duration {
 	const most = maxTime + 365*24*time.Hour
 	return time.Duration(max(-most.Seconds(), min(s, most.Seconds())) * float64(time.Second))

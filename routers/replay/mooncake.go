@@ -10,12 +10,12 @@ import (
 // mooncakeBlock is the number of tokens per block in Mooncake's traces.
 const mooncakeBlock = 512
 
-// readMooncake reads lines of the form in which Mooncake's traces are published,
+// readMooncake reads lines of the form of Mooncake's published traces,
 //
 //	{"timestamp": 0, "input_length": 6758, "output_length": 500, "hash_ids": [0, 1, 2]}
 //
 // without encoding/json, which would take as long as the replay. It stops at the first line of any
-// other form, which it returns in rest; the lines after it are still in the reader.
+// other form and returns that line in rest; the following lines are still in the reader.
 func (t *Trace) readMooncake(in *bufio.Reader) (rest []byte, err error) {
 	var m mooncakeLine
 	for {
@@ -29,7 +29,7 @@ func (t *Trace) readMooncake(in *bufio.Reader) (rest []byte, err error) {
 	}
 }
 
-// A mooncakeLine holds the fields of a scanned line. It is reused for the next line.
+// A mooncakeLine holds the fields of a scanned line, and is reused for the next line.
 type mooncakeLine struct {
 	time, prompt, output uint64
 	runs                 []run
@@ -79,9 +79,9 @@ func (m *mooncakeLine) scanIDs(text []byte) (rest []byte, ok bool) {
 	}
 }
 
-// countAscending returns how many numbers after the first one are as long as it, and one more in
-// the last digit than the number before. length is that of the first number with its spaces and
-// comma. Most ids are of this kind, and one comparison is all that they need.
+// countAscending returns the number of numbers after the first one, of the same length and each one
+// more in the last digit than its predecessor. length is the length of the first number with spaces
+// and comma. Most ids are of this kind, and need only one comparison.
 func countAscending(text []byte, length int) (n int) {
 	if length > 8 || len(text) < 8 {
 		return 0
@@ -105,7 +105,7 @@ func skipToken(text []byte, expected string) (rest []byte, ok bool) {
 }
 
 // scanNumber returns the integer behind leading spaces. It reports false if there is none, or none
-// that a float64 holds exactly.
+// exact in a float64.
 func scanNumber(text []byte) (n uint64, rest []byte, ok bool) {
 	from := 0
 	for from < len(text) && text[from] == ' ' {

@@ -12,7 +12,7 @@ import (
 )
 
 // A plot has three parts: hit rate over balance, the distribution of the time to the first token,
-// and a legend with its mean.
+// and a legend with the means.
 const (
 	plotWidth, plotHeight = 1180, 440
 	panelTop, panelHeight = 84, 290
@@ -41,7 +41,7 @@ var styles = map[string]style{
 	"longest-match":             {"longest match", "#4d8287", "10 4", false},
 }
 
-// styleOf returns the style of a policy, or that of unknown ones.
+// styleOf returns the style of a policy, or the style of unknown ones.
 func styleOf(r *Result) style {
 	if l, ok := styles[r.Policy]; ok {
 		return l
@@ -98,7 +98,7 @@ func (a axis) at(v float64) float64 {
 
 func height(part float64) float64 { return panelTop + (1-part)*panelHeight }
 
-// panel draws the titles of a panel and the grid of its axes.
+// panel draws the titles of a panel and the grid of the axes.
 func (p *svg) panel(a axis, ticks []float64, label func(float64) string, title, below string) {
 	p.text(float64(a.left), panelTop-18, `font-size="14" font-weight="bold"`, title)
 	p.text(float64(a.left+panelWidth), panelTop-18, `text-anchor="end" fill="#777"`, "↖ better")
@@ -153,8 +153,8 @@ func (p *svg) balancePanel(results []*Result) {
 // box is the area of a drawn element.
 type box struct{ left, top, right, bottom float64 }
 
-// placeLabel returns the nearest place for a label beside a point that overlaps no taken box and
-// stays in the left panel.
+// placeLabel returns the nearest place for a label beside a point, within the left panel and
+// without overlap with a taken box.
 func placeLabel(x, y, size, width float64, taken []box) (name box) {
 	const line = 16
 	for away := 0.0; away < panelHeight; away += line / 2 {
@@ -198,7 +198,7 @@ func (p *svg) timePanel(results []*Result) {
 	}
 }
 
-// curve returns the points of the distribution that are on the axis.
+// curve returns the points of the distribution within the axis.
 func (r *Result) curve(a axis) string {
 	var b strings.Builder
 	for step := range 200 {

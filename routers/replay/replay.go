@@ -22,15 +22,15 @@ type Options struct {
 	Speed      float64        // by which the trace's times are divided
 	Seed       uint64         // of the policies' random numbers
 	Events     []Event        // in order of time
-	// PolicyBlock, if above 1, is the number of trace blocks per block that policies see. Engines see
+	// PolicyBlock, if above 1, is the number of trace blocks per block of the policies. Engines see
 	// each trace block.
 	PolicyBlock int
 	// Progress, unless nil, is called from time to time with the number of finished and of all
-	// requests. It is called by the goroutine of Run.
+	// requests, in the goroutine of Run.
 	Progress func(finished, all int)
 }
 
-// An Event is a change of membership. Requests on a replica that is removed finish there.
+// An Event is a change of membership. Requests on a removed replica finish there.
 type Event struct {
 	At      time.Duration // not divided by the speed
 	Kind    Kind
@@ -44,16 +44,16 @@ type Kind string
 const (
 	Add     Kind = "add"     // a new replica joins
 	Remove  Kind = "remove"  // the replica leaves
-	Restart Kind = "restart" // a new process replaces it, with an empty cache
+	Restart Kind = "restart" // a new process replaces the replica's, with an empty cache
 )
 
-// An activeRequest is a request that waits or runs. It is reused once it has finished.
+// An activeRequest is a waiting or running request. Finished ones are reused.
 type activeRequest struct {
 	sim      *simulation
 	index    int
 	payload  routers.Payload
 	arrived  time.Duration
-	started  bool            // it has its first token
+	started  bool            // the first token has been generated
 	ticket   *routers.Ticket // while it is queued
 	sel      *routers.Selection
 	sequence simulated.Sequence
@@ -61,7 +61,7 @@ type activeRequest struct {
 	progress func(generated int) // the method onProgress
 }
 
-// A simulation is one replay in progress. It belongs to the goroutine of Run.
+// A simulation is one replay in progress, used by the goroutine of Run only.
 type simulation struct {
 	options   *Options
 	trace     *Trace
@@ -70,17 +70,17 @@ type simulation struct {
 	router    *routers.Router
 	now       time.Duration
 	events    eventQueue
-	request   http.Request     // of all dispatches; no backend reads it
+	request   http.Request     // of all dispatches; read by no backend
 	queued    []*activeRequest // in order of arrival
 	complete  []*activeRequest // their slots are not released yet
 	free      []*activeRequest // to be reused
-	idle      []*engine        // that may have requests to start
-	followers [][]int          // by request, the requests that follow it
+	idle      []*engine        // engines that may have requests to start
+	followers [][]int          // by request, the following requests
 	tally     tally
 }
 
-// Run replays a trace through a policy until all requests have finished or ctx ends. It runs in the
-// goroutine of the caller and uses no clock.
+// Run replays a trace through a policy until all requests have finished or ctx ends. It works in
+// the caller's goroutine and uses no clock.
 func Run(ctx context.Context, t *Trace, policy Policy, o Options) (*Result, error) {
 	random := rand.New(rand.NewPCG(o.Seed, 2))
 	p := &simulation{
@@ -108,8 +108,8 @@ func Run(ctx context.Context, t *Trace, policy Policy, o Options) (*Result, erro
 	return p.tally.result(policy.Name, p), nil
 }
 
-// schedule adds the events known beforehand: arrivals of requests that follow no other, and changes
-// of membership.
+// schedule adds the events known beforehand: arrivals of requests without a predecessor, and
+// changes of membership.
 func (p *simulation) schedule() {
 	events := make([]event, 0, len(p.trace.Requests)+len(p.options.Events))
 	for i := range p.trace.Requests {
@@ -130,7 +130,7 @@ func (p *simulation) scaled(d time.Duration) time.Duration {
 	return time.Duration(float64(d) / p.options.Speed)
 }
 
-// handleEvent handles an event and everything that follows from it at the same moment.
+// handleEvent handles an event and all consequences at the same moment.
 func (p *simulation) handleEvent(ctx context.Context, e event) error {
 	p.now = e.at
 	switch e.kind {
@@ -161,7 +161,7 @@ func (p *simulation) handleArrival(ctx context.Context, i int) {
 	c.index, c.arrived, c.started = i, p.now, false
 	c.chain = r.chain(p.trace.BlockTokens, c.chain)
 	c.payload = routers.Payload{RequestID: strconv.Itoa(i), SessionID: r.Session, Blocks: everyNth(c.chain, p.options.PolicyBlock)}
-	c.sequence = simulated.Sequence{Prompt: r.Prompt, Answers: 1, Limit: r.Output, Chain: c.chain, Progress: c.progress}
+	c.sequence = simulated.Sequence{Prompt: r.Prompt, Choices: 1, Limit: r.Output, Chain: c.chain, Progress: c.progress}
 	sel, ticket, err := p.router.Try(ctx, &c.payload)
 	switch {
 	case err != nil:
@@ -186,8 +186,8 @@ func (p *simulation) newRequest() *activeRequest {
 	return c
 }
 
-// everyNth returns the chain of blocks that are n times as long. A chained hash covers all blocks
-// before it, so every n-th hash is that of a longer block.
+// everyNth returns the chain of blocks n times as long. A chained hash covers all previous blocks,
+// so every n-th hash is the hash of a longer block.
 func everyNth(chain []uint64, n int) []uint64 {
 	if n <= 1 {
 		return chain
@@ -199,7 +199,7 @@ func everyNth(chain []uint64, n int) []uint64 {
 	return thin
 }
 
-// refuse ends a request that the router rejected.
+// refuse ends a request rejected by the router.
 func (p *simulation) refuse(c *activeRequest) {
 	p.tally.refused++
 	p.scheduleFollowers(c.index)
@@ -233,7 +233,7 @@ func (c *activeRequest) onProgress(generated int) {
 	}
 }
 
-// settle releases the slots of complete requests, dispatches the queued requests that got one, and
+// settle releases the slots of complete requests, dispatches queued requests into freed slots, and
 // starts the steps of idle engines.
 func (p *simulation) settle(ctx context.Context) {
 	for {
@@ -262,7 +262,7 @@ func (p *simulation) settle(ctx context.Context) {
 	p.idle = p.idle[:0]
 }
 
-// scheduleFollowers adds the arrivals of the requests that follow a finished one.
+// scheduleFollowers adds the arrivals of the requests following a finished one.
 func (p *simulation) scheduleFollowers(i int) {
 	for _, f := range p.followers[i] {
 		r := &p.trace.Requests[f]

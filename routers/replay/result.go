@@ -32,8 +32,8 @@ type Result struct {
 	ttft []time.Duration // sorted
 }
 
-// Median returns the median of each figure over an odd number of results of one policy. The
-// distribution in a plot is that of the result with the median mean. It sorts results.
+// Median returns the median of each figure over an odd number of results of one policy. The plotted
+// distribution belongs to the result with the median mean. Median sorts results.
 func Median(results []*Result) *Result {
 	slices.SortFunc(results, func(a, b *Result) int { return cmp.Compare(a.TTFTMean, b.TTFTMean) })
 	median := *results[len(results)/2]
@@ -95,7 +95,7 @@ func newTally() tally {
 	return tally{homes: make(map[string]*llmserver.Replica), moved: make(map[string]bool)}
 }
 
-// addPlacement counts a request that got a slot after a wait.
+// addPlacement counts a request placed on r after a wait.
 func (t *tally) addPlacement(session string, r *llmserver.Replica, wait time.Duration) {
 	t.wait = max(t.wait, wait)
 	if session == "" {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A Trace is recorded traffic. A replay does not change it, so replays may share one.
+// A Trace is recorded traffic. Replays do not change a trace and may share one.
 type Trace struct {
 	BlockTokens int // tokens per block
 	Requests    []Request
@@ -22,7 +22,7 @@ type Trace struct {
 }
 
 // A Request is one recorded request. It arrives at the time At, but not before Gap after the end of
-// the request that it follows, since a client needs the response for its next turn.
+// the preceding request, since a client needs the response for the next turn.
 type Request struct {
 	At      time.Duration
 	Session string // empty: none
@@ -53,8 +53,8 @@ func appendID(runs []run, id uint64) []run {
 	return append(runs, run{id, 1})
 }
 
-// chain returns the chained hashes of the prompt's full blocks. It reuses the given memory if that
-// is large enough.
+// chain returns the chained hashes of the prompt's full blocks. The given memory is reused if large
+// enough.
 func (r *Request) chain(blockTokens int, memory []uint64) []uint64 {
 	whole := r.Prompt / blockTokens
 	chain := slices.Grow(memory[:0], whole)
@@ -79,8 +79,8 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// ScheduleSessions returns the trace with its sessions started in random order as a Poisson process
-// with this mean gap. A trace without sessions is returned unchanged.
+// ScheduleSessions returns the trace with its sessions started in random order, as a Poisson
+// process with a mean gap. A trace without sessions is returned unchanged.
 func (t *Trace) ScheduleSessions(seed uint64, gap time.Duration) *Trace {
 	if t.Sessions == 0 {
 		return t
@@ -138,7 +138,7 @@ func (t *Trace) ForModel(model string) (*Trace, error) {
 }
 
 // sorted returns requests in order of time, with their Follows adjusted. No request is recorded
-// before the one it follows.
+// before its predecessor.
 func sorted(requests []Request) []Request {
 	if slices.IsSortedFunc(requests, func(a, b Request) int { return cmp.Compare(a.At, b.At) }) {
 		return requests
