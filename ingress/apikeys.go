@@ -10,8 +10,6 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/gin-gonic/gin"
-
 	"berth/config"
 )
 
@@ -128,14 +126,3 @@ type keyError struct {
 
 func (e *keyError) Error() string { return e.text }
 func (e *keyError) Unwrap() error { return e.error }
-
-// keyOf returns the key that a request was admitted with; nil if no key is required.
-func keyOf(c *gin.Context) *apiKey { return stateOf(c).key }
-
-// keyName returns the name of that key for logs and metrics; "" if there is none.
-func keyName(c *gin.Context) string {
-	if key := keyOf(c); key != nil {
-		return key.name
-	}
-	return ""
-}

@@ -81,7 +81,7 @@ func (l *ownerLookups) findOwner(r *http.Request, id string, models []*model) (*
 			l.count("remembered")
 			return nil, nil, miss.err
 		}
-		end, err := l.start(ctx, id)
+		end, err := l.startLookup(ctx, id)
 		switch {
 		case r.Context().Err() != nil:
 			if end != nil {
@@ -109,9 +109,9 @@ func (l *ownerLookups) pin(r *http.Request, id string, m *model) (*llmserver.Rep
 	return owner, err
 }
 
-// start blocks until a lookup of id may run; end must be called when it has ended. end is nil if
+// startLookup blocks until a lookup of id may run; end must be called when it has ended. end is nil if
 // another lookup of id ended meanwhile, and the error is the cause of ctx if ctx ended first.
-func (l *ownerLookups) start(ctx context.Context, id string) (end func(), err error) {
+func (l *ownerLookups) startLookup(ctx context.Context, id string) (end func(), err error) {
 	l.mu.Lock()
 	if other := l.inProgress[id]; other != nil {
 		l.mu.Unlock()
@@ -186,7 +186,7 @@ func (l *ownerLookups) forgetMisses() {
 	clear(l.misses)
 }
 
-// searchOwner asks all replicas and remembers the result. The caller is between start and end.
+// searchOwner asks all replicas and remembers the result. The caller is between startLookup and end.
 func (l *ownerLookups) searchOwner(ctx context.Context, r *http.Request, id string, models []*model) (*model, *llmserver.Replica, error) {
 	result := lookupEverywhere(ctx, r.Header, id, models)
 	switch {
@@ -216,7 +216,7 @@ type lookupResult struct {
 	err    error // errOwnerUnknown if some replica did not say whether it holds the response
 }
 
-func (l *lookupResult) add(m *model, r *llmserver.Replica, resp *http.Response, err error) {
+func (l *lookupResult) addResponse(m *model, r *llmserver.Replica, resp *http.Response, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -240,7 +240,7 @@ func lookupEverywhere(ctx context.Context, header http.Header, id string, models
 			calls.Go(func() {
 				defer func() { <-running }()
 				resp, err := replica.Call(lookupRequest(ctx, header, id))
-				result.add(m, replica, resp, err)
+				result.addResponse(m, replica, resp, err)
 				if err == nil {
 					io.CopyN(io.Discard, resp.Body, maxDrainBytes) // mostly to its end: the connection is reused then
 					resp.Body.Close()

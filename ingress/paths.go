@@ -60,22 +60,3 @@ func (s *Server) notFound(c *gin.Context) {
 		rejectUnread(c, errUnknownPath)
 	}
 }
-
-// route returns the path of a request as a metric label: one of a fixed set, without /v1.
-func route(c *gin.Context) string {
-	p := strings.TrimPrefix(c.Request.URL.Path, "/v1")
-	if openai.IsInferencePath(c.Request.URL.Path) {
-		return p
-	}
-	switch p {
-	case "/models", "/livez", "/readyz", "/health", "/metrics":
-		return p
-	}
-	if strings.HasPrefix(p, "/models/") {
-		return "/models/{id}"
-	}
-	if strings.HasPrefix(p, "/responses/") {
-		return "/responses/{id}"
-	}
-	return "other"
-}

@@ -21,16 +21,16 @@ type modelPlan struct {
 
 // planModels prepares every model of a configuration. On an error it has rolled back the simulated
 // engines that it started. The caller holds applyMu.
-func (r *registry) planModels(c *config.Config) ([]modelPlan, error) {
+func planModels(c *config.Config, engines *simulatedEngines) ([]modelPlan, error) {
 	var plans []modelPlan
 	for _, m := range c.Models {
 		p := modelPlan{config: m}
 		var err error
 		if p.build, err = routers.Lookup(m.Router.Class, m.Router.Kwargs); err == nil {
-			p.endpoints, err = r.endpointsFor(m)
+			p.endpoints, err = endpointsFor(m, engines)
 		}
 		if err != nil {
-			r.simulated.rollback()
+			engines.rollback()
 			return nil, fmt.Errorf("model %s: %w", m.ID, err)
 		}
 		plans = append(plans, p)
@@ -39,11 +39,11 @@ func (r *registry) planModels(c *config.Config) ([]modelPlan, error) {
 }
 
 // endpointsFor returns the endpoints of a model's replicas. Simulated ones are started.
-func (r *registry) endpointsFor(m config.Model) ([]llmserver.Endpoint, error) {
+func endpointsFor(m config.Model, engines *simulatedEngines) ([]llmserver.Endpoint, error) {
 	replicas := m.Replicas
 	if m.Simulated != nil {
 		var err error
-		if replicas, err = r.simulated.prepare(m); err != nil {
+		if replicas, err = engines.prepare(m); err != nil {
 			return nil, err
 		}
 	}

@@ -141,7 +141,7 @@ func (r *registry) applyLocked(c *config.Config) error {
 	if next.keys, err = newAPIKeys(c, old.keys); err != nil {
 		return err
 	}
-	plans, err := r.planModels(c)
+	plans, err := planModels(c, &r.simulated)
 	if err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ func (s *Server) serveStoredResponse(c *gin.Context) {
 		err = x.serveStored()
 	}
 	if err != nil {
-		x.fail(err)
+		x.respondError(err)
 	}
 }
 

@@ -16,11 +16,11 @@ import (
 // response, and all is nil.
 //
 // It is only called while nothing of a response has been sent to the client.
-func (x *proxyRequest) nextAttempt(n int, err, failed error) (all error, more bool) {
+func (x *proxyRequest) nextAttempt(n int, err, failed error) (more bool, all error) {
 	reason := x.retryReason(err)
 	last := reason == "" || n >= x.model.config.MaxAttempts
 	if _, none := errors.AsType[*routers.UnavailableError](err); last && x.refusal != nil && (none || errors.Is(err, llmserver.ErrBusy)) {
-		return x.writeBusy(), false
+		return false, x.writeBusy()
 	}
 	if failed != nil {
 		err = fmt.Errorf("%w; %w", failed, err)
@@ -28,7 +28,7 @@ func (x *proxyRequest) nextAttempt(n int, err, failed error) (all error, more bo
 	if !last {
 		x.model.metrics.CountRetry(reason)
 	}
-	return err, !last
+	return !last, err
 }
 
 // retryReason returns the reason for which a request may be retried after err, as the metric of

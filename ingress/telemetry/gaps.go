@@ -25,7 +25,7 @@ func newGapHistogram(model string) *gapHistogram {
 		"Time from one event with content to the next, counted at the end of the stream.", nil, prometheus.Labels{"model": model})}
 }
 
-func (h *gapHistogram) add(g *streaming.InterTokenGaps) {
+func (h *gapHistogram) addStream(g *streaming.InterTokenGaps) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.streams++

@@ -160,7 +160,7 @@ func (r *Request) recordUsage() {
 	}
 	if !r.Tap.FirstContent.IsZero() {
 		m.firstToken.Observe(r.Tap.FirstContent.Sub(r.Start).Seconds())
-		m.gaps.add(&r.Tap.Gaps)
+		m.gaps.addStream(&r.Tap.Gaps)
 	}
 	u := r.Tap.Usage()
 	if u == (streaming.Usage{}) {

@@ -15,8 +15,8 @@ import (
 // nothing.
 type Span struct{ span trace.Span }
 
-// start begins a span below the one in ctx. The caller must end it.
-func (t *Tracing) start(ctx context.Context, name string, kind trace.SpanKind) (context.Context, Span) {
+// startSpan begins a span below the one in ctx. The caller must end it.
+func (t *Tracing) startSpan(ctx context.Context, name string, kind trace.SpanKind) (context.Context, Span) {
 	if t == nil {
 		return ctx, Span{}
 	}
@@ -34,7 +34,7 @@ func (t *Tracing) startRequest(r *Request, in *http.Request) *http.Request {
 		return in
 	}
 	ctx := propagation.TraceContext{}.Extract(in.Context(), propagation.HeaderCarrier(in.Header))
-	ctx, span := t.start(ctx, in.Method+" "+r.Route, trace.SpanKindServer)
+	ctx, span := t.startSpan(ctx, in.Method+" "+r.Route, trace.SpanKindServer)
 	r.span = span.span
 	return in.WithContext(ctx)
 }
@@ -60,7 +60,7 @@ func (r *Request) endSpan() {
 
 // StartChoose begins the span of a choice, which EndChoose must end.
 func (t *Telemetry) StartChoose(ctx context.Context) Span {
-	_, span := t.tracing.start(ctx, "choose", trace.SpanKindInternal)
+	_, span := t.tracing.startSpan(ctx, "choose", trace.SpanKindInternal)
 	return span
 }
 
@@ -81,7 +81,7 @@ func (s Span) EndChoose(r *Request, errorCode string) {
 // StartAttempt begins the span of an attempt, which EndAttempt must end. The attempt goes on with
 // the returned context.
 func (t *Telemetry) StartAttempt(ctx context.Context) (context.Context, Span) {
-	return t.tracing.start(ctx, "attempt", trace.SpanKindClient)
+	return t.tracing.startSpan(ctx, "attempt", trace.SpanKindClient)
 }
 
 // EndAttempt ends the span of an attempt. It is deferred, and so called after a panic too.
