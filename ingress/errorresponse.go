@@ -11,18 +11,18 @@ import (
 	"berth/internal/openai"
 )
 
-// lingerTimeout is how long the body of a rejected request is read. A connection that is closed
-// while bytes still arrive is reset, and the client may lose the response.
+// lingerTimeout is how long the body of a rejected request is read. Closing a connection while
+// bytes still arrive resets it, and the client may lose the response.
 const lingerTimeout = 500 * time.Millisecond
 
-// rejectUnread responds to a request whose body, if any, was not read to its end.
+// rejectUnread responds with the API error of err to a request with an unread or partly read body.
 func rejectUnread(c *gin.Context, err error) {
 	leaveUnread(c)
 	writeError(c, err)
 }
 
-// leaveUnread closes an HTTP/1.1 connection after this request if the request has a body. net/http
-// would read the body, however slow, before and after it writes the response.
+// leaveUnread closes an HTTP/1.1 connection after this request if the request has a body. Without
+// that, net/http would read the body, however slow, before and after the response.
 func leaveUnread(c *gin.Context) {
 	if c.Request.ContentLength != 0 && c.Request.ProtoMajor == 1 {
 		c.Header("Connection", "close")
@@ -33,18 +33,20 @@ func leaveUnread(c *gin.Context) {
 // writeError responds with the API error of err.
 func writeError(c *gin.Context, err error) { toAPIError(err).respond(c) }
 
-// respond writes the error to a client, and records its code for logs and metrics.
+// respond sends the error to a client of the public listener and records the code for logs and
+// metrics.
 func (a apiError) respond(c *gin.Context) {
 	stateOf(c).record.ErrorCode = a.code
 	a.write(c.Writer, c.Request)
 }
 
-// object returns the error object that a is rendered into.
+// object returns the error object to render.
 func (a apiError) object() openai.Error {
 	return openai.Error{Status: a.status, Type: a.kind, Code: a.code, Param: a.param, Message: a.message}
 }
 
-// write writes the error in the form of the API that the request is for.
+// write sends the error in the form of the requested API, OpenAI's or Anthropic's. Handlers of the
+// admin listener, which have no requestState, call it directly.
 func (a apiError) write(w http.ResponseWriter, r *http.Request) {
 	text := a.object().JSON()
 	if openai.IsAnthropicPath(r.URL.Path) {
@@ -60,5 +62,5 @@ func (a apiError) write(w http.ResponseWriter, r *http.Request) {
 		h.Set("Retry-After-Ms", strconv.FormatInt(a.retryAfter.Milliseconds(), 10))
 	}
 	w.WriteHeader(a.status)
-	w.Write(text) // net/http leaves it out for HEAD
+	w.Write(text) // dropped by net/http for HEAD
 }

@@ -13,12 +13,11 @@ import (
 	"berth/llmserver"
 )
 
-// instrument is the outermost middleware. It begins the record of a request and reports it at the
-// end, exactly once, also when a handler panics: aborted streams end by a panic, and they are the
-// ones that operators look for.
+// instrument is the outermost middleware. It begins the record of a request and reports the record
+// exactly once, after a panic too: aborted streams end by a panic, and operators need to see them.
 //
-// The record is reported before the state is released, and everything else of the request (its
-// slot, its body) has been released by then, because those defers are on inner frames.
+// The record is reported before the state is released. The slot and the body have been released by
+// then, because their defers are on inner frames.
 func (s *Server) instrument(c *gin.Context) {
 	state, returned := newRequestState(c), false
 	at := route(c)
@@ -36,11 +35,11 @@ func (s *Server) instrument(c *gin.Context) {
 	returned = true
 }
 
-// recoverPanic turns a panic into an error response. If the response has begun, it aborts the
-// connection or the stream instead, so that a truncated response does not look complete: net/http
-// does that for http.ErrAbortHandler only, and ends a response normally when a handler returns.
+// recoverPanic turns a panic into an error response. If the response has begun, it panics with
+// http.ErrAbortHandler instead, and net/http aborts the connection or stream: had the handler just
+// returned, net/http would end the truncated response as if complete.
 //
-// http.ErrAbortHandler itself is how handlers abort on purpose; it passes without a log line.
+// Handlers abort on purpose with http.ErrAbortHandler, which passes without a log line.
 func (s *Server) recoverPanic(c *gin.Context) {
 	defer func() {
 		switch cause := recover(); {
@@ -60,8 +59,8 @@ func (s *Server) recoverPanic(c *gin.Context) {
 	c.Next()
 }
 
-// setRequestID gives the request an ID and echoes it: the client's own if it is safe to log, else a
-// new one.
+// setRequestID assigns the request's ID and echoes it to the client: the client's own ID if safe to
+// log, else a new one.
 func (s *Server) setRequestID(c *gin.Context) {
 	values := c.Request.Header[requestIDHeader]
 	if len(values) == 0 || !telemetry.LoggableID(values[0]) {
@@ -72,7 +71,7 @@ func (s *Server) setRequestID(c *gin.Context) {
 	stateOf(c).record.ID = values[0]
 }
 
-// boundHeader rejects a request whose header is too large.
+// boundHeader rejects a request with too large a header.
 func boundHeader(c *gin.Context) {
 	if http1.HeaderTooLarge(c.Request) {
 		rejectUnread(c, errHeaderTooLarge)
@@ -80,7 +79,7 @@ func boundHeader(c *gin.Context) {
 	}
 }
 
-// route returns the path of a request as a metric label: one of a fixed set, without /v1.
+// route returns the metric label of a request's path: one of a fixed set, without /v1.
 func route(c *gin.Context) string {
 	p := strings.TrimPrefix(c.Request.URL.Path, "/v1")
 	if openai.IsInferencePath(c.Request.URL.Path) {

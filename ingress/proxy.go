@@ -12,17 +12,17 @@ import (
 	"berth/routers"
 )
 
-// proxy serves a POST whose body names a model. It blocks until the response has been relayed, an
-// error has been written, or the client has disconnected; it panics with http.ErrAbortHandler if a
-// response was truncated.
+// proxy serves a POST with a model in its body. It blocks until the response has been relayed, an
+// error has been written, or the client has disconnected; it panics with http.ErrAbortHandler after
+// a truncated response.
 //
-// No method below this one writes a status of its own: errors come back here as values, and respondError
-// writes the one response of this request. Only relays write otherwise, and after a relay has
-// started there is no error response any more, but an abort.
+// Errors come back here as values, and respondError writes the one error response of the request.
+// Relays are the only other writers, and once a relay has started, a failure aborts the connection.
 func (s *Server) proxy(c *gin.Context) {
 	x := stateOf(c).newProxyRequest(s, c, telemetry.PhaseBody)
 	defer x.releaseBody() // also after a panic: the memory is counted against a budget
 	var err error
+	// The timeout header is checked first: a bad one must not cost an upload.
 	if x.allowed, err = requestTimeout(c.Request.Header); err == nil {
 		err = x.prepare()
 	}
@@ -34,14 +34,15 @@ func (s *Server) proxy(c *gin.Context) {
 	}
 }
 
-// serveAttempts makes attempts, one after the other, until one has given the client a response or no
-// further one is allowed. It returns the errors of all failed attempts.
+// serveAttempts makes attempts, one at a time, until one of them has delivered a response or
+// nextAttempt forbids another. x.prepare must have succeeded. It returns the joined errors of all
+// failed attempts.
 //
-// An attempt has released its slot when it returns, so that a request holds one slot at most,
-// retries included.
+// Every attempt has released its slot on return, so a request holds one slot at most, retries
+// included.
 func (x *proxyRequest) serveAttempts() error {
-	// ctx ends with the request's total timeout and with the client's connection. Whether the
-	// has disconnected is read from the request's own context, which the timeout does not end.
+	// ctx ends with the request's total timeout and with the client's connection. Client
+	// disconnects are detected by the request's own context, which the timeout does not end.
 	ctx, cancel := withTotalTimeout(x.c.Request.Context(), x.record.Start, x.model.config.TotalTimeout, x.allowed)
 	defer cancel()
 	var failed error
@@ -55,9 +56,14 @@ func (x *proxyRequest) serveAttempts() error {
 	return failed
 }
 
-// respondError ends the request with an error response. A client that has disconnected gets an abort
-// instead: it may have closed only its sending side, and must not take an empty response for a
-// complete one. The exception is a client that stopped sending its body, which gets a 408.
+// respondError ends the request with an error response; nothing of a response may have been sent.
+// For a disconnected client the connection is aborted instead: the client may have closed only the
+// sending side, and must not mistake an empty response for a complete one. The exception is a
+// client that stopped sending the body, which gets a 408.
+//
+// An error before the body was read leaves unread bytes on the connection, so that connection is
+// closed after the response. The Retry-After of a full queue is the router's estimate, spread by
+// jitter.
 func (x *proxyRequest) respondError(err error) {
 	switch {
 	case !errors.Is(err, body.ErrIdleTimeout) && clientGone(x.c.Request.Context(), err):
@@ -67,7 +73,7 @@ func (x *proxyRequest) respondError(err error) {
 	default:
 		a := toAPIError(err)
 		if errors.Is(err, llmserver.ErrExhausted) {
-			x.c.Header("Connection", "close") // gives a descriptor back
+			x.c.Header("Connection", "close") // frees a descriptor
 		}
 		if errors.Is(err, routers.ErrQueueFull) || errors.Is(err, routers.ErrQueueTimeout) || errors.Is(err, errQueueDeadline) {
 			a.retryAfter = cmp.Or(jitter(x.model.router.RetryAfter()), a.retryAfter)

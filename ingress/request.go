@@ -19,12 +19,12 @@ import (
 const requestIDHeader = "X-Request-Id"
 
 // requestState is the state of one request from the first middleware to the last deferred function.
-// It wraps gin's ResponseWriter and takes its place in the context, where handlers find it without
-// gin's map of keys, which would be allocated for each request.
+// It wraps gin's ResponseWriter and replaces that writer in the context. Handlers find the state
+// there without gin's map of keys, which would be allocated for each request.
 //
-// It is pooled. instrument takes it from the pool and returns it when all handlers have returned; a
-// request that panicked keeps its own. It also lends proxyRequest its memory, so that a request
-// allocates neither. Only the goroutine of the request uses it.
+// States are pooled: instrument takes one from the pool and returns it after all handlers have
+// returned. A request that panicked keeps its state. The state includes the memory of a
+// proxyRequest, so a request allocates neither. Only the goroutine of the request uses a state.
 type requestState struct {
 	gin.ResponseWriter
 	underlying http.ResponseWriter // the server's own, below gin's
@@ -36,8 +36,8 @@ type requestState struct {
 
 var requestStates = sync.Pool{New: func() any { return new(requestState) }}
 
-// newRequestState takes a state from the pool and puts it into the context. The time of the request
-// starts here: its header has just been read.
+// newRequestState takes a state from the pool and puts it into the context. The request's time
+// starts here: the header has just been read.
 func newRequestState(c *gin.Context) *requestState {
 	s := requestStates.Get().(*requestState)
 	s.ResponseWriter, s.underlying, s.record.Start = c.Writer, c.Writer, time.Now()
@@ -49,7 +49,7 @@ func newRequestState(c *gin.Context) *requestState {
 }
 
 // release returns the state to the pool. It must not be called after a panic: a goroutine or a
-// deferred function of an outer frame may still use the state, and would then write into another
+// deferred function of an outer frame might still write to the state, by then the state of another
 // request.
 func (s *requestState) release(c *gin.Context) {
 	c.Writer = s.ResponseWriter
@@ -57,17 +57,17 @@ func (s *requestState) release(c *gin.Context) {
 	requestStates.Put(s)
 }
 
-// stateOf returns the state of a request that instrument has let in.
+// stateOf returns the state of a request behind instrument. It panics in front of it.
 func stateOf(c *gin.Context) *requestState { return c.Writer.(*requestState) }
 
-// requestID returns the ID that setRequestID chose.
+// requestID returns the ID chosen by setRequestID.
 func requestID(c *gin.Context) string { return stateOf(c).record.ID }
 
-// keyOf returns the key that a request was admitted with; nil if no key is required.
+// keyOf returns the API key of an admitted request; nil if no key is required.
 func keyOf(c *gin.Context) *apiKey { return stateOf(c).key }
 
 // http.ResponseController looks for the following methods in each wrapper in turn. Implementing
-// them here skips gin's wrapper, which has none of them.
+// them here skips gin's wrapper, which lacks them.
 
 // Unwrap returns the server's own writer.
 func (s *requestState) Unwrap() http.ResponseWriter { return s.underlying }
@@ -82,40 +82,40 @@ func (s *requestState) SetWriteDeadline(t time.Time) error {
 	return http.NewResponseController(s.underlying).SetWriteDeadline(t)
 }
 
-// FlushError flushes and returns the error, which gin's Flush drops. For a client that reads
-// nothing it may be the only sign that it has disconnected.
+// FlushError flushes and returns the error, which gin's Flush drops. The error may be the only sign
+// of a disconnect by a client that reads nothing.
 func (s *requestState) FlushError() error {
 	s.WriteHeaderNow()
 	return http.NewResponseController(s.underlying).Flush()
 }
 
-// proxyRequest is one request for a replica, from its header to the end of its response. All of its
-// methods run on the request's own goroutine.
+// A proxyRequest is one request for a replica, from the request header to the end of the response.
+// All methods run on the request's own goroutine.
 //
-// What metrics and logs report about it is in record, which the request's state owns and which
-// outlives it; the other fields are what it works with.
+// record collects the facts for metrics and logs; the requestState owns it, and it is reported
+// after the last method has returned. All other fields are working state of the proxy.
 type proxyRequest struct {
 	*Server
 	c      *gin.Context
 	record *telemetry.Request
 
-	allowed time.Duration // the client's own timeout for the whole request; 0 if it set none
+	allowed time.Duration // the client's own timeout for the whole request; 0: none
 
-	model   *model     // nil until it is found in the body
-	body    *body.Body // nil until it has been read
+	model   *model     // nil until resolveModel
+	body    *body.Body // nil until prepare has read it
 	payload routers.Payload
 	ready   time.Time // when berth's own work on the next attempt began: see dispatch
 
-	// What earlier attempts leave to the retry decision.
+	// Results of earlier attempts, for the retry decision.
 	tried   []*llmserver.Replica // excluded from further attempts
 	broken  bool                 // a connection broke before a response: once is retried, twice is not
-	refusal *http.Response       // the last response of an engine that is too busy, buffered
+	refusal *http.Response       // the last busy response of an engine, buffered
 
 	span telemetry.Span // of the current attempt
 }
 
-// newProxyRequest starts a proxied request in the memory of its state. It is released with that
-// state.
+// newProxyRequest returns the proxyRequest in the memory of its state; release ends the life of
+// both. It is called at most once per request.
 func (s *requestState) newProxyRequest(server *Server, c *gin.Context, phase string) *proxyRequest {
 	x := &s.proxied
 	x.Server, x.c, x.record = server, c, &s.record
@@ -123,9 +123,9 @@ func (s *requestState) newProxyRequest(server *Server, c *gin.Context, phase str
 	return x
 }
 
-// recordUpstreamError counts an attempt that failed at a replica, per attempt rather than per
-// request, so that failures behind a successful retry show too. Failures caused by the client's
-// disconnect or by berth's own exhaustion are not the replica's.
+// recordUpstreamError counts a failed attempt at a replica. Counting per attempt rather than per
+// request shows failures behind a successful retry, too. A client's disconnect and berth's own
+// exhaustion are not counted: the replica did not cause them.
 func (x *proxyRequest) recordUpstreamError(err error) {
 	if clientGone(x.c.Request.Context(), err) || errors.Is(err, llmserver.ErrExhausted) {
 		return
@@ -140,10 +140,10 @@ func (x *proxyRequest) recordUpstreamError(err error) {
 	}
 }
 
-// abort resets the client's connection, or its HTTP/2 stream, so that a truncated response does not
-// look complete. It panics with http.ErrAbortHandler, the only way to make net/http do that. The
-// deferred functions of all frames above run as usual: the slot is released, the body's memory is
-// freed and the request is recorded.
+// abort resets the client's connection or HTTP/2 stream, so a truncated response does not look
+// complete. It never returns: it panics with http.ErrAbortHandler, the only way to make net/http
+// reset. The deferred functions of all frames above run as usual: the slot is released, the body's
+// memory is freed and the request is recorded.
 func (x *proxyRequest) abort(err error) {
 	x.record.Truncated, x.record.ErrorCode = true, toAPIError(err).code
 	if clientGone(x.c.Request.Context(), err) {
@@ -155,7 +155,8 @@ func (x *proxyRequest) abort(err error) {
 	panic(http.ErrAbortHandler)
 }
 
-// relayFor returns the relay for a response to a request for that path.
+// relayFor returns the relay for the response to a request for path. keepAlive is the interval of
+// keep-alive comments in an event stream; 0 for none.
 func (s *Server) relayFor(path string, keepAlive time.Duration) streaming.Relay {
 	return streaming.Relay{
 		WriteTimeout: s.registry.table.Load().config.HTTP.SendTimeout,

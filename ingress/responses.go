@@ -13,8 +13,8 @@ import (
 )
 
 // serveStoredResponse serves requests for a stored response: GET, DELETE, its input items, and its
-// cancellation. It forwards them, without a slot, to the replica that holds the response. Their paths
-// name no model.
+// cancellation. It forwards them, without a slot, to the replica with the response. The paths of
+// such requests name no model.
 func (s *Server) serveStoredResponse(c *gin.Context) {
 	leaveUnread(c)
 	x := stateOf(c).newProxyRequest(s, c, telemetry.PhaseConnect)
@@ -27,7 +27,8 @@ func (s *Server) serveStoredResponse(c *gin.Context) {
 	}
 }
 
-// serveStored finds the replica that holds the response and forwards the request to it.
+// serveStored looks up the replica with the response, among the models allowed for the client's
+// key, and forwards the request there.
 func (x *proxyRequest) serveStored() error {
 	c := x.c
 	id, ok := storedResponseID(c.Request.URL.Path)
@@ -46,8 +47,8 @@ func (x *proxyRequest) serveStored() error {
 	return x.forward(owner)
 }
 
-// forward sends a request without body and slot to one replica and relays the response. If the
-// connection was being closed, the request is sent once more: these requests are idempotent.
+// forward sends a request without body and slot to one replica and relays the response. After a
+// stale connection, the request is sent once more: such requests are idempotent.
 func (x *proxyRequest) forward(replica *llmserver.Replica) error {
 	ctx, stop := withTotalTimeout(x.c.Request.Context(), x.record.Start, x.model.config.TotalTimeout, x.allowed)
 	defer stop()
