@@ -9,8 +9,8 @@ import (
 	"berth/streaming"
 )
 
-// outgoing returns the form of a client's request for a replica, without a body, for requests that
-// take no slot. Unlike upstreamRequest it copies header and URL, so in stays unchanged and
+// outgoing returns the form of a client's request for a replica, without a body, for requests
+// without a slot. Unlike upstreamRequest, outgoing copies header and URL, so in stays unchanged and
 // concurrent calls with the same in are safe.
 func outgoing(ctx context.Context, in *http.Request) *http.Request {
 	prefix := openai.VersionPrefix(in.URL.Path)

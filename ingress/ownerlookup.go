@@ -106,8 +106,8 @@ func (l *ownerLookups) findOwner(r *http.Request, id string, models []*model) (*
 			return l.searchOwner(ctx, r, id, models)
 		}
 		// Another lookup of the ID has ended. Its result is remembered, so the next round usually
-		// returns. If not (a denied key, or a table full of newer misses), this request makes a
-		// lookup of its own.
+		// returns. If not (some replica denied that client's key), this request makes a lookup of
+		// its own.
 	}
 }
 
@@ -148,7 +148,7 @@ func (l *ownerLookups) startLookup(ctx context.Context, id string) (end func(), 
 		close(done)
 	}
 	select {
-	// The place is given back before waiters wake, so that one of them can take it.
+	// end gives the place back before the waiters of this ID wake.
 	case l.running <- struct{}{}:
 		return func() { <-l.running; finish() }, nil
 	case <-ctx.Done():
@@ -241,8 +241,8 @@ type lookupResult struct {
 	err    error // errOwnerUnknown if some replica gave no clear response
 }
 
-// addResponse adds the response of r, or the error of the call. Statuses that are neither a
-// success, nor a sign of overload, nor a denial mean that r does not hold the response.
+// addResponse adds the response of r, or the error of the call. Any status but a success, a server
+// error, 429 or a denial means that r does not hold the response.
 func (l *lookupResult) addResponse(m *model, r *llmserver.Replica, resp *http.Response, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -276,7 +276,7 @@ func lookupEverywhere(ctx context.Context, header http.Header, id string, models
 			})
 		}
 	}
-	// Every call has released its place in running by then.
+	// A call without a response ends with ctx, so this wait is bounded, too.
 	calls.Wait()
 	return result
 }

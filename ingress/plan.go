@@ -12,15 +12,15 @@ import (
 	"berth/routers"
 )
 
-// A modelPlan is a model's part of a reload, prepared as far as preparing can fail.
+// A modelPlan is the fallible part of a model's reload, already done.
 type modelPlan struct {
 	config    config.Model
 	build     routers.Builder
 	endpoints []llmserver.Endpoint
 }
 
-// planModels prepares every model of a configuration. On an error it has rolled back the simulated
-// engines that it started. The caller holds applyMu.
+// planModels prepares every model of a configuration. Simulated engines are started; after an error
+// they have been rolled back. The caller holds the registry's applyMu.
 func planModels(c *config.Config, engines *simulatedEngines) ([]modelPlan, error) {
 	var plans []modelPlan
 	for _, m := range c.Models {
@@ -75,8 +75,8 @@ func endpointsFor(m config.Model, engines *simulatedEngines) ([]llmserver.Endpoi
 	return endpoints, nil
 }
 
-// replicaLabel returns the name of replica i for clients if its ID is its address, which clients must
-// not read; else "".
+// replicaLabel returns a name of replica i for error messages to clients if the ID is an address,
+// which clients must not read; else "".
 func replicaLabel(i int, r config.Replica) string {
 	u, err := url.Parse(r.URL)
 	if host, _, bad := net.SplitHostPort(r.ID); err != nil || bad != nil || host != u.Hostname() {

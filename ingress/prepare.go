@@ -131,7 +131,8 @@ func (x *proxyRequest) replaceModel(f openai.Fields, name string) {
 // hashPrompt sets the block hashes of the prompt if the model's policy or the decision log needs
 // them. They stay in the record after the body has been released, because they do not alias it.
 func (x *proxyRequest) hashPrompt(f openai.Fields, h *openai.PromptHasher) {
-	// Policies that rank by prefix choose the block size; others leave the prompt unhashed.
+	// Policies that rank by prefix choose the block size; for others only the decision log needs
+	// hashes.
 	prefixed, byPrefix := x.model.router.Policy().(routers.BlockSizer)
 	if !byPrefix && !x.telemetry.LogsDecisions() {
 		return

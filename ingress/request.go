@@ -19,8 +19,8 @@ import (
 const requestIDHeader = "X-Request-Id"
 
 // requestState is the state of one request from the first middleware to the last deferred function.
-// It wraps gin's ResponseWriter and replaces that writer in the context. Handlers find the state
-// there without gin's map of keys, which would be allocated for each request.
+// A state wraps gin's ResponseWriter and replaces that writer in the context. Handlers find the
+// state there without gin's map of keys, which would be allocated for each request.
 //
 // States are pooled: instrument takes one from the pool and returns it after all handlers have
 // returned. A request that panicked keeps its state. The state includes the memory of a
@@ -48,7 +48,7 @@ func newRequestState(c *gin.Context) *requestState {
 	return s
 }
 
-// release returns the state to the pool. It must not be called after a panic: a goroutine or a
+// release returns the state to the pool. release must not be called after a panic: a goroutine or a
 // deferred function of an outer frame might still write to the state, by then the state of another
 // request.
 func (s *requestState) release(c *gin.Context) {
@@ -57,7 +57,7 @@ func (s *requestState) release(c *gin.Context) {
 	requestStates.Put(s)
 }
 
-// stateOf returns the state of a request behind instrument. It panics in front of it.
+// stateOf returns the state of a request behind instrument. In front of instrument, stateOf panics.
 func stateOf(c *gin.Context) *requestState { return c.Writer.(*requestState) }
 
 // requestID returns the ID chosen by setRequestID.
@@ -92,8 +92,8 @@ func (s *requestState) FlushError() error {
 // A proxyRequest is one request for a replica, from the request header to the end of the response.
 // All methods run on the request's own goroutine.
 //
-// record collects the facts for metrics and logs; the requestState owns it, and it is reported
-// after the last method has returned. All other fields are working state of the proxy.
+// record collects the facts for metrics and logs; the requestState owns the record and reports it
+// at the end. All other fields are working state of the proxy.
 type proxyRequest struct {
 	*Server
 	c      *gin.Context
@@ -115,7 +115,7 @@ type proxyRequest struct {
 }
 
 // newProxyRequest returns the proxyRequest in the memory of its state; release ends the life of
-// both. It is called at most once per request.
+// both. At most one is created per request.
 func (s *requestState) newProxyRequest(server *Server, c *gin.Context, phase string) *proxyRequest {
 	x := &s.proxied
 	x.Server, x.c, x.record = server, c, &s.record
@@ -141,7 +141,7 @@ func (x *proxyRequest) recordUpstreamError(err error) {
 }
 
 // abort resets the client's connection or HTTP/2 stream, so a truncated response does not look
-// complete. It never returns: it panics with http.ErrAbortHandler, the only way to make net/http
+// complete. abort never returns: it panics with http.ErrAbortHandler, the only way to make net/http
 // reset. The deferred functions of all frames above run as usual: the slot is released, the body's
 // memory is freed and the request is recorded.
 func (x *proxyRequest) abort(err error) {

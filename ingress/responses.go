@@ -12,9 +12,9 @@ import (
 	"berth/llmserver"
 )
 
-// serveStoredResponse serves requests for a stored response: GET, DELETE, its input items, and its
-// cancellation. It forwards them, without a slot, to the replica with the response. The paths of
-// such requests name no model.
+// serveStoredResponse serves requests for a stored response: GET, DELETE, the input items, and
+// cancellation. serveStoredResponse forwards them, without a slot, to the replica with the
+// response. The paths of such requests name no model.
 func (s *Server) serveStoredResponse(c *gin.Context) {
 	leaveUnread(c)
 	x := stateOf(c).newProxyRequest(s, c, telemetry.PhaseConnect)
