@@ -13,8 +13,8 @@ import (
 )
 
 // proxy serves a POST with a model in its body. It blocks until the response has been relayed, an
-// error has been written, or the client has disconnected; it panics with http.ErrAbortHandler after
-// a truncated response.
+// error has been written, or the client has disconnected. After a truncated response proxy panics
+// with http.ErrAbortHandler.
 //
 // Errors come back here as values, and respondError writes the one error response of the request.
 // Relays are the only other writers, and once a relay has started, a failure aborts the connection.
@@ -35,8 +35,8 @@ func (s *Server) proxy(c *gin.Context) {
 }
 
 // serveAttempts makes attempts, one at a time, until one of them has delivered a response or
-// nextAttempt forbids another. x.prepare must have succeeded. It returns the joined errors of all
-// failed attempts.
+// nextAttempt forbids another. x.prepare must have succeeded. The error joins those of all failed
+// attempts.
 //
 // Every attempt has released its slot on return, so a request holds one slot at most, retries
 // included.

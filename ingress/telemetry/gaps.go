@@ -8,9 +8,9 @@ import (
 	"berth/streaming"
 )
 
-// gapHistogram collects the inter-token gaps of a model's streams. Each stream counts its own and
-// adds them once at its end: if every event were observed here, all streams would write to the same
-// cache lines.
+// gapHistogram collects the inter-token gaps of a model's streams. Each stream counts its gaps and
+// adds them once, at the end: if every event were observed here, all streams would write to the
+// same cache lines.
 type gapHistogram struct {
 	desc *prometheus.Desc
 
