@@ -36,7 +36,9 @@ const (
 	badTimeout  = "The x-request-timeout-seconds header must be one positive number of seconds."
 )
 
-func notJSON(what string) string { return "The request body is not valid JSON: " + what + "; correct the body." }
+func notJSON(what string) string {
+	return "The request body is not valid JSON: " + what + "; correct the body."
+}
 
 func noModel(quoted string) string {
 	return "The model " + quoted + " does not exist; GET /v1/models lists those that do."

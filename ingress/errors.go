@@ -64,7 +64,7 @@ type apiError struct {
 	retryAfter time.Duration // 0 for no advice; or noRetry
 }
 
-// noRetry tells clients not to retry where a retry cannot succeed. Otherwise SDKs retry twice.
+// noRetry forbids retries that cannot succeed. Without that advice SDKs retry twice.
 const noRetry time.Duration = -1
 
 // Values of "type", after OpenAI's API.

@@ -53,13 +53,15 @@ type ownerLookups struct {
 	next       int
 }
 
-// An ownerMiss is a lookup that found no owner.
+// An ownerMiss is a lookup without an owner as its result. It is immutable.
 type ownerMiss struct {
 	models []string // IDs of the searched models
 	until  time.Time
 	err    error // nil if no replica holds the response
 }
 
+// newOwnerLookups returns lookups that store owners found in owners. count is called once per
+// findOwner that got a result, with found, absent, uncertain or remembered; it must not block.
 func newOwnerLookups(owners *responseOwners, count func(result string)) *ownerLookups {
 	return &ownerLookups{
 		owners:     owners,
@@ -98,8 +100,8 @@ func (l *ownerLookups) findOwner(r *http.Request, id string, models []*model) (*
 				end()
 			}
 			return nil, nil, fmt.Errorf("%w: %w", streaming.ErrClientGone, context.Cause(ctx))
-		// lookupTimeout has ended. That is no evidence of absence, so no miss is remembered.
 		case err != nil:
+			// lookupTimeout has ended. Nothing is known about the response, so no miss is remembered.
 			return nil, nil, errOwnerUnknown
 		case end != nil:
 			defer end()
@@ -129,6 +131,8 @@ func (l *ownerLookups) pin(r *http.Request, id string, m *model) (*llmserver.Rep
 func (l *ownerLookups) startLookup(ctx context.Context, id string) (end func(), err error) {
 	l.mu.Lock()
 	if other := l.inProgress[id]; other != nil {
+		// The other lookup may be for other models; the caller's next round decides whether the
+		// result applies.
 		l.mu.Unlock()
 		select {
 		case <-other:
@@ -148,8 +152,8 @@ func (l *ownerLookups) startLookup(ctx context.Context, id string) (end func(), 
 		close(done)
 	}
 	select {
-	// end gives the place back before the waiters of this ID wake.
 	case l.running <- struct{}{}:
+		// end gives the place back before the waiters of this ID wake.
 		return func() { <-l.running; finish() }, nil
 	case <-ctx.Done():
 		finish()
@@ -165,6 +169,7 @@ func (l *ownerLookups) recentMiss(id string, models []*model) (m ownerMiss, ok b
 	// Expired misses stay until they are overwritten; their number is bounded.
 	m, ok = l.misses[id]
 	if !ok || time.Now().After(m.until) {
+		// Unknown, or too old to trust: a replica may have created the response since.
 		return ownerMiss{}, false
 	}
 	for _, asked := range models {
@@ -185,7 +190,8 @@ func (l *ownerLookups) rememberMiss(id string, models []*model, err error) {
 	for _, asked := range models {
 		m.models = append(m.models, asked.config.ID)
 	}
-	id = strings.Clone(id) // id may be part of a request header, which must not stay in memory
+	// id may be part of a request header, which must not stay in memory as a whole.
+	id = strings.Clone(id)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if _, known := l.misses[id]; !known {

@@ -37,6 +37,7 @@ func (x *proxyRequest) prepare() error {
 		h = openai.NewPromptHasher(size)
 		defer h.Release()
 	}
+	// The scan reads JSON or a form, by Content-Type, and rejects bodies that replicas could not parse.
 	f, err := openai.ScanBody(x.c.Request.Header, b.Bytes(), h)
 	if err != nil {
 		return err
@@ -74,6 +75,7 @@ func (x *proxyRequest) resolvePayload(t *table, f openai.Fields, h *openai.Promp
 	if !keyOf(x.c).allows(x.model.config.ID) {
 		return &keyError{errModelNotAllowed, "This API key may not use the model " + strconv.Quote(x.model.config.ID) + "; GET /v1/models lists those that it may."}
 	}
+	// From here on the request counts in the metrics of its model.
 	x.record.Metrics, x.record.Stream = x.model.metrics, f.Stream
 	x.payload = routers.Payload{
 		RequestID: requestID(x.c),
@@ -107,6 +109,7 @@ func (x *proxyRequest) resolveModel(t *table, f openai.Fields) (adapter string, 
 		if x.model == nil {
 			return "", unknownModel(name)
 		}
+		// An adapter goes to the engine without the name of the base model.
 		if served := cmp.Or(adapter, x.model.config.ServedName); name != served {
 			x.replaceModel(f, served)
 		}
@@ -145,6 +148,7 @@ func (x *proxyRequest) hashPrompt(f openai.Fields, h *openai.PromptHasher) {
 		h = openai.NewPromptHasher(size)
 		defer h.Release()
 	}
+	// Blocks reuses the hashes of the scan unless size differs, and hashes the prompt again if so.
 	x.record.Blocks, x.record.PromptBytes = h.Blocks(f, x.body.Bytes(), x.payload.Model, x.payload.Adapter, size)
 	x.record.BlockBytes = size
 	if byPrefix {

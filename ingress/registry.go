@@ -43,7 +43,7 @@ type table struct {
 	names  map[string]*model // by ID and by alias
 	keys   apiKeys           // nil: no key is required
 
-	blockBytes int // block size of the first model whose policy uses prompt blocks; 0: none does
+	blockBytes int // block size of the first model with a policy that uses prompt blocks; 0: none
 }
 
 // A model serves one configured model. Only the router and the metrics change. A reload keeps the

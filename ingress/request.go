@@ -31,7 +31,7 @@ type requestState struct {
 
 	key     *apiKey           // nil if no key is required
 	record  telemetry.Request // filled in by handlers, reported by instrument
-	proxied proxyRequest      // memory for newProxyRequest; unused for requests that berth answers itself
+	proxied proxyRequest      // memory for newProxyRequest; unused for requests that berth serves itself
 }
 
 var requestStates = sync.Pool{New: func() any { return new(requestState) }}

@@ -44,12 +44,12 @@ func (x *proxyRequest) serveStored() error {
 	}
 	x.model = m
 	x.record.Model, x.record.Policy, x.record.Metrics = m.config.ID, m.config.Router.Class, m.metrics
-	return x.forward(owner)
+	return x.forwardStored(owner)
 }
 
-// forward sends a request without body and slot to one replica and relays the response. After a
+// forwardStored sends a request without body and slot to one replica and relays the response. After a
 // stale connection, the request is sent once more: such requests are idempotent.
-func (x *proxyRequest) forward(replica *llmserver.Replica) error {
+func (x *proxyRequest) forwardStored(replica *llmserver.Replica) error {
 	ctx, stop := withTotalTimeout(x.c.Request.Context(), x.record.Start, x.model.config.TotalTimeout, x.allowed)
 	defer stop()
 	x.record.Replica, x.record.Rank, x.record.Attempts = replica.ID(), 1, 1

@@ -92,7 +92,8 @@ func newServer(c *config.Config, log *slog.Logger, t *telemetry.Tracing) (*Serve
 		s.admin, err = newListener(c.Admin.Address, s.adminRoutes(), log)
 	}
 	if err == nil {
-		err = s.Apply(c) // last, as Apply starts to probe replicas
+		// Last, as Apply starts to probe replicas.
+		err = s.Apply(c)
 	}
 	if err != nil {
 		s.Close()
@@ -174,7 +175,8 @@ func (s *Server) AdminAddress() string {
 // Serve blocks until then. The error is that of a failed listener, or nil after a drain, complete
 // or not. Serve may be called once.
 func (s *Server) Serve(ctx context.Context) error {
-	failed := make(chan error, 2) // one per listener: neither blocks after Serve has returned
+	// One place per listener: neither goroutine blocks after Serve has returned.
+	failed := make(chan error, 2)
 	s.public.serve(failed)
 	if s.admin != nil {
 		s.admin.serve(failed)
@@ -186,6 +188,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	}
 	// Readiness fails from here on; everything else is unchanged during the delay.
 	s.draining.Store(true)
+	// The settings of the last reload apply; later reloads change nothing about this drain.
 	drain := s.registry.table.Load().config.HTTP
 	s.log.Info("draining", "delay", drain.DrainDelay, "timeout", drain.DrainTimeout)
 	select {
@@ -197,6 +200,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	finish, stop := context.WithTimeout(context.WithoutCancel(ctx), drain.DrainTimeout)
 	defer stop()
 	if err := s.public.front.Shutdown(finish); err != nil {
+		// Close aborts the rest.
 		s.log.Warn("the drain timeout ended before all requests did", "timeout", drain.DrainTimeout)
 	}
 	return nil

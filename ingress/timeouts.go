@@ -95,7 +95,7 @@ type idleWatchdog struct {
 }
 
 // newIdleWatchdog starts a watchdog for an attempt, or returns nil if nothing bounds the attempt.
-// The attempt must use the returned context, whose cause becomes a *streaming.AbortError when a
+// The attempt must use the returned context. Its cause becomes a *streaming.AbortError when a
 // bound is exceeded, and stop must be called at the end of the attempt.
 func newIdleWatchdog(ctx context.Context, m *config.Model, stream bool) (context.Context, *idleWatchdog) {
 	w := &idleWatchdog{firstByte: m.UnstreamedFirstByteTimeout}
