@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// adminRoutes returns the handler of the admin listener. Clients and web pages must not reach it: see
-// guardAdmin.
+// adminRoutes returns the handler of the admin listener. Clients and web pages must not reach that
+// listener: see guardAdmin.
 func (s *Server) adminRoutes() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", s.telemetry.MetricsHandler())

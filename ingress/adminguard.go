@@ -16,18 +16,18 @@ import (
 	"berth/internal/openai"
 )
 
-// privateSuffixes are suffixes of names that cannot be registered in public DNS, so that no foreign
-// page can have such a name.
+// privateSuffixes are suffixes of names outside public DNS, so no foreign page can have such a
+// name.
 var privateSuffixes = []string{".localhost", ".internal", ".svc", ".cluster.local"}
 
-// guardAdmin protects the admin listener against web pages that an operator visits and, if an admin
-// key is configured, against all requests without it. GET /metrics always passes: the public listener
-// serves it too, and scrapers use any host name.
+// guardAdmin protects the admin listener against web pages open in an operator's browser and, if an
+// admin key is configured, against all requests without that key. GET /metrics always passes: the
+// public listener serves the same page, and scrapers use any host name.
 //
-// A page can make a browser send cross-site requests, which Origin and Sec-Fetch-Site reveal, or let
-// its own name resolve to the listener's address (DNS rebinding), which Host reveals. Without a key,
-// Host must therefore be an IP address, the configured name of the listener, or a name that no
-// foreign page can have. With the right key any Host is accepted.
+// A page can make a browser send cross-site requests, revealed by Origin and Sec-Fetch-Site, or let
+// the page's own name resolve to the listener's address (DNS rebinding), revealed by Host. Without
+// a key, Host must therefore be an IP address, the configured name of the listener, or a name
+// impossible for a foreign page. With the right key any Host is accepted.
 func (s *Server) guardAdmin(next http.Handler) http.Handler {
 	var origins http.CrossOriginProtection
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -50,8 +50,8 @@ func (s *Server) guardAdmin(next http.Handler) http.Handler {
 	})
 }
 
-// checkAdminKey checks the key if one is configured, else the Host. It removes the key from the
-// request, so that engines never see it.
+// checkAdminKey checks the key if one is configured, else the Host. The key is removed from the
+// request, so engines never see the key.
 func (s *Server) checkAdminKey(r *http.Request) error {
 	key := s.adminKey.Load()
 	if key == nil {
@@ -85,7 +85,7 @@ func (s *Server) checkAdminHost(hostport string) error {
 	return nil
 }
 
-// checkOrigin returns errCrossSite for a request that a browser sends for a page of another site. On
+// checkOrigin returns errCrossSite for a browser's request on behalf of a page of another site. On
 // management paths it rejects every method, since some engines are managed by GET; elsewhere safe
 // methods pass.
 func checkOrigin(origins *http.CrossOriginProtection, r *http.Request) error {

@@ -10,19 +10,16 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/gin-gonic/gin"
-
 	"berth/config"
 )
 
-// apiKeys are the keys of one configuration. The map is immutable; nil means that no key is
-// required.
+// apiKeys are the keys of one configuration. The map is immutable; nil means no key is required.
 //
-// Keys are looked up by their SHA-256, so the time of a lookup reveals nothing about how close a
-// wrong key is to a right one.
+// Keys are looked up by SHA-256, so the time of a lookup reveals nothing about the similarity of a
+// wrong key to a right one.
 type apiKeys map[[sha256.Size]byte]*apiKey
 
-// An apiKey is one key with its rights. It is immutable except for ongoing.
+// An apiKey is one key with the rights of its holder. It is immutable except for ongoing.
 type apiKey struct {
 	name    string
 	hash    [sha256.Size]byte
@@ -31,8 +28,8 @@ type apiKey struct {
 	ongoing *atomic.Int64   // shared with the key of the same name in earlier and later configurations
 }
 
-// newAPIKeys returns the keys of a configuration. before are those of the configuration that it
-// replaces: keys of the same name continue to count the same ongoing requests.
+// newAPIKeys returns the keys of a configuration. before are the keys of the replaced
+// configuration: keys of the same name continue to count the same ongoing requests.
 func newAPIKeys(c *config.Config, before apiKeys) (apiKeys, error) {
 	keys := c.Auth.Keys
 	if name := c.Auth.KeysEnv; name != "" {
@@ -81,8 +78,7 @@ func newAPIKey(k config.Key, ids map[string]string, ongoing *atomic.Int64) *apiK
 	return key
 }
 
-// authenticate returns the key that a request header carries. The error is errMissingKey or
-// errWrongKey.
+// authenticate returns the key in a request header. The error is errMissingKey or errWrongKey.
 func (a apiKeys) authenticate(h http.Header) (*apiKey, error) {
 	given := presentedKey(h)
 	if given == "" {
@@ -128,14 +124,3 @@ type keyError struct {
 
 func (e *keyError) Error() string { return e.text }
 func (e *keyError) Unwrap() error { return e.error }
-
-// keyOf returns the key that a request was admitted with; nil if no key is required.
-func keyOf(c *gin.Context) *apiKey { return stateOf(c).key }
-
-// keyName returns the name of that key for logs and metrics; "" if there is none.
-func keyName(c *gin.Context) string {
-	if key := keyOf(c); key != nil {
-		return key.name
-	}
-	return ""
-}

@@ -17,20 +17,23 @@ import (
 )
 
 // attempt chooses a replica, dispatches the request into the slot reserved there and relays the
-// response. It returns nil when the client has a complete response, and an error while nothing has
-// been written to the client, so that nextAttempt may decide on another one. A response that breaks
-// off after it has begun is aborted by a panic.
+// response. It returns nil once the client has a complete response, and an error only if nothing
+// has been written to the client, so nextAttempt may decide on another attempt. A response that
+// breaks off later is aborted by a panic.
 //
-// It blocks in Choose (bounded by the queue timeout and ctx), in dispatch and in Copy (bounded by
-// the model's timeouts, ctx and the client's connection).
+// attempt blocks in Choose (bounded by the queue timeout and ctx), in dispatch and in Copy (bounded
+// by the model's timeouts, ctx and the client's connection).
+//
+// An error from Choose means that no slot is held.
 //
 // The deferred functions run in reverse order on every path, panics included: first the idle
-// watchdog stops and the attempt's context ends, which aborts the upstream request; then the span
+// watchdog stops and ends the attempt's context, which aborts the upstream request; then the span
 // ends; Release is last. Release is deferred before anything that might panic, makes no remote call
-// once the slot was dispatched, and returns nothing, so it cannot hide the error of the attempt.
-// The slot is released before attempt returns: a request never holds two.
+// for a dispatched slot, and returns nothing, so the error of the attempt stays visible. The slot
+// is released before attempt returns: a request never holds two.
 func (x *proxyRequest) attempt(ctx context.Context) error {
 	x.record.Phase = telemetry.PhaseWaiting
+	// Choose reserves the slot. Replicas that failed earlier attempts are excluded.
 	choose := x.telemetry.StartChoose(ctx)
 	sel, err := x.model.router.Choose(ctx, &x.payload, x.tried...)
 	x.record.Waited = x.payload.Waited
@@ -45,6 +48,7 @@ func (x *proxyRequest) attempt(ctx context.Context) error {
 	x.record.Replica, x.record.Rank, x.record.Matched = sel.Replica().ID(), sel.Rank(), sel.Matched()
 	choose.EndChoose(x.record, "")
 	x.model.metrics.CountAccepted()
+	// The replica gets the context of this attempt's span, not of the whole request's.
 	ctx, x.span = x.telemetry.StartAttempt(ctx)
 	defer x.span.EndAttempt(x.record)
 	ctx, quiet := newIdleWatchdog(ctx, &x.model.config, x.record.Stream)
@@ -53,8 +57,7 @@ func (x *proxyRequest) attempt(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// With a response header there is no other attempt, whatever happens to the response, so
-	// nothing needs the request body any more.
+	// After a response header no other attempt is made, so the request body is not needed any more.
 	quiet.wrapBody(resp)
 	x.record.Phase = telemetry.PhaseStreaming
 	x.releaseBody()
@@ -65,12 +68,12 @@ func (x *proxyRequest) attempt(ctx context.Context) error {
 	return x.finishAttempt(sel, err)
 }
 
-// dispatch sends the request into the slot and returns the response header. It blocks until the
-// header has come or ctx ends. After an error nothing of a response has been sent to the client,
-// and the replica is excluded from further attempts unless only its pooled connection was stale.
+// dispatch sends the request into the slot and returns the response header. sel must not have been
+// dispatched before. It blocks until the header has arrived or ctx ends. After an error nothing has
+// been sent to the client, and the replica is excluded from further attempts unless the only fault
+// was a stale pooled connection.
 //
-// The response of an engine that is too busy is an error too: another replica may serve
-// the request.
+// A busy response of an engine is an error too: another replica may serve the request.
 func (x *proxyRequest) dispatch(ctx context.Context, sel *routers.Selection) (resp *http.Response, err error) {
 	req := x.upstreamRequest(ctx)
 	defer func() {
@@ -78,6 +81,7 @@ func (x *proxyRequest) dispatch(ctx context.Context, sel *routers.Selection) (re
 			req.Body.Close() // after a success the backend closes it
 		}
 	}()
+	// The overhead is all time since the attempt became ready, minus the time in the queue.
 	x.record.Phase = telemetry.PhaseFirstByte
 	x.record.Dispatched = time.Now()
 	x.model.metrics.ObserveOverhead(x.record.Dispatched.Sub(x.ready) - x.payload.Waited)
@@ -90,6 +94,8 @@ func (x *proxyRequest) dispatch(ctx context.Context, sel *routers.Selection) (re
 		return resp, nil
 	}
 	// The slot is still held here; attempt's defer releases it before the next attempt chooses.
+	// A stale pooled connection says nothing about the replica, so the next attempt may choose the
+	// same one.
 	if !errors.Is(err, llmserver.ErrStale) {
 		x.tried = append(x.tried, sel.Replica())
 	}
@@ -103,8 +109,7 @@ func (x *proxyRequest) dispatch(ctx context.Context, sel *routers.Selection) (re
 	return nil, err
 }
 
-// rewriteResponse changes the replica's response header into the one for the client. The body is
-// never changed.
+// rewriteResponse edits the replica's response header for the client. The body passes unchanged.
 func (x *proxyRequest) rewriteResponse(resp *http.Response, sel *routers.Selection) {
 	// 502, 503 and 504 pass to the client, but count as failures in the replica's circuit breaker.
 	if isGatewayError(resp.StatusCode) {
@@ -113,14 +118,15 @@ func (x *proxyRequest) rewriteResponse(resp *http.Response, sel *routers.Selecti
 	if openai.CreatesStored(x.c.Request.URL.Path) {
 		x.owners.sniffID(resp, sel.Replica())
 	}
-	resp.Header.Del(requestIDHeader) // the client gets the ID that is logged
+	resp.Header.Del(requestIDHeader) // the client gets the logged ID
 	if x.registry.table.Load().config.DecisionHeaders {
 		x.addDecisionHeaders(resp.Header)
 	}
 }
 
-// addDecisionHeaders reports to the client how its replica was chosen. It replaces the headers of
-// another berth behind this one.
+// addDecisionHeaders reports the routing decision to the client. Such headers of another berth
+// behind this one are replaced. The map is written directly: the keys are in canonical form
+// already.
 func (x *proxyRequest) addDecisionHeaders(h http.Header) {
 	h["X-Berth-Replica"] = []string{x.record.Replica}
 	h["X-Berth-Policy"] = []string{x.record.Policy}
@@ -132,10 +138,10 @@ func (x *proxyRequest) addDecisionHeaders(h http.Header) {
 	}
 }
 
-// finishAttempt handles the end of a relayed response. If the relay failed, the outcome of the
-// selection records whether the replica or the client was the cause, and a response that has begun
-// is aborted: it must not look complete. The error is returned only if nothing was sent, so that
-// the client can still get an error response.
+// finishAttempt handles the end of a relayed response. After a failed relay, the outcome of the
+// selection records the cause, replica or client, and a response already begun is aborted, so as
+// not to look complete. The error is returned only if nothing was sent: the client can then still
+// get an error response.
 func (x *proxyRequest) finishAttempt(sel *routers.Selection, err error) error {
 	if err == nil {
 		return nil
@@ -146,17 +152,17 @@ func (x *proxyRequest) finishAttempt(sel *routers.Selection, err error) error {
 			"send_timeout_s", x.registry.table.Load().config.HTTP.SendTimeout.Seconds(), "request_id", requestID(x.c))
 	}
 	x.recordUpstreamError(err)
-	sel.Fail(attributeError(result, err)) // before the panic of abort: Release reports it
+	sel.Fail(attributeError(result, err)) // before the panic of abort: Release reports the outcome
 	if result.Started {
 		x.abort(err)
 	}
 	return err
 }
 
-// releaseBody frees the memory of the request body. It is called as soon as a response has begun,
-// because no other attempt is made then: streams last long, and their prompts would fill the
-// memory. A part that the replica has not read yet stays until its reader is closed. Further calls
-// do nothing.
+// releaseBody frees the memory of the request body. It is called as soon as a response header has
+// arrived, when no other attempt can follow: streams last long, and their prompts would fill the
+// memory. A part still unread by the replica stays until its reader is closed. Further calls do
+// nothing.
 func (x *proxyRequest) releaseBody() {
 	x.payload.Text = nil // which points into the body
 	if x.body != nil {
@@ -165,8 +171,9 @@ func (x *proxyRequest) releaseBody() {
 }
 
 // upstreamRequest returns the client's request in the form for the replica. Header and URL are the
-// client's own, which nothing else needs any more; all attempts share them, and backends change
-// neither. The body has a reader per attempt, as a transport may still read the previous one.
+// client's own, shared by all attempts; backends change neither. Each attempt has its own reader of
+// the body, because a transport may still use the previous one. The caller must close the reader
+// unless Dispatch succeeds.
 func (x *proxyRequest) upstreamRequest(ctx context.Context) *http.Request {
 	in := x.c.Request
 	streaming.TrimRequestHeader(in.Header)

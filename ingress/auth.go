@@ -7,13 +7,13 @@ import (
 	"github.com/gin-gonic/gin"
 )
 
-// probes are the routes that machines poll: health checks and scrapes. They are counted, but neither
-// logged nor traced, and need no API key.
+// probes are the routes for health checks and scrapes. They are counted, but neither logged nor
+// traced, and need no API key.
 var probes = map[string]bool{"/livez": true, "/readyz": true, "/health": true, "/metrics": true}
 
-// authorize admits requests that carry a valid API key, if keys are configured. It holds one of the
-// key's concurrent requests until the handlers behind it return, and removes the key from the
-// request, so that engines never see it.
+// authorize admits requests with a valid API key, if keys are configured. The request counts
+// against the key's limit until all later handlers have returned. The key is removed from the
+// request, so engines never see the key.
 func (s *Server) authorize(c *gin.Context) {
 	keys := s.registry.table.Load().keys
 	if keys == nil || probes[c.Request.URL.Path] {

@@ -26,17 +26,19 @@ const (
 	namesNone   = "The request must name a 'model' because this server has several; GET /v1/models lists them."
 	isNoObject  = "The request body must be a JSON object."
 	isNoString  = "The 'model' in the request body must be a string."
-	hasTwo      = "The request body has more than one 'model'."
-	tooDeep     = "The request body is nested deeper than 1024 levels."
-	tooLarge    = "The request body is too large: the limit is 1048576 bytes."
+	hasTwo      = "The request body has more than one 'model'; send only one."
+	tooDeep     = "The request body is nested deeper than 1024 levels; reduce the nesting."
+	tooLarge    = "The request body is too large: the limit is 1048576 bytes; send less."
 	wrongType   = "The Content-Type of the request must be application/json, or multipart/form-data where files are sent."
 	compressed  = "The request body must be sent without a Content-Encoding."
-	noBoundary  = "The Content-Type of the form has no valid boundary."
-	noWholeForm = "The request body is not a whole multipart form."
+	noBoundary  = "The Content-Type of the form has no valid boundary; send it with the boundary of the form."
+	noWholeForm = "The request body is not a whole multipart form; send all parts and the closing boundary."
 	badTimeout  = "The x-request-timeout-seconds header must be one positive number of seconds."
 )
 
-func notJSON(what string) string { return "The request body is not valid JSON: " + what + "." }
+func notJSON(what string) string {
+	return "The request body is not valid JSON: " + what + "; correct the body."
+}
 
 func noModel(quoted string) string {
 	return "The model " + quoted + " does not exist; GET /v1/models lists those that do."
@@ -44,8 +46,8 @@ func noModel(quoted string) string {
 
 // badBodies are invalid as JSON or in their model.
 var badBodies = []badInput{
-	{"an empty body", "", "", nil, 400, "empty_body", "", "The request body is empty."},
-	{"white space only", "", " \r\n\t", nil, 400, "empty_body", "", "The request body is empty."},
+	{"an empty body", "", "", nil, 400, "empty_body", "", "The request body is empty; send a JSON object."},
+	{"white space only", "", " \r\n\t", nil, 400, "empty_body", "", "The request body is empty; send a JSON object."},
 	{"a list", "", `["model","m"]`, nil, 400, "invalid_json", "", isNoObject},
 	{"a string", "", `"model"`, nil, 400, "invalid_json", "", isNoObject},
 	{"a number", completions, `7`, nil, 400, "invalid_json", "", isNoObject},

@@ -12,13 +12,14 @@ import (
 	"berth/streaming"
 )
 
-// maxBusyBody is how much of a response body detectBusy reads. Bodies of busy responses are short.
+// maxBusyBody bounds the bytes of a response body read by detectBusy. Bodies of busy responses are
+// short.
 const maxBusyBody = 16 << 10
 
-// detectBusy returns llmserver.ErrBusy if a response is the engine's way of saying that it is too
-// busy. It then keeps the response, for the client if no other replica responds better. Any other
-// response is left as if unread. It blocks until the body has ended or maxBusyBody has arrived, for
-// the statuses 429 and 503 only.
+// detectBusy returns llmserver.ErrBusy for a response by which an engine reports too much load. The
+// response is kept, for the client if no other replica can serve the request. Any other response is
+// left as if unread. For the statuses 429 and 503 detectBusy blocks until the body has ended or
+// maxBusyBody bytes have arrived; for others it does not block.
 func (x *proxyRequest) detectBusy(resp *http.Response) error {
 	if resp.StatusCode != http.StatusServiceUnavailable && resp.StatusCode != http.StatusTooManyRequests {
 		return nil
@@ -41,8 +42,8 @@ func (x *proxyRequest) detectBusy(resp *http.Response) error {
 	return llmserver.ErrBusy
 }
 
-// writeBusy sends the client the last busy response, unchanged. If the client disconnects meanwhile
-// it does not return.
+// writeBusy sends the client the last busy response, unchanged. If the client disconnects
+// meanwhile, writeBusy panics as abort does.
 func (x *proxyRequest) writeBusy() error {
 	x.record.Phase = telemetry.PhaseStreaming
 	x.refusal.Header.Del(requestIDHeader)
@@ -54,15 +55,15 @@ func (x *proxyRequest) writeBusy() error {
 	return nil
 }
 
-// isGatewayError reports whether a status says that what is behind the replica cannot serve. 500 does
-// not: engines respond with it to prompts that are too long.
+// isGatewayError reports whether a status means that the server behind a gateway cannot serve. 500
+// is excluded: engines send it for prompts that are too long.
 func isGatewayError(status int) bool {
 	return status == http.StatusBadGateway || status == http.StatusServiceUnavailable || status == http.StatusGatewayTimeout
 }
 
-// attributeError returns the error of a response that broke off as the replica is to be blamed for
-// it. A break before the first body byte is the replica's failure, although its header arrived and
-// the request is not retried, unless berth itself aborted the response.
+// attributeError returns the error of a broken response in the form for the replica's circuit
+// breaker. A break before the first body byte counts as ErrBroken, a failure of the replica, unless
+// berth itself aborted the response. The request is not retried, as the header had arrived.
 func attributeError(result streaming.Result, err error) error {
 	_, aborted := errors.AsType[*streaming.AbortError](err)
 	if aborted || result.Started || !errors.Is(err, streaming.ErrUpstreamBroken) {

@@ -90,7 +90,7 @@ func TestBusyRetryAfterFollowsQueue(t *testing.T) {
 			c, _ := gin.CreateTestContext(recorder)
 			state := newRequestState(c)
 			c.Request = httptest.NewRequest("POST", "/v1/completions", nil)
-			(&proxyRequest{c: c, record: &state.record, body: new(body.Body), model: m}).fail(failure)
+			(&proxyRequest{c: c, record: &state.record, body: new(body.Body), model: m}).respondError(failure)
 			if after, err := strconv.Atoi(recorder.Header().Get("Retry-After")); err != nil || after < 48 || after > 60 {
 				t.Errorf("%v: Retry-After is %q s; want about 60", failure, recorder.Header().Get("Retry-After"))
 			}

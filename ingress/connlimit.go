@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// maxExcessConns bounds the connections beyond the limit that are open at once, until they have
-	// been rejected. Accept blocks while there are as many.
+	// maxExcessConns bounds the open connections beyond the limit, each until its rejection. Accept
+	// blocks while there are as many.
 	maxExcessConns = 16
 	// excessTimeout bounds how long a connection beyond the limit may take to send a request and to
 	// read the response.
@@ -27,7 +27,7 @@ const (
 )
 
 // deriveConnLimit returns the limit of client connections for a process with this descriptor limit:
-// two descriptors per connection, since each proxied request needs one for its client and one for its
+// two descriptors per connection, since a proxied request needs one for the client and one for the
 // replica. An eighth, and no less than excess connections need, is reserved for log files, probes,
 // the admin listener and idle connections to replicas.
 func deriveConnLimit(descriptors uint64) int64 {
@@ -36,11 +36,11 @@ func deriveConnLimit(descriptors uint64) int64 {
 	return max((int64(descriptors)-int64(reserve))/2, minConnections)
 }
 
-// A connLimit is a listener that bounds the number of open connections. It accepts connections beyond
-// the limit, too, and has them answered with 503 and closed, since clients handle a response better
-// than a connection that hangs or is reset. At most maxExcessConns of them are open at once, for
-// excessTimeout each; the rest waits in the kernel's backlog, so that any number of clients costs a
-// fixed number of descriptors.
+// A connLimit is a listener with a bounded number of open connections. Connections beyond the limit
+// are accepted, too, but get a 503 response and are closed: clients handle a response better than a
+// hanging or reset connection. At most maxExcessConns of them are open at once, for excessTimeout
+// each; the rest waits in the kernel's backlog, so any number of clients costs a fixed number of
+// descriptors.
 //
 // Accept is for one goroutine; configure may be called by any.
 type connLimit struct {
@@ -66,8 +66,8 @@ func newConnLimit(l net.Listener, connCount func() int, refused func(), e *exhau
 	}
 }
 
-// configure sets the limit: the configured one, or the derived one if that is 0. Open connections stay
-// open under a lower limit.
+// configure sets the limit: the configured one, or the derived one if configured is 0. A lower
+// limit closes no open connection.
 func (l *connLimit) configure(configured int, log *slog.Logger) {
 	derived := int64(math.MaxInt64)
 	if n := maxDescriptors(); n > 0 {
@@ -80,8 +80,8 @@ func (l *connLimit) configure(configured int, log *slog.Logger) {
 	l.limit.Store(cmp.Or(int64(configured), derived))
 }
 
-// Accept returns the next connection, as an *excessConn if it is beyond the limit. While
-// maxExcessConns of those are open it blocks.
+// Accept returns the next connection, as an *excessConn if beyond the limit. While maxExcessConns
+// of those are open, Accept blocks.
 func (l *connLimit) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
@@ -98,8 +98,8 @@ func (l *connLimit) Accept() (net.Conn, error) {
 	}
 	l.refused()
 	l.fullLog.warn("limit", limit)
-	// Blocking here stops all accepting. That is intended: no descriptor is free for the next
-	// connection, and it lasts for excessTimeout at most.
+	// Blocking here stops all accepting, on purpose: no descriptor is free for the next connection.
+	// It lasts for excessTimeout at most.
 	l.excess <- struct{}{}
 	end := sync.OnceValue(func() error {
 		defer func() { <-l.excess }()
@@ -108,8 +108,8 @@ func (l *connLimit) Accept() (net.Conn, error) {
 	return &excessConn{c, time.AfterFunc(excessTimeout, func() { end() }), end}, nil
 }
 
-// An excessConn is a connection beyond the limit. It closes itself after excessTimeout. Any goroutine
-// may call Close, of which only the first call has an effect.
+// An excessConn is a connection beyond the limit. A timer closes the connection after
+// excessTimeout. Any goroutine may call Close; only the first call has an effect.
 type excessConn struct {
 	net.Conn
 	timer     *time.Timer
@@ -145,8 +145,8 @@ func markExcess(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// rejectExcess responds to a request on an excess connection and reports whether it did. Health checks
-// are served instead: a process that is merely busy must not be restarted.
+// rejectExcess responds to a request on an excess connection and reports whether a response was
+// written. Health checks are served instead: a merely busy process must not be restarted.
 func rejectExcess(w http.ResponseWriter, r *http.Request) bool {
 	if r.Context().Value(excessKey{}) == nil {
 		return false

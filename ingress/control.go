@@ -16,7 +16,7 @@ import (
 	"berth/routers"
 )
 
-// maxControlBody bounds how much of a replica's response to a control call is shown.
+// maxControlBody bounds the reported part of a replica's response to a control call.
 const maxControlBody = 1 << 20
 
 // controlResult is the JSON form of one replica's response to a control call.
@@ -27,9 +27,9 @@ type controlResult struct {
 	Error   string `json:"error,omitempty"` // without a response
 }
 
-// serveControl forwards a call that manages engines to every replica of a model at once, without
-// slots, and responds with the responses of all: 200 if every one was a success, else 502. The query
-// or the body names the model.
+// serveControl forwards a management call to every replica of a model at once, without slots, and
+// responds with the responses of all: 200 if every one was a success, else 502. The query or the
+// body names the model.
 func (s *Server) serveControl(w http.ResponseWriter, r *http.Request) {
 	if !openai.IsCleanPath(r.URL.Path) || !openai.IsManagementPath(r.URL.Path) {
 		toAPIError(errUnknownPath).write(w, r)
@@ -83,8 +83,8 @@ func (t *table) controlTarget(name string, body []byte) (*model, error) {
 	}
 }
 
-// controlRequest returns the operator's call as replicas get it: without the model in the query,
-// which is meant for berth.
+// controlRequest returns the operator's call in the form for replicas: without the model in the
+// query, which is meant for berth.
 func controlRequest(ctx context.Context, in *http.Request, body []byte) *http.Request {
 	var query []string
 	for pair := range strings.SplitSeq(in.URL.RawQuery, "&") {

@@ -8,9 +8,9 @@ import (
 	"github.com/gin-gonic/gin"
 )
 
-// cors lets pages of the allowed origins read responses, and answers preflight requests. It removes
-// the Origin header: berth alone decides, and engines that check origins must not reject what berth
-// allowed.
+// cors lets pages of the allowed origins read responses, and responds to preflight requests. The
+// Origin header is removed: berth alone decides, and engines with their own check must not reject
+// an origin allowed by berth.
 func (s *Server) cors(c *gin.Context) {
 	policy := s.registry.table.Load().config.HTTP.CORS
 	if policy == nil {

@@ -4,8 +4,8 @@ package ingress
 
 import "syscall"
 
-// maxDescriptors returns the descriptor limit of this process, or 0 if it is unknown. It is the soft
-// limit, which Go raises to the hard one when the process starts.
+// maxDescriptors returns the descriptor limit of this process, or 0 if unknown: the soft limit,
+// raised to the hard one by Go at the start of the process.
 func maxDescriptors() uint64 {
 	var limit syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) != nil {

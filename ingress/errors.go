@@ -4,12 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
-	"net/http"
 	"strconv"
 	"time"
-
-	"github.com/gin-gonic/gin"
 
 	"berth/ingress/telemetry"
 	"berth/internal/body"
@@ -20,8 +16,8 @@ import (
 	"berth/streaming"
 )
 
-// Errors of this package that clients read; those of reading and scanning bodies are declared there.
-// Texts are whole sentences, since most are sent as they are.
+// Errors of this package for clients; internal/body and internal/openai declare those of reading
+// and scanning a body. Each text is a whole sentence with advice, since most are sent unchanged.
 var (
 	errUnknownModel       = errors.New("model not found")    // see unknownModel
 	errNoResponse         = errors.New("response not found") // the table has the text
@@ -45,20 +41,20 @@ var (
 	errInternal           = errors.New("The server failed to handle the request; try again, and report the X-Request-Id to the operator if it fails again.")
 )
 
-// Codes of errors that other code refers to.
+// Error codes used by other files.
 const (
 	internalError = telemetry.CodeInternalError
 	codeGone      = telemetry.CodeClientGone // only logged and counted
 )
 
-// statusClientGone is logged and counted for a request whose client disconnected before a response
-// began; it is never sent. nginx introduced the number.
+// statusClientGone is logged and counted for a disconnect of the client before a response began; no
+// client ever receives this status. nginx introduced the number.
 const statusClientGone = 499
 
 // defaultRetryAfter is the Retry-After where no better estimate is known.
 const defaultRetryAfter = time.Second
 
-// An apiError is an error as clients read it.
+// An apiError is an error in the form for clients.
 type apiError struct {
 	status     int
 	kind       string // "type"
@@ -68,7 +64,7 @@ type apiError struct {
 	retryAfter time.Duration // 0 for no advice; or noRetry
 }
 
-// noRetry tells clients not to retry where a retry cannot succeed. SDKs would retry twice otherwise.
+// noRetry forbids retries that cannot succeed. Without that advice SDKs retry twice.
 const noRetry time.Duration = -1
 
 // Values of "type", after OpenAI's API.
@@ -78,7 +74,7 @@ const (
 	rateLimit      = openai.TypeRateLimit
 )
 
-// errorTable maps errors to what clients read. The first row whose error is in the chain applies.
+// errorTable maps errors to API errors. The first row with an error in the chain applies.
 var errorTable = []struct {
 	err error
 	apiError
@@ -139,8 +135,8 @@ var errorTable = []struct {
 		"The server has run out of connections; try again later.", defaultRetryAfter}},
 }
 
-// toAPIError returns what a client reads of err. An error in no table is the server's own fault, and
-// its text is not revealed.
+// toAPIError returns the API error for err. An error in no table is the server's own fault, and the
+// text is not revealed.
 func toAPIError(err error) apiError {
 	if aborted, ok := errors.AsType[*streaming.AbortError](err); ok {
 		return apiError{504, serverError, aborted.Code, "", aborted.Message, 0}
@@ -166,7 +162,7 @@ func toAPIError(err error) apiError {
 	return apiError{500, serverError, internalError, "", errInternal.Error(), 0}
 }
 
-// unavailableMessage makes a sentence for clients of the reasons why no replica is available.
+// unavailableMessage returns a sentence for clients with the reasons for the lack of a replica.
 func unavailableMessage(reasons string) string {
 	return "The model is unavailable, try again later: " + reasons + "."
 }
@@ -191,55 +187,3 @@ func (e *modelError) Error() string {
 }
 
 func (e *modelError) Is(target error) bool { return target == errUnknownModel }
-
-// lingerTimeout is how long the body of a rejected request is read. A connection that is closed
-// while bytes still arrive is reset, and the client may lose the response.
-const lingerTimeout = 500 * time.Millisecond
-
-// rejectUnread responds to a request whose body, if any, was not read to its end.
-func rejectUnread(c *gin.Context, err error) {
-	leaveUnread(c)
-	writeError(c, err)
-}
-
-// leaveUnread closes an HTTP/1.1 connection after this request if the request has a body. net/http
-// would read the body, however slow, before and after it writes the response.
-func leaveUnread(c *gin.Context) {
-	if c.Request.ContentLength != 0 && c.Request.ProtoMajor == 1 {
-		c.Header("Connection", "close")
-		_ = http.NewResponseController(c.Writer).SetReadDeadline(time.Now().Add(lingerTimeout)) // fails on a closed connection only
-	}
-}
-
-// writeError responds with the API error of err.
-func writeError(c *gin.Context, err error) { toAPIError(err).respond(c) }
-
-// respond writes the error to a client, and records its code for logs and metrics.
-func (a apiError) respond(c *gin.Context) {
-	stateOf(c).record.ErrorCode = a.code
-	a.write(c.Writer, c.Request)
-}
-
-// object returns the error object that a is rendered into.
-func (a apiError) object() openai.Error {
-	return openai.Error{Status: a.status, Type: a.kind, Code: a.code, Param: a.param, Message: a.message}
-}
-
-// write writes the error in the form of the API that the request is for.
-func (a apiError) write(w http.ResponseWriter, r *http.Request) {
-	text := a.object().JSON()
-	if openai.IsAnthropicPath(r.URL.Path) {
-		text = a.object().AnthropicJSON(r.Header.Get(requestIDHeader))
-	}
-	h := w.Header()
-	h.Set("Content-Type", "application/json")
-	h.Set("Content-Length", strconv.Itoa(len(text)))
-	if a.retryAfter == noRetry {
-		h.Set("X-Should-Retry", "false")
-	} else if a.retryAfter > 0 {
-		h.Set("Retry-After", strconv.Itoa(int(math.Ceil(a.retryAfter.Seconds()))))
-		h.Set("Retry-After-Ms", strconv.FormatInt(a.retryAfter.Milliseconds(), 10))
-	}
-	w.WriteHeader(a.status)
-	w.Write(text) // net/http leaves it out for HEAD
-}

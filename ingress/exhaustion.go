@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// throttleInterval is the shortest time between two lines of a throttledLog. Exhaustion recurs with
-// every request while it lasts.
+// throttleInterval is the shortest time between two lines of a throttledLog. Exhaustion usually
+// recurs with every request.
 const throttleInterval = 10 * time.Second
 
-// A throttledLog logs a warning at most once per throttleInterval. Any goroutine may call warn, which
-// does not wait for others.
+// A throttledLog logs a warning at most once per throttleInterval. Any goroutine may call warn,
+// which does not block on concurrent calls.
 type throttledLog struct {
 	log     *slog.Logger
 	message string
@@ -34,7 +34,7 @@ func (e *throttledLog) warn(args ...any) {
 	e.log.Warn(e.message, append(args, "omitted_lines", e.omitted.Swap(0))...)
 }
 
-// An exhaustion counts and logs connections that failed because this process, or its machine, was out
+// An exhaustion counts and logs connections that failed because the process or the machine was out
 // of descriptors, ports or memory. No replica is blamed for those.
 type exhaustion struct {
 	count func()

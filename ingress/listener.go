@@ -17,15 +17,15 @@ import (
 )
 
 const (
-	// readHeaderTimeout bounds the time in which a client must send a request header.
+	// readHeaderTimeout bounds the time for a client to send a request header.
 	readHeaderTimeout = 10 * time.Second
 	// keepAliveTimeout bounds the idle time of a client's connection. Load generators keep idle
-	// connections for 300 s; a longer bound lets them close first, so that none of their requests
-	// meets a connection that is being closed.
+	// connections for 300 s; a longer bound lets them close first, so none of their requests meets
+	// a closing connection.
 	keepAliveTimeout = 330 * time.Second
 )
 
-// A listener is an HTTP server on its own address.
+// A listener is an HTTP server with an address of its own.
 //
 // Life cycle: newListener listens, serve accepts, close aborts. front may be replaced, and Listener
 // wrapped, between newListener and serve.
@@ -40,7 +40,7 @@ type listener struct {
 	requests  sync.WaitGroup // handlers, which may outlive their connection
 }
 
-// httpServer is the part of http.Server that http1.Server has as well.
+// httpServer is the common interface of http.Server and http1.Server.
 type httpServer interface {
 	Serve(net.Listener) error
 	Shutdown(context.Context) error
@@ -58,8 +58,8 @@ func newListener(address string, h http.Handler, log *slog.Logger) (*listener, e
 		return nil, fmt.Errorf("cannot listen on %s: %w", address, err)
 	}
 	l.server = &http.Server{
-		// Handlers are counted here, outside of everything else, since h2 handlers may still run when
-		// their connection has been closed.
+		// Handlers are counted here, in the outermost wrapper, since h2 handlers may outlive their
+		// connection.
 		Handler: http1.ResetAborted(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			l.requests.Add(1)
 			defer l.requests.Done()
@@ -82,16 +82,17 @@ func newListener(address string, h http.Handler, log *slog.Logger) (*listener, e
 	return l, nil
 }
 
-// setSendTimeout bounds how long the kernel waits for a client that reads nothing, on connections
-// accepted from now on. Open connections keep their bound. l may be nil.
+// setSendTimeout bounds the time for which the kernel waits for a client that reads nothing, on
+// connections accepted from now on. Open connections keep their bound. l may be nil.
 func (l *listener) setSendTimeout(timeout time.Duration) {
 	if l != nil {
 		_ = tcp.SetSendTimeout(l.socket, timeout) // fails only on a closed listener
 	}
 }
 
-// serve starts to accept connections on a goroutine that close waits for. It does not block. If the
-// listener fails other than by close, the error is sent on failed, which must have room for it.
+// serve starts to accept connections on a goroutine that close waits for. serve does not block. If
+// the listener fails other than by close, the error is sent on failed, which must have room for
+// one.
 func (l *listener) serve(failed chan<- error) {
 	l.serving.Go(func() {
 		serve := l.front.Serve
@@ -116,7 +117,7 @@ func (l *listener) trackConn(_ net.Conn, state http.ConnState) {
 	}
 }
 
-// connCount returns the number of open connections, those that http1.Server handles itself included.
+// connCount returns the number of open connections, including those handled by http1.Server itself.
 // Any goroutine may call it.
 func (l *listener) connCount() int {
 	n := int(l.openConns.Load())
@@ -128,7 +129,7 @@ func (l *listener) connCount() int {
 
 // close closes every connection and blocks until their handlers have returned. The order of the
 // waits matters: the accept goroutine adds connections, and connections add requests, so each wait
-// group is waited for only when nothing can add to it any more.
+// group is waited for only after its last Add.
 func (l *listener) close() {
 	l.front.Close()
 	l.Listener.Close()

@@ -13,20 +13,21 @@ import (
 	"berth/config"
 )
 
-// maxDefaultBufferedBytes bounds the default budget for request bodies. It applies where memory is
-// ample, or its size unknown.
+// maxDefaultBufferedBytes bounds the default budget for request bodies. This bound applies where
+// memory is ample or of unknown size.
 const maxDefaultBufferedBytes = 1 << 30
 
-// AffordableBufferedBytes returns how many bytes of request bodies this process can hold without
-// running out of memory: a quarter of its memory limit. The rest is for streams, for the growth of
-// the heap between garbage collections and for pooled buffers.
+// AffordableBufferedBytes returns the number of bytes of request bodies that this process can hold
+// without running out of memory: a quarter of the memory limit. The rest is for streams, for the
+// growth of the heap between garbage collections and for pooled buffers.
 func AffordableBufferedBytes() int64 { return memoryLimit(os.DirFS("/")) / 4 }
 
 // DefaultBufferedBytes returns the default budget for request bodies, in bytes.
 func DefaultBufferedBytes() int64 { return min(AffordableBufferedBytes(), maxDefaultBufferedBytes) }
 
-// memoryLimit returns the bytes of memory that this process may use: the lowest of GOMEMLIMIT, the
-// limits of its cgroups and the machine's memory, as far as known. root is the root file system.
+// memoryLimit returns the number of bytes of memory available to this process: the lowest of
+// GOMEMLIMIT, the cgroup limits and the machine's memory, as far as known. root is the root file
+// system.
 func memoryLimit(root fs.FS) int64 {
 	limit := debug.SetMemoryLimit(-1)
 	if n := machineMemory(root); n > 0 {
@@ -50,8 +51,8 @@ func memoryLimit(root fs.FS) int64 {
 }
 
 // cgroupLimit returns the lowest limit of a cgroup and its ancestors. A container may see the full
-// name of its cgroup but only its own part of the tree, mounted at mount; the walk upwards ends there
-// and so finds that part, too.
+// name of its cgroup but only a part of the tree, mounted at mount. The walk upwards ends at the
+// mount, so the container's own limit is found, too.
 func cgroupLimit(root fs.FS, mount, group, file string) int64 {
 	limit := int64(math.MaxInt64)
 	for group = path.Clean("/" + group); ; group = path.Dir(group) {
@@ -66,7 +67,7 @@ func cgroupLimit(root fs.FS, mount, group, file string) int64 {
 	}
 }
 
-// machineMemory returns the machine's memory in bytes; 0 if it is unknown.
+// machineMemory returns the machine's memory in bytes; 0 if unknown.
 func machineMemory(root fs.FS) int64 {
 	text, _ := fs.ReadFile(root, "proc/meminfo")
 	for line := range strings.Lines(string(text)) {

@@ -19,7 +19,7 @@ func newModelObject(name string, m *model) modelObject {
 	return modelObject{ID: name, Object: "model", Created: m.created, OwnedBy: "berth"}
 }
 
-// listModels lists the IDs and aliases that the client's key may use, in the order of the
+// listModels lists the IDs and aliases allowed for the client's key, in the order of the
 // configuration.
 func (s *Server) listModels(c *gin.Context) {
 	list := struct {
@@ -35,8 +35,8 @@ func (s *Server) listModels(c *gin.Context) {
 	c.JSON(http.StatusOK, list)
 }
 
-// getModel describes one model. Every adapter of a known base model is said to exist: only engines
-// know their adapters.
+// getModel describes one model. Every adapter of a known base model is reported as existing: only
+// engines know their adapters.
 func (s *Server) getModel(c *gin.Context) {
 	name := strings.TrimPrefix(c.Param("id"), "/")
 	t := s.registry.table.Load()

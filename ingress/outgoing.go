@@ -9,8 +9,9 @@ import (
 	"berth/streaming"
 )
 
-// outgoing is a request that takes no slot as a replica is to see it, yet without a body. Unlike exchange.request it may be
-// called more than once at a time.
+// outgoing returns the form of a client's request for a replica, without a body, for requests
+// without a slot. Unlike upstreamRequest, outgoing copies header and URL, so in stays unchanged and
+// concurrent calls with the same in are safe.
 func outgoing(ctx context.Context, in *http.Request) *http.Request {
 	prefix := openai.VersionPrefix(in.URL.Path)
 	out := &http.Request{

@@ -16,46 +16,52 @@ import (
 )
 
 const (
-	// lookupTimeout bounds a lookup, including the wait until it may run.
+	// lookupTimeout bounds a lookup, including the wait for a free place among
+	// maxConcurrentLookups.
 	lookupTimeout = 5 * time.Second
-	// maxConcurrentLookups bounds the lookups that run at once, maxLookupCalls the concurrent calls
-	// of each of them.
+	// maxConcurrentLookups bounds the concurrent lookups of the process, maxLookupCalls the
+	// concurrent calls of each lookup.
 	maxConcurrentLookups = 8
 	maxLookupCalls       = 32
-	// maxMisses bounds the lookups without a result that are remembered: for absentTTL if every
-	// replica said that it has no such response, for uncertainTTL if some did not respond.
+	// maxMisses bounds the remembered lookups without a result. They are remembered for absentTTL
+	// if every replica denied having the response, for uncertainTTL if some did not respond.
 	maxMisses    = 4096
 	absentTTL    = 5 * time.Second
 	uncertainTTL = time.Second
-	// maxDrainBytes is how much of a response body is read so that its connection can be reused.
+	// maxDrainBytes bounds the bytes read of a response body to make its connection reusable.
 	maxDrainBytes = 16 << 10
 )
 
-// ownerLookups finds the replicas that hold stored responses by asking all of them. Any client can
-// cause a lookup, with an ID that it makes up. The number of concurrent lookups is therefore bounded
+// ownerLookups finds the owners of stored responses by asking all replicas. That is needed for
+// responses created through another ingress or before a restart of this one.
+//
+// Any client can cause a lookup with an invented ID. So the number of concurrent lookups is bounded
 // for the whole process, an ID is looked up once at a time, and results, misses included, are
 // remembered.
 //
-// Any goroutine may call findOwner and pin, which block for lookupTimeout at most.
+// Any goroutine may call findOwner and pin, which block for lookupTimeout at most. mu is never held
+// during a call to a replica.
 type ownerLookups struct {
 	owners  *responseOwners
-	running chan struct{} // a semaphore: an element for each lookup that runs
+	running chan struct{} // a semaphore: one element per running lookup
 	count   func(result string)
 
-	mu         sync.Mutex               // guards what follows
+	mu         sync.Mutex               // guards the fields below
 	inProgress map[string]chan struct{} // by ID; closed when the lookup has ended
 	misses     map[string]ownerMiss
-	missOrder  []string // the keys of misses; a ring, in which next is the oldest once it is full
+	missOrder  []string // the keys of misses, as a ring; once full, next is the oldest
 	next       int
 }
 
-// An ownerMiss is a lookup that found no owner.
+// An ownerMiss is a lookup without an owner as its result. It is immutable.
 type ownerMiss struct {
-	models []string // the IDs of the models whose replicas were asked
+	models []string // IDs of the searched models
 	until  time.Time
 	err    error // nil if no replica holds the response
 }
 
+// newOwnerLookups returns lookups that store owners found in owners. count is called once per
+// findOwner that got a result, with found, absent, uncertain or remembered; it must not block.
 func newOwnerLookups(owners *responseOwners, count func(result string)) *ownerLookups {
 	return &ownerLookups{
 		owners:     owners,
@@ -66,14 +72,19 @@ func newOwnerLookups(owners *responseOwners, count func(result string)) *ownerLo
 	}
 }
 
-// findOwner returns the replica of these models that holds a response, and its model. It uses what is
-// remembered, else it asks all replicas in the name of the client request r. The replica is nil if
-// none holds the response. The error is errOwnerUnknown if that is not certain, and wraps
+// findOwner returns the replica of these models that holds a response, and the model of that
+// replica. Unless the owner or a miss is remembered, findOwner asks all replicas with the
+// credentials of the client request r. The replica is nil if none holds the response. The error is
+// errOwnerUnknown if some replicas did not respond or lookupTimeout ended, and wraps
 // streaming.ErrClientGone if the client has disconnected.
+//
+// Concurrent calls for the same ID share one lookup: one caller searches, all others wait and then
+// use the remembered result.
 func (l *ownerLookups) findOwner(r *http.Request, id string, models []*model) (*model, *llmserver.Replica, error) {
 	ctx, stop := context.WithTimeout(r.Context(), lookupTimeout)
 	defer stop()
 	for {
+		// Checked in every round: a lookup that ended meanwhile may have found the owner.
 		if m, owner := l.owners.ownerAmong(id, models); owner != nil {
 			return m, owner, nil
 		}
@@ -81,7 +92,8 @@ func (l *ownerLookups) findOwner(r *http.Request, id string, models []*model) (*
 			l.count("remembered")
 			return nil, nil, miss.err
 		}
-		end, err := l.start(ctx, id)
+		// A client that disconnected in the meantime must not cause calls to replicas.
+		end, err := l.startLookup(ctx, id)
 		switch {
 		case r.Context().Err() != nil:
 			if end != nil {
@@ -89,18 +101,22 @@ func (l *ownerLookups) findOwner(r *http.Request, id string, models []*model) (*
 			}
 			return nil, nil, fmt.Errorf("%w: %w", streaming.ErrClientGone, context.Cause(ctx))
 		case err != nil:
+			// lookupTimeout has ended. Nothing is known about the response, so no miss is remembered.
 			return nil, nil, errOwnerUnknown
 		case end != nil:
 			defer end()
 			return l.searchOwner(ctx, r, id, models)
 		}
-		// Another lookup of the ID has ended: its result is remembered now.
+		// Another lookup of the ID has ended. Its result is remembered, so the next round usually
+		// returns. If not (some replica denied that client's key), this request makes a lookup of
+		// its own.
 	}
 }
 
-// pin returns the replica of a model that must serve a request that continues a stored response. It
-// is nil if any replica may serve it: the model has only one, or none holds the response, which the
-// engine then reports in its own words.
+// pin returns the replica of a model that must serve the continuation of a stored response. The
+// replica is nil if any may serve the request: the model has a single replica, or none holds the
+// response; in that case the engine reports the missing response itself. pin blocks and fails as
+// findOwner does.
 func (l *ownerLookups) pin(r *http.Request, id string, m *model) (*llmserver.Replica, error) {
 	if !isResponseID(id) || len(m.replicas) == 1 {
 		return nil, nil
@@ -109,11 +125,14 @@ func (l *ownerLookups) pin(r *http.Request, id string, m *model) (*llmserver.Rep
 	return owner, err
 }
 
-// start blocks until a lookup of id may run; end must be called when it has ended. end is nil if
-// another lookup of id ended meanwhile, and the error is the cause of ctx if ctx ended first.
-func (l *ownerLookups) start(ctx context.Context, id string) (end func(), err error) {
+// startLookup blocks until a lookup of id may run. The caller must then call end exactly once,
+// after the lookup. end is nil if another lookup of id ended meanwhile; the caller must check for
+// its result. The error is the cause of ctx if ctx ended first, and end is nil then, too.
+func (l *ownerLookups) startLookup(ctx context.Context, id string) (end func(), err error) {
 	l.mu.Lock()
 	if other := l.inProgress[id]; other != nil {
+		// The other lookup may be for other models; the caller's next round decides whether the
+		// result applies.
 		l.mu.Unlock()
 		select {
 		case <-other:
@@ -125,6 +144,7 @@ func (l *ownerLookups) start(ctx context.Context, id string) (end func(), err er
 	done := make(chan struct{})
 	l.inProgress[id] = done
 	l.mu.Unlock()
+	// Waiters for this ID are woken even if the lookup never ran: they must not wait in vain.
 	finish := func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -133,6 +153,7 @@ func (l *ownerLookups) start(ctx context.Context, id string) (end func(), err er
 	}
 	select {
 	case l.running <- struct{}{}:
+		// end gives the place back before the waiters of this ID wake.
 		return func() { <-l.running; finish() }, nil
 	case <-ctx.Done():
 		finish()
@@ -140,12 +161,15 @@ func (l *ownerLookups) start(ctx context.Context, id string) (end func(), err er
 	}
 }
 
-// recentMiss returns a remembered miss of id that covers all of these models.
+// recentMiss returns a remembered miss of id. A miss counts only if the lookup covered all of these
+// models: a client with access to more models needs a new lookup.
 func (l *ownerLookups) recentMiss(id string, models []*model) (m ownerMiss, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	// Expired misses stay until they are overwritten; their number is bounded.
 	m, ok = l.misses[id]
 	if !ok || time.Now().After(m.until) {
+		// Unknown, or too old to trust: a replica may have created the response since.
 		return ownerMiss{}, false
 	}
 	for _, asked := range models {
@@ -156,7 +180,8 @@ func (l *ownerLookups) recentMiss(id string, models []*model) (m ownerMiss, ok b
 	return m, true
 }
 
-// rememberMiss remembers a lookup of id among these models that found no owner.
+// rememberMiss remembers a lookup of id among these models without an owner. err is that of the
+// lookup: nil makes the miss certain. The oldest miss is dropped if there are maxMisses already.
 func (l *ownerLookups) rememberMiss(id string, models []*model, err error) {
 	m := ownerMiss{until: time.Now().Add(absentTTL), err: err}
 	if err != nil {
@@ -165,7 +190,8 @@ func (l *ownerLookups) rememberMiss(id string, models []*model, err error) {
 	for _, asked := range models {
 		m.models = append(m.models, asked.config.ID)
 	}
-	id = strings.Clone(id) // id may be part of a request header, which must not stay in memory
+	// id may be part of a request header, which must not stay in memory as a whole.
+	id = strings.Clone(id)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if _, known := l.misses[id]; !known {
@@ -179,15 +205,18 @@ func (l *ownerLookups) rememberMiss(id string, models []*model, err error) {
 	l.misses[id] = m
 }
 
-// forgetMisses forgets all misses, after a reload that may have added replicas.
+// forgetMisses forgets all misses. It is called after a reload, which may have added replicas. The
+// ring of keys stays: its entries are overwritten in order.
 func (l *ownerLookups) forgetMisses() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	clear(l.misses)
 }
 
-// searchOwner asks all replicas and remembers the result. The caller is between start and end.
+// searchOwner asks all replicas of these models, remembers the result and returns it as findOwner
+// does. The caller must be between startLookup and end.
 func (l *ownerLookups) searchOwner(ctx context.Context, r *http.Request, id string, models []*model) (*model, *llmserver.Replica, error) {
+	// r's own context decides below, as ctx also ends with lookupTimeout.
 	result := lookupEverywhere(ctx, r.Header, id, models)
 	switch {
 	case result.owner != nil:
@@ -201,22 +230,26 @@ func (l *ownerLookups) searchOwner(ctx context.Context, r *http.Request, id stri
 	default:
 		l.count("absent")
 	}
+	// A miss with denied calls is not remembered: it is a result of this client's key alone.
 	if !result.denied {
 		l.rememberMiss(id, models, result.err)
 	}
 	return nil, nil, result.err
 }
 
-// A lookupResult collects the responses to a lookup.
+// A lookupResult collects the responses to one lookup. Several goroutines add responses; the fields
+// may be read without the lock after all have ended.
 type lookupResult struct {
-	mu     sync.Mutex // guards what follows while calls are in progress
+	mu     sync.Mutex // guards the fields below while calls are in progress
 	model  *model
 	owner  *llmserver.Replica
-	denied bool  // some replica rejected the client's key; it may accept another client's
-	err    error // errOwnerUnknown if some replica did not say whether it holds the response
+	denied bool  // some replica rejected the client's key, but might accept another one
+	err    error // errOwnerUnknown if some replica gave no clear response
 }
 
-func (l *lookupResult) add(m *model, r *llmserver.Replica, resp *http.Response, err error) {
+// addResponse adds the response of r, or the error of the call. Any status but a success, a server
+// error, 429 or a denial means that r does not hold the response.
+func (l *lookupResult) addResponse(m *model, r *llmserver.Replica, resp *http.Response, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -229,8 +262,9 @@ func (l *lookupResult) add(m *model, r *llmserver.Replica, resp *http.Response, 
 	}
 }
 
-// lookupEverywhere asks every replica of these models for a response, maxLookupCalls at once, and
-// blocks until all have responded.
+// lookupEverywhere asks every replica of these models for a response, maxLookupCalls at once. It
+// blocks until all calls have ended, at the latest with ctx. The search does not stop at the first
+// owner. The calls take no slot.
 func lookupEverywhere(ctx context.Context, header http.Header, id string, models []*model) *lookupResult {
 	result, running := new(lookupResult), make(chan struct{}, maxLookupCalls)
 	var calls sync.WaitGroup
@@ -240,19 +274,21 @@ func lookupEverywhere(ctx context.Context, header http.Header, id string, models
 			calls.Go(func() {
 				defer func() { <-running }()
 				resp, err := replica.Call(lookupRequest(ctx, header, id))
-				result.add(m, replica, resp, err)
+				result.addResponse(m, replica, resp, err)
 				if err == nil {
-					io.CopyN(io.Discard, resp.Body, maxDrainBytes) // mostly to its end: the connection is reused then
+					io.CopyN(io.Discard, resp.Body, maxDrainBytes) // mostly to the end, for the connection to be reused
 					resp.Body.Close()
 				}
 			})
 		}
 	}
+	// A call without a response ends with ctx, so this wait is bounded, too.
 	calls.Wait()
 	return result
 }
 
-// lookupRequest returns a GET of a response with the client's header, and so with its credentials.
+// lookupRequest returns a GET of a stored response with the client's header, and so with the
+// client's credentials. The calls of one lookup share nothing: each has a header of its own.
 func lookupRequest(ctx context.Context, header http.Header, id string) *http.Request {
 	req := &http.Request{
 		Method: http.MethodGet,

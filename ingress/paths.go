@@ -10,8 +10,8 @@ import (
 	"berth/internal/openai"
 )
 
-// isExtraPath reports whether extra_paths of the configuration admits a path that is not a known
-// inference path. An entry that ends in /* admits all paths below it.
+// isExtraPath reports whether the configured extra_paths admit a path. An entry ending in /* admits
+// all paths below.
 func (s *Server) isExtraPath(p string) bool {
 	return slices.ContainsFunc(s.registry.table.Load().config.ExtraPaths, func(entry string) bool {
 		below, all := strings.CutSuffix(entry, "*")
@@ -19,8 +19,8 @@ func (s *Server) isExtraPath(p string) bool {
 	})
 }
 
-// post proxies a POST whose path is an inference path or an extra path. It rejects calls that
-// manage engines whatever the configuration admits: those are for the admin listener.
+// post proxies a POST to an inference path or an extra path. Management calls are rejected even if
+// the configuration admits their paths: they belong on the admin listener.
 func (s *Server) post(c *gin.Context) {
 	switch p := c.Request.URL.Path; {
 	case openai.IsInferencePath(p):
@@ -33,13 +33,13 @@ func (s *Server) post(c *gin.Context) {
 		s.serveStoredResponse(c) // to be cancelled
 	case s.isExtraPath(p):
 		s.proxy(c)
-		c.Writer.WriteHeaderNow() // else gin adds its own text to an empty 404
+		c.Writer.WriteHeaderNow() // else gin adds a text to an empty 404
 	default:
 		rejectUnread(c, errPathNotAllowed)
 	}
 }
 
-// notFound handles requests that no route matches, and POSTs to extra paths outside /v1.
+// notFound handles requests without a matching route, and POSTs to extra paths outside /v1.
 func (s *Server) notFound(c *gin.Context) {
 	allow, p := c.Writer.Header().Get("Allow"), c.Request.URL.Path // allow: set by gin if other methods match
 	extra := s.isExtraPath(p)
@@ -59,23 +59,4 @@ func (s *Server) notFound(c *gin.Context) {
 		c.Writer.Header().Del("Allow")
 		rejectUnread(c, errUnknownPath)
 	}
-}
-
-// route returns the path of a request as a metric label: one of a fixed set, without /v1.
-func route(c *gin.Context) string {
-	p := strings.TrimPrefix(c.Request.URL.Path, "/v1")
-	if openai.IsInferencePath(c.Request.URL.Path) {
-		return p
-	}
-	switch p {
-	case "/models", "/livez", "/readyz", "/health", "/metrics":
-		return p
-	}
-	if strings.HasPrefix(p, "/models/") {
-		return "/models/{id}"
-	}
-	if strings.HasPrefix(p, "/responses/") {
-		return "/responses/{id}"
-	}
-	return "other"
 }

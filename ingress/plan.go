@@ -12,25 +12,25 @@ import (
 	"berth/routers"
 )
 
-// A modelPlan is a model's part of a reload, prepared as far as preparing can fail.
+// A modelPlan is the fallible part of a model's reload, already done.
 type modelPlan struct {
 	config    config.Model
 	build     routers.Builder
 	endpoints []llmserver.Endpoint
 }
 
-// planModels prepares every model of a configuration. On an error it has rolled back the simulated
-// engines that it started. The caller holds applyMu.
-func (r *registry) planModels(c *config.Config) ([]modelPlan, error) {
+// planModels prepares every model of a configuration. Simulated engines are started; after an error
+// they have been rolled back. The caller holds the registry's applyMu.
+func planModels(c *config.Config, engines *simulatedEngines) ([]modelPlan, error) {
 	var plans []modelPlan
 	for _, m := range c.Models {
 		p := modelPlan{config: m}
 		var err error
 		if p.build, err = routers.Lookup(m.Router.Class, m.Router.Kwargs); err == nil {
-			p.endpoints, err = r.endpointsFor(m)
+			p.endpoints, err = endpointsFor(m, engines)
 		}
 		if err != nil {
-			r.simulated.rollback()
+			engines.rollback()
 			return nil, fmt.Errorf("model %s: %w", m.ID, err)
 		}
 		plans = append(plans, p)
@@ -39,11 +39,11 @@ func (r *registry) planModels(c *config.Config) ([]modelPlan, error) {
 }
 
 // endpointsFor returns the endpoints of a model's replicas. Simulated ones are started.
-func (r *registry) endpointsFor(m config.Model) ([]llmserver.Endpoint, error) {
+func endpointsFor(m config.Model, engines *simulatedEngines) ([]llmserver.Endpoint, error) {
 	replicas := m.Replicas
 	if m.Simulated != nil {
 		var err error
-		if replicas, err = r.simulated.prepare(m); err != nil {
+		if replicas, err = engines.prepare(m); err != nil {
 			return nil, err
 		}
 	}
@@ -75,8 +75,8 @@ func (r *registry) endpointsFor(m config.Model) ([]llmserver.Endpoint, error) {
 	return endpoints, nil
 }
 
-// replicaLabel returns the name of replica i for clients if its ID is its address, which clients must
-// not read; else "".
+// replicaLabel returns a name of replica i for error messages to clients if the ID is an address,
+// which clients must not read; else "".
 func replicaLabel(i int, r config.Replica) string {
 	u, err := url.Parse(r.URL)
 	if host, _, bad := net.SplitHostPort(r.ID); err != nil || bad != nil || host != u.Hostname() {

@@ -16,12 +16,12 @@ import (
 	"berth/routers"
 )
 
-// A registry turns configurations into routers and finds the router of a model.
+// A registry builds routers from configurations and finds the router of a model.
 //
-// Requests load table once and work on that immutable value, so they never wait for a reload, and one
-// request never sees two configurations. All writes to table happen under applyMu, which is held for a
-// whole reload: reloads are rare and must not interleave. Events of the pool never take applyMu
-// on the goroutine that reports them, which may belong to a request.
+// Requests load the immutable table, so they never wait for a reload, and each request resolves
+// model and limits in one configuration. table is written under applyMu, which is held for a whole
+// reload: reloads are rare and must not interleave. Handlers of pool events never take applyMu on
+// the reporting goroutine, which may belong to a request.
 type registry struct {
 	pool      llmserver.Pool
 	simulated simulatedEngines // under applyMu
@@ -36,18 +36,19 @@ type registry struct {
 	reloads  sync.WaitGroup // of onRestart
 }
 
-// A table is the effect of one configuration. It is immutable.
+// A table is the effect of one configuration, immutable.
 type table struct {
 	config *config.Config
 	models []*model          // in the order of the configuration
 	names  map[string]*model // by ID and by alias
 	keys   apiKeys           // nil: no key is required
 
-	blockBytes int // block size of the first model whose policy uses prompt blocks; 0: none does
+	blockBytes int // block size of the first model with a policy that uses prompt blocks; 0: none
 }
 
-// A model serves one configured model. Only its router and its metrics change. A reload keeps the *model
-// if its configuration is unchanged, and the router, with its queue, if the model's ID remains.
+// A model serves one configured model. Only the router and the metrics change. A reload keeps the
+// *model if its configuration is unchanged, and the router, queue included, if the model's ID
+// remains.
 type model struct {
 	config   config.Model
 	created  int64 // Unix time, for clients that list models
@@ -57,7 +58,7 @@ type model struct {
 	warnText sync.Once // guards the warning of a request without routing text
 }
 
-// newRegistry returns a registry without models. close must be called when it is no longer needed.
+// newRegistry returns a registry without models. close must be called in the end.
 func newRegistry(t *telemetry.Telemetry, log *slog.Logger) *registry {
 	r := &registry{telemetry: t, log: log, closing: make(chan struct{})}
 	r.pool.Dial = dialBackend
@@ -85,7 +86,7 @@ func dialBackend(e llmserver.Endpoint) (llmserver.Backend, error) {
 	return llmserver.DialHTTP(e)
 }
 
-// findModel returns the model with this ID or alias, or nil. Names of adapters are not found: see
+// findModel returns the model with this ID or alias, or nil. For names of adapters see
 // resolveAdapter.
 func (t *table) findModel(name string) *model { return t.names[name] }
 
@@ -97,8 +98,8 @@ func (t *table) policyClass(model string) string {
 	return ""
 }
 
-// resolveAdapter splits a name "base:adapter" that is no model's own. Both parts may contain colons,
-// so the longest known name before a colon is the base. base is nil if there is none.
+// resolveAdapter splits a name "base:adapter" other than a model's own. Both parts may contain
+// colons, so the longest known name before a colon is the base. base is nil without a known name.
 func (t *table) resolveAdapter(name string) (base *model, adapter string) {
 	longest := 0
 	for known, m := range t.names {
@@ -110,7 +111,7 @@ func (t *table) resolveAdapter(name string) (base *model, adapter string) {
 	return base, adapter
 }
 
-// filterAllowed returns the models that a key may use.
+// filterAllowed returns the models allowed for a key.
 func filterAllowed(models []*model, key *apiKey) []*model {
 	if key == nil || key.models == nil {
 		return models
@@ -118,8 +119,8 @@ func filterAllowed(models []*model, key *apiKey) []*model {
 	return slices.DeleteFunc(slices.Clone(models), func(m *model) bool { return !key.allows(m.config.ID) })
 }
 
-// apply replaces the configuration. It blocks while another apply or a reload after a restart runs.
-// If it returns an error, nothing has changed. After close it does nothing.
+// apply replaces the configuration. It blocks during another apply or a reload after a restart.
+// After an error nothing has changed. After close it does nothing.
 func (r *registry) apply(c *config.Config) error {
 	r.applyMu.Lock()
 	defer r.applyMu.Unlock()
@@ -128,20 +129,20 @@ func (r *registry) apply(c *config.Config) error {
 
 // applyLocked is apply for callers that hold applyMu.
 //
-// Everything that can fail comes first. After pool.Set has succeeded nothing fails any more, and the
-// order matters: replicas exist before routers use them, the new table is in use before models that
-// it lacks are closed, and replicas retire only when no table names them.
+// Everything fallible comes first. Once pool.Set has succeeded, nothing can fail any more, and the
+// order matters: replicas exist before routers use them, the new table is in use before removed
+// models are closed, and replicas retire only when no table names them.
 func (r *registry) applyLocked(c *config.Config) error {
 	if r.closed {
 		return nil
 	}
-	// Prepare: simulated engines may start, but nothing that serves requests changes.
+	// Prepare: simulated engines may start, but request serving is unchanged.
 	old, next := r.table.Load(), &table{config: c, names: make(map[string]*model)}
 	var err error
 	if next.keys, err = newAPIKeys(c, old.keys); err != nil {
 		return err
 	}
-	plans, err := r.planModels(c)
+	plans, err := planModels(c, &r.simulated)
 	if err != nil {
 		return err
 	}
@@ -149,8 +150,8 @@ func (r *registry) applyLocked(c *config.Config) error {
 	for _, p := range plans {
 		endpoints = append(endpoints, p.endpoints...)
 	}
-	// Set either fails as a whole, or returns the replicas in the order of the endpoints. Replicas that
-	// it drops keep serving until retire is called.
+	// Set either fails as a whole, or returns the replicas in the order of the endpoints. Dropped
+	// replicas keep serving until retire is called.
 	replicas, retire, err := r.pool.Set(endpoints)
 	if err != nil {
 		r.simulated.rollback()
@@ -169,8 +170,8 @@ func (r *registry) applyLocked(c *config.Config) error {
 		}
 	}
 	r.table.Store(next)
-	// A request that loaded the old table may still find a removed model. Its router is closed, not
-	// dropped, so that such a request and those in the queue get ErrClosed at once.
+	// A request with the old table may still find a removed model. The router is closed, not just
+	// dropped, so such a request and the queued ones get ErrClosed at once.
 	for _, m := range old.models {
 		if now := next.findModel(m.config.ID); now == nil || now.router != m.router {
 			m.router.Close()
@@ -181,9 +182,10 @@ func (r *registry) applyLocked(c *config.Config) error {
 	return nil
 }
 
-// buildModel returns the model of a plan: the old *model if nothing changed, else a new one, with the
-// old router if the model's ID existed: its queue and what its policy has learned survive the reload.
-// It cannot fail. The caller holds applyMu, which also serializes Router.Update.
+// buildModel returns the model of a plan: the old *model if nothing changed, else a new one, with
+// the old router if the model's ID existed: the queue and the learned state of the policy survive
+// the reload. buildModel cannot fail. The caller holds applyMu, which also serializes
+// Router.Update.
 func (r *registry) buildModel(old *table, p modelPlan, replicas []*llmserver.Replica) *model {
 	limits := routers.Limits{MaxQueued: p.config.MaxQueuedRequests, QueueTimeout: p.config.QueueTimeout}
 	before := old.findModel(p.config.ID)
@@ -195,7 +197,7 @@ func (r *registry) buildModel(old *table, p modelPlan, replicas []*llmserver.Rep
 	case before == nil:
 		m.created = time.Now().Unix()
 		m.metrics = telemetry.NewModelMetrics(p.config.ID)
-		id := p.config.ID // all that the hooks keep of the plan
+		id := p.config.ID // the only part of the plan kept by the hooks
 		hooks := r.telemetry.RouterHooks(m.metrics, func() string { return r.table.Load().policyClass(id) })
 		m.router = routers.New(m.replicas, p.build, limits, hooks)
 	case reflect.DeepEqual(before.config, p.config) && slices.Equal(before.replicas, replicas):
@@ -212,16 +214,16 @@ func (r *registry) buildModel(old *table, p modelPlan, replicas []*llmserver.Rep
 }
 
 // observeReplicas refreshes the router whenever a replica of the model changes. A replica has one
-// observer: a model that takes over a replica of another one replaces that one's.
+// observer: a model with a replica taken over from another model replaces the other's observer.
 func (m *model) observeReplicas() {
 	for _, replica := range m.replicas {
 		replica.OnChange(m.router.Refresh)
 	}
 }
 
-// onRestart replaces a replica whose process has restarted: the slots of the old process do not
-// exist in the new one. It is called once per *Replica, on the goroutine of the request or probe whose
-// response revealed the restart. It must not block, and so reloads on a goroutine of its own.
+// onRestart replaces a replica after a restart of the process: the slots of the old process do not
+// exist in the new one. It is called once per *Replica, on the goroutine of the request or probe
+// that detected the restart. As that goroutine must not block, the reload runs on another one.
 func (r *registry) onRestart(e llmserver.Endpoint) {
 	delay := r.restarts.nextDelay(e.URL)
 	if delay == 0 {
@@ -233,8 +235,8 @@ func (r *registry) onRestart(e llmserver.Endpoint) {
 	r.reloads.Go(func() { r.reloadAfter(delay) })
 }
 
-// reloadAfter waits for delay and applies the current configuration again, so that the pool dials
-// the processes that run now. It returns early if the registry closes.
+// reloadAfter applies the current configuration again after delay, so the pool dials the new
+// processes. It returns early if the registry closes.
 func (r *registry) reloadAfter(delay time.Duration) {
 	timer := time.NewTimer(delay)
 	defer timer.Stop()
@@ -250,9 +252,9 @@ func (r *registry) reloadAfter(delay time.Duration) {
 	}
 }
 
-// allReplicas returns each replica that has or may have requests once, replicas that are leaving
-// included. Any goroutine may call it. The result may lack a replica that a concurrent reload
-// retires or takes back.
+// allReplicas returns every replica that may have requests, each once, leaving replicas included.
+// Any goroutine may call it. During a reload the result may lack a replica that is being retired or
+// taken back.
 func (r *registry) allReplicas() []*llmserver.Replica {
 	all := r.pool.Leaving()
 	seen := make(map[*llmserver.Replica]bool, len(all))
@@ -270,8 +272,8 @@ func (r *registry) allReplicas() []*llmserver.Replica {
 	return all
 }
 
-// ready reports whether some replica of some model can serve. Full replicas can: load does not make
-// the server unready, as that would move all load to the other ingresses at once.
+// ready reports whether some replica of some model can serve. Full replicas can: if load made the
+// server unready, all load would move to the other ingresses at once.
 func (r *registry) ready() bool {
 	for _, m := range r.table.Load().models {
 		if slices.ContainsFunc(m.replicas, (*llmserver.Replica).Available) {
@@ -293,7 +295,7 @@ func (r *registry) close() {
 	for _, m := range r.table.Load().models {
 		m.router.Close()
 	}
-	r.pool.Close() // ends the probes, which may still call onRestart, and so precedes Wait
+	r.pool.Close() // before Wait: probes, which end here, may still call onRestart
 	r.reloads.Wait()
 	r.simulated.close()
 }

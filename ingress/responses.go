@@ -12,9 +12,9 @@ import (
 	"berth/llmserver"
 )
 
-// serveStoredResponse serves requests for a stored response: GET, DELETE, its input items, and its
-// cancellation. It forwards them, without a slot, to the replica that holds the response. Their paths
-// name no model.
+// serveStoredResponse serves requests for a stored response: GET, DELETE, the input items, and
+// cancellation. serveStoredResponse forwards them, without a slot, to the replica with the
+// response. The paths of such requests name no model.
 func (s *Server) serveStoredResponse(c *gin.Context) {
 	leaveUnread(c)
 	x := stateOf(c).newProxyRequest(s, c, telemetry.PhaseConnect)
@@ -23,11 +23,12 @@ func (s *Server) serveStoredResponse(c *gin.Context) {
 		err = x.serveStored()
 	}
 	if err != nil {
-		x.fail(err)
+		x.respondError(err)
 	}
 }
 
-// serveStored finds the replica that holds the response and forwards the request to it.
+// serveStored looks up the replica with the response, among the models allowed for the client's
+// key, and forwards the request there.
 func (x *proxyRequest) serveStored() error {
 	c := x.c
 	id, ok := storedResponseID(c.Request.URL.Path)
@@ -43,12 +44,12 @@ func (x *proxyRequest) serveStored() error {
 	}
 	x.model = m
 	x.record.Model, x.record.Policy, x.record.Metrics = m.config.ID, m.config.Router.Class, m.metrics
-	return x.forward(owner)
+	return x.forwardStored(owner)
 }
 
-// forward sends a request without body and slot to one replica and relays the response. If the
-// connection was being closed, the request is sent once more: these requests are idempotent.
-func (x *proxyRequest) forward(replica *llmserver.Replica) error {
+// forwardStored sends a request without body and slot to one replica and relays the response. After a
+// stale connection, the request is sent once more: such requests are idempotent.
+func (x *proxyRequest) forwardStored(replica *llmserver.Replica) error {
 	ctx, stop := withTotalTimeout(x.c.Request.Context(), x.record.Start, x.model.config.TotalTimeout, x.allowed)
 	defer stop()
 	x.record.Replica, x.record.Rank, x.record.Attempts = replica.ID(), 1, 1

@@ -5,11 +5,10 @@ import (
 	"time"
 )
 
-// A restartBackoff delays reloads after restarts of replicas, for each address by itself. If two
-// processes share an address, behind a load balancer for example, responses seem to come from a
-// process that restarts again and again. The first reload of an address is immediate, the second
-// waits minReloadDelay, and each further one twice as long as the one before it, up to
-// maxReloadDelay.
+// A restartBackoff delays reloads after restarts of replicas, separately for each address. Two
+// processes behind one address, such as a load balancer's, look like one process that restarts
+// again and again. The first reload of an address is immediate, the second waits minReloadDelay,
+// and each further one twice as long as the previous one, up to maxReloadDelay.
 //
 // The zero value is ready to use. Any goroutine may call nextDelay, which does not block.
 type restartBackoff struct {
@@ -19,19 +18,18 @@ type restartBackoff struct {
 
 // backoffState is the last reload of an address.
 type backoffState struct {
-	lastReload time.Time     // when it was or will be due
-	delay      time.Duration // before it
+	lastReload time.Time     // due time, past or future
+	delay      time.Duration // before lastReload
 }
 
 const (
 	minReloadDelay = time.Second
 	maxReloadDelay = time.Minute
-	// resetAfter is how long after its last reload an address starts without a delay again.
+	// resetAfter is the time after the last reload of an address until its delay is zero again.
 	resetAfter = time.Minute
 )
 
-// nextDelay returns the delay of a reload that a restart at url has just made necessary, and counts
-// that reload as made.
+// nextDelay returns the delay of the reload after a restart at url, and counts that reload as made.
 func (b *restartBackoff) nextDelay(url string) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -10,17 +10,18 @@ import (
 	"berth/routers"
 )
 
-// nextAttempt decides after attempt n, which ended with err, whether another one is made. failed
-// joins the errors of the attempts before; all adds err to it. If the last attempt finds no replica
-// or a busy engine, and an engine has responded that it is busy, the client gets that engine's own
-// response, and all is nil.
+// nextAttempt decides whether another attempt is made after attempt n, which failed with err.
+// failed joins the errors of earlier attempts; all is failed joined with err. If no other attempt
+// is made and this one met only busy engines or no available replica, the client gets the last busy
+// response of an engine, if one was kept, and all is nil. In that case nextAttempt blocks as
+// writeBusy does, and may panic.
 //
-// It is only called while nothing of a response has been sent to the client.
-func (x *proxyRequest) nextAttempt(n int, err, failed error) (all error, more bool) {
+// It must be called only while nothing of a response has been sent to the client.
+func (x *proxyRequest) nextAttempt(n int, err, failed error) (more bool, all error) {
 	reason := x.retryReason(err)
 	last := reason == "" || n >= x.model.config.MaxAttempts
 	if _, none := errors.AsType[*routers.UnavailableError](err); last && x.refusal != nil && (none || errors.Is(err, llmserver.ErrBusy)) {
-		return x.writeBusy(), false
+		return false, x.writeBusy()
 	}
 	if failed != nil {
 		err = fmt.Errorf("%w; %w", failed, err)
@@ -28,18 +29,18 @@ func (x *proxyRequest) nextAttempt(n int, err, failed error) (all error, more bo
 	if !last {
 		x.model.metrics.CountRetry(reason)
 	}
-	return err, !last
+	return !last, err
 }
 
-// retryReason returns the reason for which a request may be retried after err, as the metric of
-// retries names it, or "" if it must not be.
+// retryReason returns the reason for a retry after err, as a label of the retry metric, or "" if
+// the request must not be retried.
 //
-// A retry must not make an engine do the same work twice, so the replica must not have begun to
-// process the request: there was no connection, or the replica, its agent or its engine refused it.
-// The exception is a connection that broke before any byte of a response. Whether the replica had
-// begun is unknown then, so this is retried once per request only, and a prompt that crashes
-// engines cannot take down the whole fleet. Anything that came after a response header is never
-// retried, and neither is a request whose client has disconnected.
+// A retry must not make an engine do the same work twice. So a request is retried only if no
+// replica can have begun to process it: there was no connection, or the replica, its agent or its
+// engine refused the request. The exception is a connection that broke before the first byte of a
+// response. The replica may have begun then, so such a failure is retried once per request only: a
+// prompt that crashes engines cannot take down the whole fleet. Failures after a response header
+// are never retried, and neither are requests of disconnected clients.
 func (x *proxyRequest) retryReason(err error) string {
 	switch {
 	case x.c.Request.Context().Err() != nil:
@@ -62,8 +63,8 @@ func (x *proxyRequest) retryReason(err error) string {
 	}
 }
 
-// jitter changes a Retry-After by up to a fifth, within 1 to 60 s, so that clients that were
-// rejected together do not return together. Zero, which is no advice, stays zero.
+// jitter changes a Retry-After by up to a fifth, within 1 to 60 s, to spread the retries of clients
+// rejected at the same time. Zero, for no advice, stays zero.
 func jitter(d time.Duration) time.Duration {
 	if d == 0 {
 		return 0

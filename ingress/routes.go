@@ -9,15 +9,15 @@ import (
 )
 
 // routes returns the handler of the public listener. Paths of the OpenAI API exist with and without
-// /v1, since clients are configured with either as their base URL.
+// /v1, since clients are configured with either base URL.
 func (s *Server) routes() *gin.Engine {
 	gin.SetMode(gin.ReleaseMode)
 	e := gin.New()
 	e.RedirectTrailingSlash = false
 	e.HandleMethodNotAllowed = true
 	e.Use(s.instrument)
-	// A middleware without work after the handler returns instead of calling Next, so that its frame
-	// is not on the stack that a stream holds for its whole duration.
+	// A middleware without work after the handler returns instead of calling Next. Its frame is
+	// then not on the stack during the whole duration of a stream.
 	e.Use(s.recoverPanic, s.setRequestID, boundHeader, s.cors, s.authorize)
 	e.NoRoute(s.notFound)
 	e.NoMethod(s.notFound)
@@ -44,8 +44,8 @@ func (s *Server) routes() *gin.Engine {
 	return e
 }
 
-// serveReadiness responds 200 while the server can serve requests: it is not draining, and some
-// replica is available.
+// serveReadiness responds 200 while the server is not draining and some replica is available, else
+// 503.
 func (s *Server) serveReadiness(c *gin.Context) {
 	switch {
 	case s.draining.Load():

@@ -17,9 +17,13 @@ import (
 // A Server is the ingress: a public listener for clients and an optional admin listener for
 // operators.
 //
-// Requests read only immutable values and atomics of it. New, Apply, Serve and Close belong to the
-// goroutine that owns the Server; Apply may also run while Serve does, from any goroutine, one call
-// at a time.
+// Life cycle: New listens and builds everything, Serve accepts requests until its context ends and
+// then drains, Close releases everything. Apply replaces the configuration at any time between New
+// and Close.
+//
+// Requests read only immutable values and atomics of a Server. New, Serve and Close belong to one
+// goroutine, the owner's. Apply may run concurrently with Serve, on any goroutine, one call at a
+// time.
 type Server struct {
 	log       *slog.Logger
 	telemetry *telemetry.Telemetry
@@ -38,9 +42,9 @@ type Server struct {
 	admin       *listener                         // nil: no admin listener
 }
 
-// New returns a server with configuration c that listens on the configured addresses. Connections wait
-// in the kernel's backlog until Serve is called. Close must be called, also if Serve never is. If New
-// returns an error, it has released everything.
+// New returns a server with configuration c, listening on the configured addresses. Connections
+// wait in the kernel's backlog until Serve is called, but probes of replicas start at once. Close
+// must be called, even without a call of Serve. After an error everything has been released.
 func New(c *config.Config, log *slog.Logger) (*Server, error) {
 	t, err := telemetry.TracingFromEnv(log)
 	if err != nil {
@@ -53,14 +57,16 @@ func New(c *config.Config, log *slog.Logger) (*Server, error) {
 	return s, err
 }
 
-// newServer is New with a given tracing. Close of the returned server closes t; on an error the
-// caller still owns it.
+// newServer is New with the given tracing. The returned server owns t and closes it in Close; after
+// an error the caller still owns t.
 func newServer(c *config.Config, log *slog.Logger, t *telemetry.Tracing) (*Server, error) {
 	if err := checkWireVariable(); err != nil {
 		return nil, err
 	}
+	// The order of construction follows the dependencies: telemetry first, then the registry with
+	// its pool, and the listeners last, as nothing may be served before all fields are set.
 	s := &Server{log: log, budget: body.NewBudget(bodyBudgetBytes(c))}
-	// Gauges are read from the state at scrape time; nothing has to keep them up to date.
+	// Gauges are read from the state at scrape time, so no event has to update them.
 	s.telemetry = telemetry.New(telemetry.Options{State: s.state, Log: log, Tracing: t, Decisions: c.Admin.Address != ""})
 	s.registry = newRegistry(s.telemetry, log)
 	s.lookups = newOwnerLookups(&s.owners, s.telemetry.CountLookup)
@@ -70,8 +76,8 @@ func newServer(c *config.Config, log *slog.Logger, t *telemetry.Tracing) (*Serve
 	if s.public, err = newListener(c.HTTP.Address, s.routes(), log); err != nil {
 		return nil, err
 	}
-	// The limit is the innermost wrapper: TLS and HTTP see excess connections like any other, so that
-	// these are rejected with a response.
+	// The limit is the innermost wrapper: TLS and HTTP treat excess connections like any other, so
+	// those are rejected with a response.
 	s.connLimit = newConnLimit(s.public.Listener, s.public.connCount, s.telemetry.CountRefusedConnection, s.exhaustion)
 	s.public.Listener = s.connLimit
 	switch {
@@ -86,7 +92,8 @@ func newServer(c *config.Config, log *slog.Logger, t *telemetry.Tracing) (*Serve
 		s.admin, err = newListener(c.Admin.Address, s.adminRoutes(), log)
 	}
 	if err == nil {
-		err = s.Apply(c) // last, as it starts to probe replicas
+		// Last, as Apply starts to probe replicas.
+		err = s.Apply(c)
 	}
 	if err != nil {
 		s.Close()
@@ -95,10 +102,10 @@ func newServer(c *config.Config, log *slog.Logger, t *telemetry.Tracing) (*Serve
 	return s, nil
 }
 
-// Apply replaces the configuration while requests are served. If it returns an error, nothing has
-// changed and the old configuration stays in force. No request is aborted and none leaves the queue,
-// except those of removed models. Listener addresses, and whether a listener speaks TLS, are fixed by
-// New.
+// Apply replaces the configuration while requests are served. After an error nothing has changed,
+// and the old configuration stays in force. No request is aborted and none leaves the queue, except
+// those of removed models. Listener addresses and the use of TLS are fixed by New. Apply may block
+// on the opening of files and on a reload after a replica's restart, but not on requests.
 func (s *Server) Apply(c *config.Config) error {
 	err := s.apply(c)
 	if err != nil {
@@ -107,9 +114,10 @@ func (s *Server) Apply(c *config.Config) error {
 	return err
 }
 
-// apply opens and builds everything that can fail before it replaces anything. registry.apply is the
-// last step that can fail, and the first that has an effect on requests.
+// apply does everything fallible before replacing anything. registry.apply is the last step to
+// fail, and the first with an effect on requests.A request sees one table, the old or the new one.
 func (s *Server) apply(c *config.Config) error {
+	// Nothing below changes the server until registry.apply has succeeded.
 	cert, err := loadCertificate(c.HTTP.TLS)
 	if err != nil {
 		return err
@@ -126,7 +134,8 @@ func (s *Server) apply(c *config.Config) error {
 		logs.Close()
 		return err
 	}
-	// From here on nothing fails.
+	// From here on nothing fails. Misses are forgotten because the new configuration may have more
+	// replicas.
 	s.telemetry.UseLogs(logs)
 	s.lookups.forgetMisses()
 	s.budget.SetLimit(bodyBudgetBytes(c))
@@ -142,11 +151,12 @@ func (s *Server) apply(c *config.Config) error {
 	return nil
 }
 
-// ReloadFailed records in the metrics that the last configuration could not be loaded. Apply calls
-// it; callers need it only for a configuration that they could not read.
+// ReloadFailed records a failed reload in the metrics. Apply calls ReloadFailed itself; other
+// callers report configurations that could not be read or parsed. Any goroutine may call it.
 func (s *Server) ReloadFailed() { s.telemetry.ConfigRejected() }
 
-// Address returns the address of the public listener.
+// Address returns the address of the public listener, with the port assigned by the system if the
+// configured one is 0.
 func (s *Server) Address() string { return s.public.Addr().String() }
 
 // AdminAddress returns the address of the admin listener, or "" without one.
@@ -157,12 +167,16 @@ func (s *Server) AdminAddress() string {
 	return s.admin.Addr().String()
 }
 
-// Serve serves until ctx is done and then drains. For the drain delay it reports not ready but
-// serves on, so that load balancers can stop sending. Then it closes the public listener and waits
-// up to the drain timeout for requests, queued ones included. It returns the error of a listener
-// that failed, else nil. It may be called once.
+// Serve serves until ctx is done and then drains. During the drain delay /readyz responds 503 but
+// requests are still served, so load balancers can stop sending. Then Serve closes the public
+// listener and waits up to the drain timeout for the remaining requests, queued ones included. The
+// admin listener stays open until Close.
+//
+// Serve blocks until then. The error is that of a failed listener, or nil after a drain, complete
+// or not. Serve may be called once.
 func (s *Server) Serve(ctx context.Context) error {
-	failed := make(chan error, 2) // one per listener: neither blocks after Serve has returned
+	// One place per listener: neither goroutine blocks after Serve has returned.
+	failed := make(chan error, 2)
 	s.public.serve(failed)
 	if s.admin != nil {
 		s.admin.serve(failed)
@@ -172,7 +186,9 @@ func (s *Server) Serve(ctx context.Context) error {
 		return err
 	case <-ctx.Done():
 	}
+	// Readiness fails from here on; everything else is unchanged during the delay.
 	s.draining.Store(true)
+	// The settings of the last reload apply; later reloads change nothing about this drain.
 	drain := s.registry.table.Load().config.HTTP
 	s.log.Info("draining", "delay", drain.DrainDelay, "timeout", drain.DrainTimeout)
 	select {
@@ -180,22 +196,25 @@ func (s *Server) Serve(ctx context.Context) error {
 		return err
 	case <-time.After(drain.DrainDelay):
 	}
+	// ctx has ended, so the drain has a context of its own.
 	finish, stop := context.WithTimeout(context.WithoutCancel(ctx), drain.DrainTimeout)
 	defer stop()
 	if err := s.public.front.Shutdown(finish); err != nil {
+		// Close aborts the rest.
 		s.log.Warn("the drain timeout ended before all requests did", "timeout", drain.DrainTimeout)
 	}
 	return nil
 }
 
-// Close aborts the requests that are left, waits for their handlers and releases all resources.
-// Serve must have returned, or never be called. The order matters: the registry and the logs close
-// only after the last handler has returned.
+// Close aborts the remaining requests, waits for their handlers and releases all resources. Serve
+// must have returned, or never be called.The order matters: the registry and the logs close only
+// after the last handler has returned.
 func (s *Server) Close() {
 	s.public.close()
 	if s.admin != nil {
 		s.admin.close()
 	}
+	// Handlers have returned: no request uses the routers or the logs any more.
 	s.registry.close()
 	s.telemetry.Close()
 }

@@ -8,9 +8,8 @@ import (
 	"berth/internal/openai"
 )
 
-// sessionID returns the client's ID of the conversation that a request belongs to: the first value
-// that is not empty of the configured header fields and then of the configured fields of the body.
-// It returns "" if there is none.
+// sessionID returns the client's ID of the conversation, or "": the first non-empty value among the
+// configured header fields, then among the configured fields of the body.
 func sessionID(c config.Session, h http.Header, f openai.Fields, body []byte) string {
 	if id := firstHeader(h, c.Headers); id != "" {
 		return id
@@ -27,10 +26,10 @@ func sessionID(c config.Session, h http.Header, f openai.Fields, body []byte) st
 	return ""
 }
 
-// firstHeader returns the value of the header field that comes first in names, which are in lower
-// case and with hyphens. Empty fields do not count. Names compare as equalFoldName does; of two
-// fields with the same name the one with hyphens wins. It walks the header once, because a lookup
-// of each name would have to convert it to its canonical form.
+// firstHeader returns the non-empty value of the header field that comes first in names, which are
+// in lower case with hyphens. Names compare as in equalFoldName; of two fields with the same name
+// the one with hyphens wins. The header is walked once, because a lookup per name would need the
+// canonical form of each.
 func firstHeader(h http.Header, names []string) (value string) {
 	best := 2 * len(names)
 	for field, values := range h {
@@ -53,8 +52,8 @@ func firstHeader(h http.Header, names []string) (value string) {
 	return value
 }
 
-// equalFoldName reports whether a header field has that name, which is in lower case. Case does not
-// matter, and an underscore equals a hyphen.
+// equalFoldName reports whether a header field has the given name, which is in lower case. Case
+// does not matter, and an underscore equals a hyphen.
 func equalFoldName(field, name string) bool {
 	if len(field) != len(name) {
 		return false

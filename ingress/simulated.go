@@ -10,11 +10,11 @@ import (
 	"berth/llmserver/simulated"
 )
 
-// simulatedEngines are the simulated engines of a configuration. Each is an HTTP server on a loopback
-// port of this process, so that requests take the same path as to real engines.
+// simulatedEngines are the simulated engines of a configuration. Each is an HTTP server on a
+// loopback port of this process, so requests take the same path as to real engines.
 //
 // For a reload, prepare is called for every model, and then commit or rollback once for all. An
-// engine keeps running while its model asks for an engine with the same settings. Calls must not
+// engine keeps running while the configuration has the same settings for the model. Calls must not
 // overlap: the registry makes them under applyMu.
 type simulatedEngines struct {
 	engines  []*simulatedEngine
@@ -22,15 +22,15 @@ type simulatedEngines struct {
 	stopping sync.WaitGroup
 }
 
-// A simulatedEngine is an engine and the settings that it was started with.
+// A simulatedEngine is a running engine with its settings.
 type simulatedEngine struct {
 	*simulated.Server
 	setup simulated.Config
 	model string
 }
 
-// prepare finds or starts the engines of a model and returns them as replicas. If it fails, rollback
-// must be called.
+// prepare finds or starts the engines of a model and returns them as replicas. After an error
+// rollback must be called.
 func (f *simulatedEngines) prepare(m config.Model) ([]config.Replica, error) {
 	replicas := make([]config.Replica, m.Simulated.Replicas)
 	for i := range replicas {
@@ -66,14 +66,14 @@ func (f *simulatedEngines) findOrStart(model string, setup simulated.Config) (*s
 	return &simulatedEngine{server, setup, model}, nil
 }
 
-// commit keeps the prepared engines. The others stop when their requests have ended; commit does not
-// wait for that.
+// commit keeps the prepared engines. All others stop after their last request; commit does not wait
+// for them.
 func (f *simulatedEngines) commit() {
 	f.stopAllBut(f.prepared, f.engines)
 	f.engines, f.prepared = f.prepared, nil
 }
 
-// rollback stops the engines that were started since the last commit.
+// rollback stops the engines started since the last commit.
 func (f *simulatedEngines) rollback() {
 	f.stopAllBut(f.engines, f.prepared)
 	f.prepared = nil
@@ -87,8 +87,8 @@ func (f *simulatedEngines) stopAllBut(kept, engines []*simulatedEngine) {
 	}
 }
 
-// close stops all engines at once, aborts their requests, and blocks until those that were stopping
-// have stopped.
+// close stops all engines at once, aborts their requests, and blocks until earlier engines have
+// stopped, too.
 func (f *simulatedEngines) close() {
 	for _, e := range f.engines {
 		e.Close()

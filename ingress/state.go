@@ -2,8 +2,8 @@ package ingress
 
 import "berth/ingress/telemetry"
 
-// state returns the state that metrics expose, for one scrape. It may be called by any goroutine
-// from New on.
+// state returns the state behind the gauges, for one scrape. Any goroutine may call state, from New
+// on.
 func (s *Server) state() telemetry.State {
 	t := s.registry.table.Load()
 	state := telemetry.State{

@@ -16,11 +16,11 @@ import (
 	"berth/streaming"
 )
 
-// timeoutHeader is the header by which a client bounds the total time of its request, in seconds. It
-// can shorten the model's bound but not extend it.
+// timeoutHeader is the header by which a client bounds the total time of its request, in seconds.
+// The header can shorten the model's bound but not extend it.
 const timeoutHeader = "X-Request-Timeout-Seconds"
 
-// requestTimeout returns the timeout in a request header; 0 if there is none. The error is errTimeout.
+// requestTimeout returns the timeout in a request header; 0 for none. The error is errTimeout.
 // Exponents, signs, NaN and infinities are errors, although ParseFloat accepts them.
 func requestTimeout(h http.Header) (time.Duration, error) {
 	values := h[timeoutHeader]
@@ -54,8 +54,9 @@ func withTotalTimeout(ctx context.Context, began time.Time, total, requested tim
 	return context.WithDeadlineCause(ctx, began.Add(total), exceeded)
 }
 
-// asQueueTimeout translates the error of Router.Choose. It returns errQueueDeadline if err is a timeout that ended a request without a slot,
-// else err: no replica is to blame for the time in the queue.
+// asQueueTimeout translates the error of Router.Choose: a timeout of a request without a slot
+// becomes errQueueDeadline, because no replica is to blame for the time in the queue. Other errors
+// are returned unchanged.
 func asQueueTimeout(err error) error {
 	if _, ok := errors.AsType[*streaming.AbortError](err); ok {
 		return errQueueDeadline
@@ -63,20 +64,22 @@ func asQueueTimeout(err error) error {
 	return err
 }
 
-// formatSeconds formats a duration as configurations and headers write it.
+// formatSeconds formats a duration in the form of configurations and headers.
 func formatSeconds(d time.Duration) string {
 	return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + " s"
 }
 
-// An idleWatchdog ends an attempt whose replica sends nothing for too long: before the first byte of
-// the response, or within an event stream. The time in which the client reads does not count.
+// An idleWatchdog ends an attempt at a silent replica: one that sends nothing for too long before
+// the first byte of the response, or within an event stream. The time in which the client reads
+// does not count.
 //
-// The watchdog wraps the response body and counts its reads, at two atomic additions each, instead
-// of setting a timer for each read. The timer compares the count four times per bound: the replica is
-// idle while the same read is in progress, so an attempt may exceed its bound by up to a quarter.
+// The watchdog wraps the response body and counts the reads, at two atomic additions each, instead
+// of setting a timer for each read. The timer compares the count four times per bound: the replica
+// is idle while the same read is in progress, so an attempt may exceed its bound by up to a
+// quarter.
 //
-// Read is called by the goroutine of the attempt, check by the timer's. wrapBody and stop may be called on
-// a nil watchdog, which bounds nothing.
+// Read is called on the goroutine of the attempt, check on the timer's. wrapBody and stop may be
+// called on a nil watchdog, which bounds nothing.
 type idleWatchdog struct {
 	io.ReadCloser               // the response body, set by wrapBody
 	firstByte     time.Duration // 0: no bound
@@ -84,16 +87,16 @@ type idleWatchdog struct {
 	cancel        context.CancelCauseFunc
 	reads         atomic.Uint64 // odd while a read is in progress
 
-	mu        sync.Mutex    // guards what follows
+	mu        sync.Mutex    // guards the fields below
 	timer     *time.Timer   // nil after stop
 	lastReads uint64        // reads at the last check
-	unchanged time.Duration // how long reads has had that value
+	unchanged time.Duration // time since reads changed
 	interval  time.Duration // until the next check
 }
 
-// newIdleWatchdog starts a watchdog for an attempt, or returns nil if nothing bounds the attempt. The
-// attempt must use the returned context, whose cause becomes a *streaming.AbortError when a bound is
-// exceeded, and stop must be called when it has ended.
+// newIdleWatchdog starts a watchdog for an attempt, or returns nil if nothing bounds the attempt.
+// The attempt must use the returned context. Its cause becomes a *streaming.AbortError when a
+// bound is exceeded, and stop must be called at the end of the attempt.
 func newIdleWatchdog(ctx context.Context, m *config.Model, stream bool) (context.Context, *idleWatchdog) {
 	w := &idleWatchdog{firstByte: m.UnstreamedFirstByteTimeout}
 	if stream {
@@ -113,16 +116,16 @@ func newIdleWatchdog(ctx context.Context, m *config.Model, stream bool) (context
 	return ctx, w
 }
 
-// wrapBody counts the reads of a response body from now on. It is called once, when the response header
-// has arrived: the header alone is not yet the first byte.
+// wrapBody counts the reads of a response body from now on. It must be called once, after the
+// response header has arrived: the header alone is not the first byte.
 func (w *idleWatchdog) wrapBody(resp *http.Response) {
 	if w != nil {
 		w.ReadCloser, resp.Body = resp.Body, w
 	}
 }
 
-// Read counts before and after the read, so that a count is odd while the replica is waited for. A read
-// that ends in between two checks always changes the count.
+// Read counts before and after the read, so the count is odd during a read. A read that ends
+// between two checks always changes the count.
 func (w *idleWatchdog) Read(p []byte) (int, error) {
 	w.reads.Add(1)
 	n, err := w.ReadCloser.Read(p)
@@ -130,8 +133,8 @@ func (w *idleWatchdog) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// check runs on the timer. It ends the attempt, schedules the next check, or neither if no bound
-// applies any more.
+// check runs on the timer's goroutine. It ends the attempt, schedules the next check, or does
+// neither if no bound applies any more.
 func (w *idleWatchdog) check() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -167,8 +170,9 @@ func (w *idleWatchdog) check() {
 	}
 }
 
-// stop ends the watchdog and cancels the context of the attempt. It must be called exactly once, also
-// after an abort. A check that has already started finds timer nil, so none runs after stop.
+// stop ends the watchdog and cancels the context of the attempt. It must be called exactly once,
+// also after an abort. A check already started finds timer nil, so no check has an effect after
+// stop.
 func (w *idleWatchdog) stop() {
 	if w == nil {
 		return

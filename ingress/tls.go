@@ -9,7 +9,7 @@ import (
 	"berth/config"
 )
 
-// enableTLS makes a server speak TLS 1.2 or newer only, with HTTP/2 for clients that offer it.
+// enableTLS makes a server accept only TLS 1.2 or newer, with HTTP/2 for clients that offer h2.
 // current is called for each handshake, so a reload takes effect on the next connection. enableTLS
 // must be called before the server serves.
 func enableTLS(server *http.Server, current func() *tls.Certificate) {

@@ -7,9 +7,9 @@ import (
 	"berth/llmserver"
 )
 
-// wireVariable is the environment variable that turns off berth's own HTTP/1.1 and raw system calls:
-// if it is plainWire, Go's net/http alone serves clients and calls replicas. That costs CPU time, and
-// shows whether a fault lies in berth's own code.
+// wireVariable is the environment variable to turn off berth's own HTTP/1.1 and raw system calls:
+// with the value plainWire, Go's net/http alone serves clients and calls replicas, at the cost of
+// CPU time. This shows whether a fault lies in berth's own code.
 const (
 	wireVariable = llmserver.WireVariable
 	plainWire    = llmserver.WireNetHTTP

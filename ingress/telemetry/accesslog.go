@@ -19,7 +19,7 @@ import (
 // accessLog writes one line of JSON per finished client request: the request, its replica, the
 // duration of each phase and the outcome. Prompts and responses are never logged.
 //
-// The zero value is off.
+// The zero value writes nothing.
 type accessLog struct {
 	on    atomic.Bool
 	lines *slog.Logger // set before on is first true, and never again
@@ -28,8 +28,8 @@ type accessLog struct {
 	spool *spool     // nil until the log is first on
 }
 
-// openAccessLog opens the file of that name for appending. An empty name returns nil, which turns
-// the log off.
+// openAccessLog opens the named file for appending. It returns nil, for no log, if the name is
+// empty.
 func openAccessLog(name string) (io.WriteCloser, error) {
 	switch name {
 	case "":
@@ -130,7 +130,7 @@ func roundedMS(d time.Duration) float64    { return roundThousandth(milliseconds
 
 func roundThousandth(f float64) float64 { return math.Round(f*1000) / 1000 }
 
-// maxLoggedText is the longest text of a client that is logged unchanged.
+// maxLoggedText is the length up to which a client's text is logged unchanged.
 const maxLoggedText = 128
 
 // LoggableID reports whether a client's ID can be logged unchanged: 1 to 128 visible ASCII
@@ -144,8 +144,8 @@ func LoggableID(id string) bool {
 	return len(id) > 0 && len(id) <= maxLoggedText
 }
 
-// printable returns a client's text in a form that is safe to log: unchanged if it is short visible
-// ASCII, else a hash of it, so that equal texts can still be matched.
+// printable returns a client's text in a form safe to log: short visible ASCII unchanged, other
+// text as a hash, so equal texts can still be matched.
 func printable(text string) string {
 	if text == "" || LoggableID(text) {
 		return text

@@ -14,11 +14,11 @@ import (
 	"berth/streaming"
 )
 
-// decisionLog writes one line of JSON per finished request for a model: how it was placed and how
-// it ended, so that it can be replayed with another policy.
+// decisionLog writes one line of JSON per finished request for a model: placement and outcome, for
+// a replay with another policy.
 //
-// No line has text of a client or an engine. Hashes of prompts and sessions are keyed by a
-// pseudonymizer whose key is not in the log.
+// No line contains text of a client or an engine. Hashes of prompts and sessions are keyed by a
+// pseudonymizer; the key is not in the log.
 //
 // The zero value is off.
 type decisionLog struct {
@@ -29,8 +29,8 @@ type decisionLog struct {
 	spool  *spool         // nil until the log is first on
 }
 
-// open opens the configured file for appending and returns it with its pseudonymizer. Both are nil
-// if the log is off.
+// open opens the configured file for appending and returns the file with the pseudonymizer. Both
+// are nil if the log is off.
 func (l *decisionLog) open(c config.DecisionLog) (io.WriteCloser, *pseudonymizer, error) {
 	if c.Path == "" {
 		return nil, nil, nil
@@ -97,8 +97,8 @@ type decisionLine struct {
 	Status       int         `json:"status"`
 }
 
-// record writes the line of a finished request. It writes none if the log is off, was off when the
-// prompt was read, or no model was found.
+// record writes the line of a finished request. There is none if the log is off, was off during the
+// scan of the prompt, or no model was found.
 func (l *decisionLog) record(r *Request) {
 	p := l.pseudonymizer.Load()
 	if p == nil || r.BlockBytes == 0 {

@@ -12,30 +12,28 @@ import (
 )
 
 const (
-	// maxDecisions is the number of recent decisions that operators can list.
+	// maxDecisions is the number of recent decisions kept for operators.
 	maxDecisions = 256
 	// maxCandidates is the number of replicas kept per decision.
 	maxCandidates = 32
-	// explainInterval is the time budget that each replica of an explained decision uses up.
-	// Explaining takes about a thousandth of it, so the cost of explanations is bounded whatever
-	// the number of requests and replicas. With 8 replicas every decision is explained up to 125 a
-	// second.
+	// explainInterval is the budget charged per replica of an explained decision. The actual cost
+	// is about a thousandth of that, so explanations stay cheap for any number of requests and
+	// replicas. With 8 replicas, every decision is explained up to a rate of 125 per second.
 	explainInterval = time.Millisecond
-	// explainBurst is how much of that budget may be used at once: all kept decisions, with 16
+	// explainBurst bounds the budget used at once: enough to explain all kept decisions, with 16
 	// replicas each.
 	explainBurst = maxDecisions * 16 * explainInterval
 )
 
 // decisionRing holds the most recent decisions of all routers, each in place of the oldest one.
-// Each entry has its own lock, which two writers contend for only if maxDecisions others came in
-// between.
+// Each entry has a lock of its own, contended only by writers maxDecisions apart.
 type decisionRing struct {
 	count   atomic.Uint64 // decisions so far
 	entries [maxDecisions]decision
-	used    atomic.Int64 // Unix nanoseconds up to which the budget of explanations is spent
+	used    atomic.Int64 // the explanation budget is spent up to here, in Unix nanoseconds
 }
 
-// decision is how one request got its slot.
+// decision records the placement of one request.
 type decision struct {
 	mu              sync.Mutex // guards all fields below
 	number          uint64     // from 1; 0 while the entry is empty
@@ -52,8 +50,8 @@ type decision struct {
 	preferred, lost string
 }
 
-// record stores a decision. It is called on the goroutine that made the decision, before the
-// request is sent, and holds only the entry's lock.
+// record stores a decision. It is called on the goroutine of the decision, before the request is
+// sent, and holds only the entry's lock.
 func (ds *decisionRing) record(by routers.Decision, policy string) {
 	now, number := time.Now(), ds.count.Add(1)
 	d := &ds.entries[number%maxDecisions]
@@ -74,8 +72,8 @@ func (ds *decisionRing) record(by routers.Decision, policy string) {
 	}
 }
 
-// spendExplanation reports whether a decision among that many replicas may be explained now, and
-// takes the cost out of the budget if so.
+// spendExplanation reports whether a decision among that many replicas may be explained now. If so,
+// the cost has been taken out of the budget.
 func (ds *decisionRing) spendExplanation(now time.Time, members int) bool {
 	for {
 		used := ds.used.Load()
@@ -89,7 +87,7 @@ func (ds *decisionRing) spendExplanation(now time.Time, members int) bool {
 	}
 }
 
-// decisionView is a decision as operators see it.
+// decisionView is the JSON form of a decision.
 type decisionView struct {
 	RequestID  string          `json:"request_id"`
 	Time       time.Time       `json:"time"`
@@ -100,8 +98,8 @@ type decisionView struct {
 	Rank       int             `json:"rank"`
 	Match      *float64        `json:"match"` // null if the policy does not rank by prefix
 	WaitedMS   float64         `json:"waited_ms"`
-	Preferred  string          `json:"preferred,omitempty"` // the replica that the policy ranked above the chosen one
-	Lost       string          `json:"lost,omitempty"`      // why the preferred replica was not chosen
+	Preferred  string          `json:"preferred,omitempty"` // the replica ranked above the chosen one
+	Lost       string          `json:"lost,omitempty"`      // the reason against the preferred replica
 	Candidates []candidateView `json:"candidates"`          // null if the decision was not explained
 }
 
@@ -135,7 +133,7 @@ func (ds *decisionRing) newest(n int) []decisionView {
 	for number := count; number > 0 && number+maxDecisions > count && len(views) < n; number-- {
 		d := &ds.entries[number%maxDecisions]
 		d.mu.Lock()
-		if d.number == number { // else it is not written yet, or overwritten already
+		if d.number == number { // else not written yet, or overwritten already
 			views = append(views, d.snapshot())
 		}
 		d.mu.Unlock()

@@ -8,9 +8,9 @@ import (
 	"berth/streaming"
 )
 
-// gapHistogram collects the inter-token gaps of a model's streams. Each stream counts its own and
-// adds them once at its end: if every event were observed here, all streams would write to the same
-// cache lines.
+// gapHistogram collects the inter-token gaps of a model's streams. Each stream counts its gaps and
+// adds them once, at the end: if every event were observed here, all streams would write to the
+// same cache lines.
 type gapHistogram struct {
 	desc *prometheus.Desc
 
@@ -25,7 +25,7 @@ func newGapHistogram(model string) *gapHistogram {
 		"Time from one event with content to the next, counted at the end of the stream.", nil, prometheus.Labels{"model": model})}
 }
 
-func (h *gapHistogram) add(g *streaming.InterTokenGaps) {
+func (h *gapHistogram) addStream(g *streaming.InterTokenGaps) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.streams++

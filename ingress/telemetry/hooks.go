@@ -11,7 +11,7 @@ import (
 	"berth/streaming"
 )
 
-// RouterHooks returns the hooks of a model's router: they count reservations and releases in m and
+// RouterHooks returns the hooks of a model's router, which count reservations and releases in m and
 // keep recent decisions. policy returns the class of the model's policy at the time of a decision.
 // The router calls the hooks on the goroutines of its requests; they do not block.
 func (t *Telemetry) RouterHooks(m *ModelMetrics, policy func() string) routers.Hooks {
@@ -36,7 +36,7 @@ func (t *Telemetry) RouterHooks(m *ModelMetrics, policy func() string) routers.H
 			case err != nil:
 				countReservation(reservationOutcome(err))
 			case !wanted:
-				countReservation("surplus") // a wanted slot is counted when its request takes it
+				countReservation("surplus") // a wanted slot is counted when a request takes it
 			}
 		},
 	}

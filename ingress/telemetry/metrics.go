@@ -5,11 +5,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// metrics are the counters of the process. Those of a model are in ModelMetrics, and gauges are
-// read from State.
+// metrics are the counters of the process. Those of a model are in ModelMetrics; gauges are read
+// from State.
 type metrics struct {
 	registry *prometheus.Registry
-	noModel  *ModelMetrics // of requests for which no model was found; its model label is empty
+	noModel  *ModelMetrics // of requests without a known model; the model label is empty
 
 	decisionLogDropped, accessLogDropped prometheus.Counter // lines
 	refusedConnections                   prometheus.Counter

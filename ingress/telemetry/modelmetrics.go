@@ -12,9 +12,9 @@ import (
 )
 
 // ModelMetrics are the counters and histograms of one model. They live exactly as long as the
-// model: a request that outlives its model counts into series that no scrape reads any more, and a
-// model that is added again begins at zero. A series is exposed from its first event on. All
-// methods may be called by any goroutine and do not block.
+// model: a request that outlives the model counts into series outside of any scrape, and a model
+// added again begins at zero. A series is exposed from the first event on. Any goroutine may call
+// the methods, which do not block.
 type ModelMetrics struct {
 	model string // empty for requests without a model
 
@@ -44,7 +44,7 @@ var (
 	matchBuckets    = []float64{0, .1, .25, .5, .75, .9, .99}
 )
 
-// NewModelMetrics returns the metrics of a model with that ID.
+// NewModelMetrics returns the metrics of the model with the given ID.
 func NewModelMetrics(model string) *ModelMetrics {
 	m, labels := &ModelMetrics{model: model, gaps: newGapHistogram(model)}, prometheus.Labels{"model": model}
 	counter := func(name, help string, variable ...string) *prometheus.CounterVec {
@@ -76,13 +76,13 @@ func NewModelMetrics(model string) *ModelMetrics {
 	return m
 }
 
-// CountAccepted counts a reservation that was granted to a request.
+// CountAccepted counts a reservation granted to a request.
 func (m *ModelMetrics) CountAccepted() { m.accepted().Inc() }
 
-// CountRetry counts a further attempt, by the reason for it.
+// CountRetry counts a further attempt, by reason.
 func (m *ModelMetrics) CountRetry(reason string) { m.retries.WithLabelValues(reason).Inc() }
 
-// CountUpstreamError counts an attempt that failed at a replica.
+// CountUpstreamError counts a failed attempt at a replica.
 func (m *ModelMetrics) CountUpstreamError(phase string) {
 	m.upstreamErrors.WithLabelValues(phase).Inc()
 }
@@ -90,11 +90,11 @@ func (m *ModelMetrics) CountUpstreamError(phase string) {
 // CountNoText counts a request without text to route by.
 func (m *ModelMetrics) CountNoText() { m.noText.WithLabelValues().Inc() }
 
-// ObserveOverhead records how long berth itself took before an attempt.
+// ObserveOverhead records the time spent in berth itself before an attempt.
 func (m *ModelMetrics) ObserveOverhead(d time.Duration) { m.overhead.Observe(d.Seconds()) }
 
-// histogram is a histogram without labels that is exposed from its first observation on. Looking it
-// up in a vector would cost a hash of its labels per request.
+// histogram is a histogram without labels, exposed from the first observation on. A vector would
+// cost a hash of the labels per request.
 type histogram struct {
 	prometheus.Histogram
 	observed atomic.Bool
@@ -102,7 +102,7 @@ type histogram struct {
 
 // Observe adds one observation.
 func (h *histogram) Observe(v float64) {
-	if !h.observed.Load() { // storing each time would take the cache line from all other processors
+	if !h.observed.Load() { // an unconditional store would take the cache line from all other processors
 		h.observed.Store(true)
 	}
 	h.Histogram.Observe(v)
@@ -126,8 +126,8 @@ func (m *ModelMetrics) collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// count returns the counter with these labels, two at most. prometheus lets the slice of labels
-// escape; using the request's own memory for it saves an allocation per request.
+// count returns the counter with these labels, two at most. The slice of labels escapes into
+// prometheus; memory of the request saves an allocation per request.
 func (r *Request) count(vec *prometheus.CounterVec, labels ...string) prometheus.Counter {
 	n := copy(r.labels[:], labels)
 	return vec.WithLabelValues(r.labels[:n]...)
@@ -151,8 +151,8 @@ func (r *Request) countMetrics() {
 	r.count(m.requests, r.Route, statusLabel(r.Status)).Inc()
 }
 
-// recordUsage adds the latencies and tokens of a relayed response, of one that was cut off too: a
-// client that disconnects has used what it got.
+// recordUsage adds the latencies and tokens of a relayed response, complete or not: a disconnected
+// client has used the tokens sent so far.
 func (r *Request) recordUsage() {
 	m := r.Metrics
 	if first := r.Response.FirstByte; !first.IsZero() {
@@ -160,7 +160,7 @@ func (r *Request) recordUsage() {
 	}
 	if !r.Tap.FirstContent.IsZero() {
 		m.firstToken.Observe(r.Tap.FirstContent.Sub(r.Start).Seconds())
-		m.gaps.add(&r.Tap.Gaps)
+		m.gaps.addStream(&r.Tap.Gaps)
 	}
 	u := r.Tap.Usage()
 	if u == (streaming.Usage{}) {

@@ -20,8 +20,8 @@ import (
 )
 
 // otlpClient uploads spans to a collector by OTLP over HTTP, configured by the standard variables.
-// OpenTelemetry's own client for that depends on gRPC, which would make the binary half as large
-// again. It implements otlptrace.Client.
+// OpenTelemetry's own HTTP client depends on gRPC, which would make the binary half as large again.
+// otlpClient implements otlptrace.Client.
 type otlpClient struct {
 	url     string
 	header  http.Header
@@ -31,7 +31,7 @@ type otlpClient struct {
 	client  http.Client
 }
 
-// otlpEnv returns a variable of the OTLP exporter: the one for traces, or else the one for all
+// otlpEnv returns a variable of the OTLP exporter: the one for traces if set, else the one for all
 // signals.
 func otlpEnv(name string) string {
 	if value := os.Getenv("OTEL_EXPORTER_OTLP_TRACES_" + name); value != "" {
@@ -40,8 +40,8 @@ func otlpEnv(name string) string {
 	return os.Getenv("OTEL_EXPORTER_OTLP_" + name)
 }
 
-// otlpClientFromEnv returns a client as the environment describes it. It checks what can be checked
-// without a connection.
+// otlpClientFromEnv returns a client configured by the environment. It does not connect; the error
+// is that of an invalid setting.
 func otlpClientFromEnv() (*otlpClient, error) {
 	c := &otlpClient{url: os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"), header: http.Header{}, timeout: 10 * time.Second, backoff: time.Second}
 	if c.url == "" {
@@ -80,7 +80,7 @@ func otlpClientFromEnv() (*otlpClient, error) {
 	return c, c.configureTLS()
 }
 
-// configureTLS loads the certificates that the environment names.
+// configureTLS loads the certificates named by the environment.
 func (c *otlpClient) configureTLS() error {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.TLSClientConfig = new(tls.Config)
@@ -105,7 +105,7 @@ func (c *otlpClient) configureTLS() error {
 	return nil
 }
 
-// Start does nothing: connections are made when they are needed.
+// Start does nothing: connections are made on demand.
 func (c *otlpClient) Start(context.Context) error { return nil }
 
 // Stop closes idle connections.
@@ -114,8 +114,8 @@ func (c *otlpClient) Stop(context.Context) error {
 	return nil
 }
 
-// UploadTraces sends spans, and retries with exponential backoff while the collector asks for that,
-// until the timeout.
+// UploadTraces sends spans. Overload responses of the collector are retried with exponential
+// backoff, until the timeout.
 func (c *otlpClient) UploadTraces(ctx context.Context, spans []*tracepb.ResourceSpans) error {
 	body, err := proto.Marshal(&tracepb.TracesData{ResourceSpans: spans}) // encoded like an ExportTraceServiceRequest
 	if err != nil {
@@ -144,7 +144,7 @@ func (c *otlpClient) UploadTraces(ctx context.Context, spans []*tracepb.Resource
 }
 
 // postSpans makes one attempt. retryAfter is above zero if a retry may succeed, and at least the
-// delay that the collector asks for.
+// delay requested by the collector.
 func (c *otlpClient) postSpans(ctx context.Context, body []byte) (retryAfter time.Duration, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(body))
 	if err != nil {
@@ -156,7 +156,7 @@ func (c *otlpClient) postSpans(ctx context.Context, body []byte) (retryAfter tim
 		return 0, err
 	}
 	defer resp.Body.Close()
-	io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10)) // so that the connection can be reused
+	io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10)) // for the connection to be reused
 	switch resp.StatusCode {
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		seconds, _ := strconv.Atoi(resp.Header.Get("Retry-After"))

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// outageQuiet is how long there must be no failure before an outage is over. A disk that is full
-// but for a few bytes now and then has one outage.
+// outageQuiet is the time without failures after which an outage is over. A nearly full disk, with
+// room for a few bytes now and then, has one outage.
 const outageQuiet = time.Second
 
-// outage logs a lasting failure in two lines: one with the reason when it begins, and one with the
-// number of lost items when it is over. It is not safe for concurrent use.
+// outage logs a lasting failure in two lines: one at the beginning, with the reason, and one at the
+// end, with the number of lost items. It is not safe for concurrent use.
 type outage struct {
 	log         *slog.Logger
 	level       slog.Level // of the first line; the second is logged at Info
@@ -21,8 +21,7 @@ type outage struct {
 	lost          int
 }
 
-// record notes the result of one try: its error, if it failed, and the number of items lost with
-// it.
+// record adds the result of one try: the error, or nil, and the number of lost items.
 func (o *outage) record(err error, lost int) {
 	now := time.Now()
 	switch {
@@ -41,7 +40,7 @@ func (o *outage) record(err error, lost int) {
 // reset makes the next success end the outage at once, because the output was replaced.
 func (o *outage) reset() { o.failed = time.Time{} }
 
-// logEnd logs the second line of an outage, if there is one.
+// logEnd logs the second line of a current outage.
 func (o *outage) logEnd(message string) {
 	if o.began.IsZero() {
 		return

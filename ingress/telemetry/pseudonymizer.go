@@ -10,9 +10,9 @@ import (
 	"io"
 )
 
-// A pseudonymizer replaces hashes by keyed ones. Without the key, a reader of the log cannot check
-// a guessed prompt against it; with the same key, equal texts stay equal in every log. It is safe
-// for concurrent use.
+// A pseudonymizer replaces hashes by keyed ones. Without the key, a reader of the log cannot verify
+// a guessed prompt; with the same key, equal texts stay equal in every log. It is safe for
+// concurrent use.
 type pseudonymizer struct {
 	cipher cipher.Block
 	secret [sha256.Size]byte
@@ -40,8 +40,8 @@ func (p *pseudonymizer) blocks(plain []uint64) blockHashes {
 	return keyed
 }
 
-// session returns the keyed hash of a session ID, which is another session with another adapter. It
-// returns "" for "".
+// session returns the keyed hash of a session ID; "" for "". The same ID with another adapter is
+// another session.
 func (p *pseudonymizer) session(adapter, id string) string {
 	if id == "" {
 		return ""

@@ -18,35 +18,35 @@ const (
 	PhaseStreaming = "streaming"  // the response is being relayed
 )
 
-// Error codes that decide the outcome of a request. All other codes come from the table of API
-// errors.
+// Error codes with an influence on the outcome of a request. All other codes come from the table of
+// API errors.
 const (
 	CodeClientGone    = "client_gone"    // the client disconnected
-	CodeInternalError = "internal_error" // a handler panicked, or met an error it does not know
+	CodeInternalError = "internal_error" // a handler panicked or met an unknown error
 )
 
-// Request is the record of one request: all that metrics, logs and spans report about it.
+// Request is the record of one request: all facts for metrics, logs and spans.
 //
-// The ingress owns it and writes it on the request's own goroutine, from Telemetry.Begin until
-// Telemetry.Record, which reports it. Nothing here keeps a pointer to it after Record has returned,
-// so that its memory can be pooled. The fields are plain values on purpose: a request that is
-// neither logged nor traced costs no allocation.
+// The ingress owns the record and writes the fields on the request's own goroutine, from
+// Telemetry.Begin until Telemetry.Record, which reports them. This package keeps no pointer after
+// Record has returned, so the memory can be pooled. The fields are plain values on purpose: a
+// request neither logged nor traced costs no allocation.
 type Request struct {
 	// Known from the header.
-	ID         string // as the client and the replica see it
+	ID         string // sent to the client and the replica
 	Method     string
 	Path       string
-	Route      string // the path as metrics name it, one of a fixed set
+	Route      string // the metric label of the path, one of a fixed set
 	RemoteAddr string // host:port
 	Probe      bool   // a health check or a scrape: counted, but neither logged nor traced
 	Key        string // name of the API key; empty if none was required
 	Start      time.Time
 
-	// Known from the body. They stay empty for requests that berth answers itself.
-	Proxied   bool // the request is one for a replica, however far it came
+	// Known from the body. They stay empty for requests that berth serves itself.
+	Proxied   bool // the request is for a replica, even if none was reached
 	Stream    bool // the client asked for an event stream
 	BodyBytes int
-	BodyRead  time.Time // when the body was complete; zero if it never was
+	BodyRead  time.Time // end of the body; zero if incomplete
 	Model     string    // configured ID; empty if no model was found
 	Adapter   string
 	Session   string
@@ -63,20 +63,20 @@ type Request struct {
 	Attempts   int
 	Replica    string
 	Rank       int // of the replica's tier, from 1
-	Matched    int // blocks of the prompt that the replica was expected to have cached
+	Matched    int // blocks of the prompt expected in the replica's cache
 	Waited     time.Duration
 	Dispatched time.Time
 
-	// The response, as far as it was relayed. Measured is true if it went through Tap, so that its
-	// latency and its tokens count in the metrics: responses of a slot, not engines' refusals or
-	// stored responses.
+	// The relayed part of the response. Measured is true if the response passed through Tap, so
+	// that latency and tokens count in the metrics: true for responses to dispatched requests,
+	// false for busy responses and stored responses.
 	Measured bool
 	Response streaming.Result
 	Tap      streaming.Tap
 
 	// The end.
-	Status    int    // as sent to the client; 499 if it disconnected before a status was sent
-	ErrorCode string // of the error by which berth ended the request; empty for relayed responses
+	Status    int    // as sent to the client; 499 after a disconnect before any status
+	ErrorCode string // of berth's error response or abort; empty for relayed responses
 	Truncated bool   // the connection or stream was aborted within the response
 
 	end    time.Time
@@ -84,9 +84,8 @@ type Request struct {
 	labels [2]string  // of the series being looked up: see count
 }
 
-// Outcome returns how the request ended, as logs and spans name it. A finished request is one whose
-// response was relayed to its end, whatever its status; refused and failed are error responses of
-// berth's own.
+// Outcome returns the outcome for logs and spans. finished is a response relayed to the end, with
+// any status; refused and failed are error responses of berth's own.
 func (r *Request) Outcome() string {
 	switch {
 	case r.ErrorCode == "":

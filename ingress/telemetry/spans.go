@@ -11,12 +11,12 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// A Span is one timed part of a request. The zero value is no span: its methods do nothing and cost
-// nothing.
+// A Span is one timed part of a request. The methods of the zero value, which is no span, do
+// nothing and cost nothing.
 type Span struct{ span trace.Span }
 
-// start begins a span below the one in ctx. The caller must end it.
-func (t *Tracing) start(ctx context.Context, name string, kind trace.SpanKind) (context.Context, Span) {
+// startSpan begins a span below the one in ctx. The caller must end the span.
+func (t *Tracing) startSpan(ctx context.Context, name string, kind trace.SpanKind) (context.Context, Span) {
 	if t == nil {
 		return ctx, Span{}
 	}
@@ -24,22 +24,22 @@ func (t *Tracing) start(ctx context.Context, name string, kind trace.SpanKind) (
 	return ctx, Span{span}
 }
 
-// Recording reports whether the span will be exported, so that its attributes are worth computing.
+// Recording reports whether the span will be exported. If not, computing attributes is a waste.
 func (s Span) Recording() bool { return s.span != nil && s.span.IsRecording() }
 
 // startRequest begins the span of a request, below the client's own if the client sent one, and
-// returns the request with the span in its context. t may be nil.
+// returns the request with the span in the context. t may be nil.
 func (t *Tracing) startRequest(r *Request, in *http.Request) *http.Request {
 	if t == nil || r.Probe {
 		return in
 	}
 	ctx := propagation.TraceContext{}.Extract(in.Context(), propagation.HeaderCarrier(in.Header))
-	ctx, span := t.start(ctx, in.Method+" "+r.Route, trace.SpanKindServer)
+	ctx, span := t.startSpan(ctx, in.Method+" "+r.Route, trace.SpanKindServer)
 	r.span = span.span
 	return in.WithContext(ctx)
 }
 
-// endSpan ends the span of a finished request, if it has one.
+// endSpan ends the span, if any, of a finished request.
 func (r *Request) endSpan() {
 	if r.span == nil {
 		return
@@ -60,7 +60,7 @@ func (r *Request) endSpan() {
 
 // StartChoose begins the span of a choice, which EndChoose must end.
 func (t *Telemetry) StartChoose(ctx context.Context) Span {
-	_, span := t.tracing.start(ctx, "choose", trace.SpanKindInternal)
+	_, span := t.tracing.startSpan(ctx, "choose", trace.SpanKindInternal)
 	return span
 }
 
@@ -81,10 +81,11 @@ func (s Span) EndChoose(r *Request, errorCode string) {
 // StartAttempt begins the span of an attempt, which EndAttempt must end. The attempt goes on with
 // the returned context.
 func (t *Telemetry) StartAttempt(ctx context.Context) (context.Context, Span) {
-	return t.tracing.start(ctx, "attempt", trace.SpanKindClient)
+	return t.tracing.startSpan(ctx, "attempt", trace.SpanKindClient)
 }
 
-// EndAttempt ends the span of an attempt. It is deferred, and so called after a panic too.
+// EndAttempt ends the span of an attempt. It may be deferred: the record is read at the time of the
+// call, after a panic too.
 func (s Span) EndAttempt(r *Request) {
 	if !s.Recording() {
 		return
@@ -103,8 +104,7 @@ func (s Span) SetError(text string) {
 }
 
 // InjectTrace returns the request header that makes a replica's spans children of the one in ctx.
-// It does not change h, which may be in use by an earlier attempt, and returns h itself if requests
-// are not traced.
+// h, which an earlier attempt may still use, is not changed; without tracing, h itself is returned.
 func (t *Telemetry) InjectTrace(ctx context.Context, h http.Header) http.Header {
 	if t.tracing == nil {
 		return h

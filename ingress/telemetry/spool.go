@@ -12,12 +12,11 @@ import (
 )
 
 const (
-	// maxSpooled is the number of bytes that may wait to be written. A disk that takes no more
-	// costs lines, not requests.
+	// maxSpooled bounds the unwritten bytes. A full disk costs lines, not requests.
 	maxSpooled = 8 << 20
-	// maxKeptBatch is the size of a written batch up to which its memory is reused.
+	// maxKeptBatch is the largest written batch for which the memory is reused.
 	maxKeptBatch = 256 << 10
-	// spoolCloseTimeout is how long close waits for the remaining lines.
+	// spoolCloseTimeout bounds the wait of close for the remaining lines.
 	spoolCloseTimeout = 5 * time.Second
 )
 
@@ -25,12 +24,12 @@ var errSpoolFull = errors.New("it takes lines more slowly than they come")
 
 // A spool writes lines to a file, in order, on a goroutine of its own. Writers never wait for the
 // file: they hold mu for no longer than a copy. Lines that cannot be kept or written are dropped
-// and counted. Whoever made the spool closes it after the last write.
+// and counted. The creator of a spool must close the spool after the last write.
 type spool struct {
 	name    string // of the output, for the log
 	log     *slog.Logger
-	dropped func(lines int) // counts lines that will not be written; called by any goroutine
-	lost    atomic.Int64    // dropped lines that the outage has not counted yet
+	dropped func(lines int) // counts dropped lines; called by any goroutine
+	lost    atomic.Int64    // dropped lines not yet counted by the outage
 
 	wake chan struct{} // holds an element while there may be something to write; closed by close
 	done chan struct{} // closed by the writing goroutine
@@ -52,7 +51,7 @@ func newSpool(name string, dropped func(lines int), log *slog.Logger) *spool {
 	return s
 }
 
-// Write takes whole lines. It never blocks on the output and always returns a nil error.
+// Write takes whole lines. Write never blocks on the output, and the error is always nil.
 func (s *spool) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,7 +62,7 @@ func (s *spool) Write(p []byte) (int, error) {
 	s.pending = append(s.pending, p...)
 	select {
 	case s.wake <- struct{}{}:
-	default: // the writer has been woken and has not looked yet
+	default: // the writer has been woken already
 	}
 	return len(p), nil
 }
@@ -75,7 +74,7 @@ func (s *spool) dropLines(lines []byte) {
 }
 
 // setOutput directs further writes to out, nil for nowhere, and closes the previous output. It
-// waits for a write under way.
+// waits for a write in progress.
 func (s *spool) setOutput(out io.WriteCloser) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
@@ -86,8 +85,8 @@ func (s *spool) setOutput(out io.WriteCloser) {
 	s.outage.reset()
 }
 
-// endsInLine reports whether a file that is appended to ends within a line, as it does after a
-// write that failed in part or a crash. It returns unknown for an output that cannot be read.
+// endsInLine reports whether an appended file ends within a line, which happens after a crash or a
+// partial write. It returns unknown for an output that cannot be read.
 func endsInLine(out io.Writer, unknown bool) bool {
 	file, ok := out.(*os.File)
 	if !ok {

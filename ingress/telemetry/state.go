@@ -7,7 +7,7 @@ import (
 	"berth/routers"
 )
 
-// State is the state of the ingress at the time of a scrape, from which all gauges are read.
+// State is the state of the ingress at the time of a scrape, the source of all gauges.
 type State struct {
 	Draining           bool
 	BufferedBytes      int64 // request bodies held in memory
@@ -16,7 +16,7 @@ type State struct {
 	ConnectionLimit    int64
 	Keys               []KeyState
 	Models             []ModelState
-	Replicas           []*llmserver.Replica // of all models, the ones that are leaving first
+	Replicas           []*llmserver.Replica // of all models, leaving ones first
 }
 
 // KeyState is the state of an API key.
@@ -31,7 +31,7 @@ type ModelState struct {
 	Router  *routers.Router
 }
 
-// stateCollector exposes a State, and the metrics of the models in it.
+// stateCollector exposes a State and the metrics of its models.
 type stateCollector struct {
 	read    func() State
 	noModel *ModelMetrics
@@ -60,7 +60,7 @@ var (
 	descConnectionLimit = prometheus.NewDesc("berth_connections_limit", "Limit of open client connections.", nil, nil)
 )
 
-// rankLabels name the ranks that routers count.
+// rankLabels are the labels of the ranks counted by routers.
 var rankLabels = [...]string{"1", "2", "3", "4+"}
 
 func (s stateCollector) Describe(ch chan<- *prometheus.Desc) {
@@ -126,7 +126,7 @@ func (e exposition) router(model string, r *routers.Router) {
 }
 
 // replicas exposes the slots and the state of every replica. Replicas of the same name are summed
-// up: one may be leaving while its successor has joined.
+// up: one may be leaving after another has joined.
 func (e exposition) replicas(all []*llmserver.Replica) {
 	type name struct{ model, id string }
 	type total struct {
@@ -143,7 +143,7 @@ func (e exposition) replicas(all []*llmserver.Replica) {
 		sum.Running += usage.Running
 		sum.Limit += usage.Limit
 		sum.ejections += replica.Ejections()
-		sum.state = replica.State() // of the last one, as replicas that are leaving come first
+		sum.state = replica.State() // of the last one: leaving replicas come first
 		if replica.Available() {
 			sum.up = 1
 		}

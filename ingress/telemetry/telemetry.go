@@ -13,8 +13,8 @@ import (
 	"berth/config"
 )
 
-// Telemetry records requests and exposes what it knows of them. All methods may be called by any
-// goroutine unless they say otherwise.
+// Telemetry records requests and exposes metrics, logs, decisions and spans. Any goroutine may call
+// the methods unless they say otherwise.
 type Telemetry struct {
 	log         *slog.Logger
 	metrics     *metrics
@@ -32,7 +32,7 @@ type Options struct {
 	Decisions bool     // keep recent decisions for ServeDecisions
 }
 
-// New returns a Telemetry whose logs are off until UseLogs.
+// New returns a Telemetry. Both logs are off until UseLogs.
 func New(o Options) *Telemetry {
 	t := &Telemetry{log: o.Log, metrics: newMetrics(), tracing: o.Tracing}
 	t.metrics.registry.MustRegister(stateCollector{o.State, t.metrics.noModel})
@@ -42,19 +42,19 @@ func New(o Options) *Telemetry {
 	return t
 }
 
-// Begin starts the record of a request, whose Start is set, and its span if requests are traced. It
-// returns the request to go on with. Record must be called once at the end.
+// Begin starts the record r of a request and, with tracing, the span. r.Start must be set. The
+// caller must use the returned request instead of in, and call Record once at the end.
 func (t *Telemetry) Begin(r *Request, in *http.Request, route string, probe bool) *http.Request {
 	r.Method, r.Path, r.RemoteAddr = in.Method, in.URL.Path, in.RemoteAddr
 	r.Route, r.Probe, r.Metrics = route, probe, t.metrics.noModel
 	return t.tracing.startRequest(r, in)
 }
 
-// Record reports a request that has ended, in whatever way: it is called from a deferred function,
-// after a panic too. It does not block on any output.
+// Record reports a request after its end. It is called from a deferred function, after a panic too,
+// and does not block on any output.
 //
-// The log line comes last and the counter of requests last among the metrics, so that a reader who
-// sees either finds everything else of this request reported.
+// The log line comes last, and the counter of requests last among the metrics: once either is
+// visible, everything else of the request has been reported.
 func (t *Telemetry) Record(r *Request) {
 	r.end = time.Now()
 	t.decisionLog.record(r)
@@ -70,13 +70,13 @@ func (t *Telemetry) MetricsHandler() http.Handler {
 	return promhttp.HandlerFor(t.metrics.registry, promhttp.HandlerOpts{})
 }
 
-// CountLookup counts a search for the replica that has a stored response, by result.
+// CountLookup counts a search for the replica with a stored response, by result.
 func (t *Telemetry) CountLookup(result string) { t.metrics.lookups.WithLabelValues(result).Inc() }
 
 // CountRefusedConnection counts a client connection beyond the limit.
 func (t *Telemetry) CountRefusedConnection() { t.metrics.refusedConnections.Inc() }
 
-// CountExhaustion counts a connection that failed for want of descriptors, ports or memory.
+// CountExhaustion counts a connection lost to a lack of descriptors, ports or memory.
 func (t *Telemetry) CountExhaustion() { t.metrics.exhausted.Inc() }
 
 // ConfigLoaded records that a configuration was applied now.
@@ -88,15 +88,14 @@ func (t *Telemetry) ConfigLoaded() {
 // ConfigRejected records that a configuration could not be loaded or applied.
 func (t *Telemetry) ConfigRejected() { t.metrics.reloadSuccess.Set(0) }
 
-// Logs are the outputs that one configuration asks for. They belong to the caller of OpenLogs until
-// UseLogs takes them over.
+// Logs are the outputs of one configuration. They belong to the caller of OpenLogs until UseLogs.
 type Logs struct {
 	access, decisions io.WriteCloser // nil: off
 	pseudonymizer     *pseudonymizer // of the decision log
 }
 
-// OpenLogs opens the outputs of a configuration without using them yet, so that a configuration
-// that fails elsewhere changes nothing. The caller must pass them to UseLogs or close them.
+// OpenLogs opens the outputs of a configuration without using them yet, so a configuration with
+// faults elsewhere changes nothing. The caller must pass them to UseLogs or close them.
 func (t *Telemetry) OpenLogs(c *config.Config) (*Logs, error) {
 	var l Logs
 	var err error
@@ -120,18 +119,18 @@ func (l *Logs) Close() error {
 	return errors.Join(errs...)
 }
 
-// UseLogs replaces the outputs of both logs and closes the previous ones. It waits for writes under
-// way. Calls must not overlap.
+// UseLogs replaces the outputs of both logs and closes the previous ones. It waits for writes in
+// progress. Calls must not overlap.
 func (t *Telemetry) UseLogs(l *Logs) {
 	t.accessLog.setOutput(l.access, t.metrics, t.log)
 	t.decisionLog.setOutput(l.decisions, l.pseudonymizer, t.metrics, t.log)
 }
 
-// LogsDecisions reports whether the decision log is on, so that prompts have to be hashed for it.
+// LogsDecisions reports whether the decision log is on, which needs the hashes of prompts.
 func (t *Telemetry) LogsDecisions() bool { return t.decisionLog.pseudonymizer.Load() != nil }
 
-// Close writes what is buffered, waiting a few seconds at most for each output. No request may be
-// in progress any more.
+// Close writes all buffered lines and spans, waiting a few seconds at most for each output. No
+// request may be in progress any more.
 func (t *Telemetry) Close() {
 	t.decisionLog.close()
 	t.accessLog.close()

@@ -16,20 +16,19 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Tracing makes OpenTelemetry spans: one per request, and below it one per choice of a replica and
-// one per attempt, whose context the replica gets. A nil Tracing makes none; trace headers then
-// pass unchanged.
+// Tracing creates OpenTelemetry spans: one per request, and children of that for each choice of a
+// replica and each attempt. The replica gets the context of the attempt's span. A nil Tracing
+// creates none; trace headers then pass unchanged.
 type Tracing struct {
 	provider *sdk.TracerProvider
 	tracer   trace.Tracer
 }
 
-// tracingCloseTimeout is how long Close waits for the collector to take the last spans.
+// tracingCloseTimeout bounds the export of the last spans in Close.
 const tracingCloseTimeout = 5 * time.Second
 
-// TracingFromEnv returns the tracing that the standard variables of OpenTelemetry ask for, which
-// also configure the collector and the sampling. It returns nil if neither an exporter nor an
-// endpoint is set.
+// TracingFromEnv returns the tracing configured by the standard variables of OpenTelemetry,
+// collector and sampling included. It returns nil if neither an exporter nor an endpoint is set.
 func TracingFromEnv(log *slog.Logger) (*Tracing, error) {
 	exporter := os.Getenv("OTEL_TRACES_EXPORTER")
 	switch {
@@ -73,7 +72,7 @@ func (t *Tracing) Close(log *slog.Logger) {
 	}
 }
 
-// loggingExporter logs an outage of the collector in two lines, however many exports fail in it.
+// loggingExporter logs an outage of the collector in two lines, for any number of failed exports.
 type loggingExporter struct {
 	sdk.SpanExporter
 	outage outage

@@ -12,9 +12,9 @@ import (
 // The errors of Read. Their texts are sentences for the client.
 var (
 	ErrTooLarge    = errors.New("The request body is too large")
-	ErrOverBudget  = errors.New("The server holds too many request bytes at the moment.")
-	ErrIdleTimeout = errors.New("The rest of the request body did not arrive in time.")
-	ErrAborted     = errors.New("The request body could not be read to its end.")
+	ErrOverBudget  = errors.New("The server is out of memory for request bodies; try again later, or send less.")
+	ErrIdleTimeout = errors.New("The rest of the request body did not arrive in time; send the whole body without pauses.")
+	ErrAborted     = errors.New("The request body could not be read to its end; send the request again.")
 )
 
 // Options are the bounds of a request body.
@@ -111,7 +111,7 @@ func (o *Options) readAll(b *Body, w http.ResponseWriter, r *http.Request) error
 
 // TooLarge returns ErrTooLarge with the limit in bytes.
 func TooLarge(limit int64) error {
-	return fmt.Errorf("%w: the limit is %d bytes.", ErrTooLarge, limit)
+	return fmt.Errorf("%w: the limit is %d bytes; send less.", ErrTooLarge, limit)
 }
 
 // extendDeadline gives the client another IdleTimeout to send more.

@@ -37,7 +37,7 @@ func TestReadRejectsBodiesOverTheLimit(t *testing.T) {
 		client, _ := serveOverPipes(t, h2c, func(w http.ResponseWriter, r *http.Request) { echoBody(o)(w, r) })
 		for _, limit := range []int64{20_000, firstBuffer, 2 * firstBuffer} { // next to and at the sizes of buffers
 			o = options(limit, 1<<20)
-			want := fmt.Sprintf("The request body is too large: the limit is %d bytes.", limit)
+			want := fmt.Sprintf("The request body is too large: the limit is %d bytes; send less.", limit)
 			for _, length := range []int64{limit + 1, -1} {
 				if got := upload(client, length, io.MultiReader(strings.NewReader(strings.Repeat("x", int(limit+1))))); got != want {
 					t.Errorf("limit %d, length %d: %.80s", limit, length, got)

@@ -12,10 +12,10 @@ import (
 
 // The errors of a request body. Their texts are sentences for the client.
 var (
-	ErrEmptyBody      = errors.New("The request body is empty.")
+	ErrEmptyBody      = errors.New("The request body is empty; send a JSON object.")
 	ErrNotObject      = errors.New("The request body must be a JSON object.")
-	ErrTooDeep        = fmt.Errorf("The request body is nested deeper than %d levels.", maxDepth)
-	ErrDuplicateModel = errors.New("The request body has more than one 'model'.")
+	ErrTooDeep        = fmt.Errorf("The request body is nested deeper than %d levels; reduce the nesting.", maxDepth)
+	ErrDuplicateModel = errors.New("The request body has more than one 'model'; send only one.")
 	ErrModelNotString = errors.New("The 'model' in the request body must be a string.")
 )
 
@@ -26,7 +26,7 @@ type SyntaxError struct {
 }
 
 func (e *SyntaxError) Error() string {
-	return fmt.Sprintf("The request body is not valid JSON: %s at byte %d.", e.Problem, e.Offset)
+	return fmt.Sprintf("The request body is not valid JSON: %s at byte %d; correct the body.", e.Problem, e.Offset)
 }
 
 // A Span is the byte range [Start, End) of a raw value in a body. The zero Span stands for an

@@ -13,9 +13,9 @@ import (
 
 // The errors of a multipart form. Their texts are sentences for the client.
 var (
-	ErrFormBoundary  = errors.New("The Content-Type of the form has no valid boundary.")
-	ErrFormMalformed = errors.New("The request body is not a whole multipart form.")
-	ErrFormParts     = fmt.Errorf("The form has more than %d parts.", maxParts)
+	ErrFormBoundary  = errors.New("The Content-Type of the form has no valid boundary; send it with the boundary of the form.")
+	ErrFormMalformed = errors.New("The request body is not a whole multipart form; send all parts and the closing boundary.")
+	ErrFormParts     = fmt.Errorf("The form has more than %d parts; send fewer.", maxParts)
 )
 
 const (
