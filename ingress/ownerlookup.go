@@ -169,7 +169,6 @@ func (l *ownerLookups) recentMiss(id string, models []*model) (m ownerMiss, ok b
 	// Expired misses stay until they are overwritten; their number is bounded.
 	m, ok = l.misses[id]
 	if !ok || time.Now().After(m.until) {
-		// Unknown, or too old to trust: a replica may have created the response since.
 		return ownerMiss{}, false
 	}
 	for _, asked := range models {
@@ -190,8 +189,7 @@ func (l *ownerLookups) rememberMiss(id string, models []*model, err error) {
 	for _, asked := range models {
 		m.models = append(m.models, asked.config.ID)
 	}
-	// id may be part of a request header, which must not stay in memory as a whole.
-	id = strings.Clone(id)
+	id = strings.Clone(id) // id may be part of a request header, which must not stay in memory
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if _, known := l.misses[id]; !known {

@@ -86,8 +86,7 @@ func dialBackend(e llmserver.Endpoint) (llmserver.Backend, error) {
 	return llmserver.DialHTTP(e)
 }
 
-// findModel returns the model with this ID or alias, or nil. For names of adapters see
-// resolveAdapter.
+// findModel returns the model with this ID or alias, or nil. See resolveAdapter for adapters.
 func (t *table) findModel(name string) *model { return t.names[name] }
 
 // policyClass returns the policy class of a model; "" if the model was removed meanwhile.
