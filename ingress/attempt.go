@@ -34,31 +34,31 @@ import (
 func (x *proxyRequest) attempt(ctx context.Context) error {
 	x.record.Phase = telemetry.PhaseWaiting
 	// Choose reserves the slot. Replicas that failed earlier attempts are excluded.
-	choose := x.telemetry.StartChoose(ctx)
+	chooseSpan := x.telemetry.StartChoose(ctx)
 	sel, err := x.model.router.Choose(ctx, &x.payload, x.tried...)
 	x.record.Waited = x.payload.Waited
 	if err != nil {
-		if choose.Recording() {
-			choose.EndChoose(x.record, toAPIError(err).code)
+		if chooseSpan.Recording() {
+			chooseSpan.EndChoose(x.record, toAPIError(err).code)
 		}
 		return asQueueTimeout(err)
 	}
 	defer sel.Release() // first of all: spans and metrics below may panic
 	x.record.Attempts++
 	x.record.Replica, x.record.Rank, x.record.Matched = sel.Replica().ID(), sel.Rank(), sel.Matched()
-	choose.EndChoose(x.record, "")
+	chooseSpan.EndChoose(x.record, "")
 	x.model.metrics.CountAccepted()
 	// The replica gets the context of this attempt's span, not of the whole request's.
 	ctx, x.span = x.telemetry.StartAttempt(ctx)
 	defer x.span.EndAttempt(x.record)
-	ctx, quiet := newIdleWatchdog(ctx, &x.model.config, x.record.Stream)
-	defer quiet.stop()
+	ctx, watchdog := newIdleWatchdog(ctx, &x.model.config, x.record.Stream)
+	defer watchdog.stop()
 	resp, err := x.dispatch(ctx, sel)
 	if err != nil {
 		return err
 	}
 	// After a response header no other attempt is made, so the request body is not needed any more.
-	quiet.wrapBody(resp)
+	watchdog.wrapBody(resp)
 	x.record.Phase = telemetry.PhaseStreaming
 	x.releaseBody()
 	x.rewriteResponse(resp, sel)

@@ -7,16 +7,16 @@ import (
 	"github.com/gin-gonic/gin"
 )
 
-// probes are the routes for health checks and scrapes. They are counted, but neither logged nor
+// unloggedRoutes are the routes for health checks and scrapes. They are counted, but neither logged nor
 // traced, and need no API key.
-var probes = map[string]bool{"/livez": true, "/readyz": true, "/health": true, "/metrics": true}
+var unloggedRoutes = map[string]bool{"/livez": true, "/readyz": true, "/health": true, "/metrics": true}
 
 // authorize admits requests with a valid API key, if keys are configured. The request counts
 // against the key's limit until all later handlers have returned. The key is removed from the
 // request, so engines never see the key.
 func (s *Server) authorize(c *gin.Context) {
 	keys := s.registry.table.Load().keys
-	if keys == nil || probes[c.Request.URL.Path] {
+	if keys == nil || unloggedRoutes[c.Request.URL.Path] {
 		return
 	}
 	key, err := keys.authenticate(c.Request.Header)

@@ -152,7 +152,7 @@ func rejectExcess(w http.ResponseWriter, r *http.Request) bool {
 		return false
 	}
 	w.Header().Set("Connection", "close")
-	if probes[r.URL.Path] {
+	if unloggedRoutes[r.URL.Path] {
 		return false
 	}
 	toAPIError(errTooManyConnections).write(w, r)

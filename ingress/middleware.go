@@ -20,8 +20,8 @@ import (
 // then, because their defers are on inner frames.
 func (s *Server) instrument(c *gin.Context) {
 	state, returned := newRequestState(c), false
-	at := route(c)
-	c.Request = s.telemetry.Begin(&state.record, c.Request, at, probes[at])
+	pattern := route(c)
+	c.Request = s.telemetry.Begin(&state.record, c.Request, pattern, unloggedRoutes[pattern])
 	defer func() {
 		if state.record.Status == 0 {
 			state.record.Status = state.Status()

@@ -64,13 +64,13 @@ func newRegistry(t *telemetry.Telemetry, log *slog.Logger) *registry {
 	r.pool.Dial = dialBackend
 	r.pool.Events = llmserver.Events{
 		CancelFailed: func(replica string, err error) {
-			log.Warn("a reserved slot could not be given back; its lease will end it", "replica", replica, "error", err)
+			log.Warn("cancelling a reservation failed; it will expire with its lease", "replica", replica, "error", err)
 		},
 		CapacityDiffers: func(replica string, configured, reported int) {
 			if configured == config.DefaultMaxOngoing {
 				return // the default, most likely not chosen by the operator
 			}
-			log.Warn("the replica's own capacity holds, not the configured one", "replica", replica, "configured", configured, "reported", reported)
+			log.Warn("using the capacity reported by the agent, not the configured one", "replica", replica, "configured", configured, "reported", reported)
 		},
 		Restarted: r.onRestart,
 	}
@@ -247,7 +247,7 @@ func (r *registry) reloadAfter(delay time.Duration) {
 	r.applyMu.Lock() // before the table is read: the configuration must not be an older one
 	defer r.applyMu.Unlock()
 	if err := r.applyLocked(r.table.Load().config); err != nil {
-		r.log.Error("a restarted replica could not be taken over", "error", err)
+		r.log.Error("reload after the restart of a replica failed", "error", err)
 	}
 }
 

@@ -21,7 +21,7 @@ import (
 // then drains, Close releases everything. Apply replaces the configuration at any time between New
 // and Close.
 //
-// Requests read only immutable values and atomics of a Server. New, Serve and Close belong to one
+// Requests read immutable values and atomics of a Server; owners and lookups have locks of their own. New, Serve and Close belong to one
 // goroutine, the owner's. Apply may run concurrently with Serve, on any goroutine, one call at a
 // time.
 type Server struct {

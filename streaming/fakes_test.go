@@ -16,7 +16,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // brokenEvent is the event that closes a stream whose upstream broke, byte for byte.
-const brokenEvent = `data: {"error":{"message":"The model server broke off before the answer was complete.",` +
+const brokenEvent = `data: {"error":{"message":"The model server broke off before the response was complete.",` +
 	`"type":"server_error","param":null,"code":"upstream_broken"}}` + "\n\n"
 
 var errReset = errors.New("connection reset by peer")

@@ -14,11 +14,11 @@ import (
 // Errors of Copy. Each error wraps exactly one of these and the cause.
 var (
 	ErrClientGone     = errors.New("client gone")     // the client disconnected or stopped reading
-	ErrUpstreamBroken = errors.New("upstream broken") // the upstream response ended early
+	ErrUpstreamBroken = errors.New("upstream broken") // the response broke off after its header
 )
 
-// broken is the error event for a failed upstream.
-var broken = &AbortError{"upstream_broken", "The model server broke off before the answer was complete."}
+// errUpstreamClosed is reported to the client of an event stream whose upstream broke off.
+var errUpstreamClosed = &AbortError{"upstream_broken", "The model server broke off before the response was complete."}
 
 // An AbortError is returned by a body after a deliberate abort of the response. Code and Message
 // are sent to the client in an error event; they must not need escapes in JSON.
@@ -187,11 +187,11 @@ func (c *clientWriter) closeEvents(err error, anthropic bool) {
 	if !c.betweenEvents {
 		return
 	}
-	cut, ok := errors.AsType[*AbortError](err)
+	abort, ok := errors.AsType[*AbortError](err)
 	if !ok {
-		cut = broken
+		abort = errUpstreamClosed
 	}
-	e := openai.Error{Type: openai.TypeServer, Code: cut.Code, Message: cut.Message}
+	e := openai.Error{Type: openai.TypeServer, Code: abort.Code, Message: abort.Message}
 	event := e.Event()
 	if anthropic {
 		event = e.AnthropicEvent()
@@ -208,7 +208,7 @@ func (c *clientWriter) relayBytes(tap *Tap, kind string, live bool) error {
 	buf := getBuffer(size)
 	for {
 		n, err := c.fillBuffer(buf, live)
-		if broken := err != nil && err != io.EOF; n > 0 && (live || !broken) {
+		if failed := err != nil && err != io.EOF; n > 0 && (live || !failed) {
 			if c.Bytes+int64(n) == c.resp.ContentLength {
 				c.callBeforeLastWrite()
 			}

@@ -20,7 +20,7 @@ const (
 	spoolCloseTimeout = 5 * time.Second
 )
 
-var errSpoolFull = errors.New("it takes lines more slowly than they come")
+var errSpoolFull = errors.New("output too slow")
 
 // A spool writes lines to a file, in order, on a goroutine of its own. Writers never wait for the
 // file: they hold mu for no longer than a copy. Lines that cannot be kept or written are dropped
@@ -169,6 +169,6 @@ func (s *spool) close() {
 	case <-s.done:
 		s.setOutput(nil)
 	case <-time.After(spoolCloseTimeout):
-		s.log.Error("the last lines of " + s.name + " are lost: the file takes none")
+		s.log.Error("the last lines of " + s.name + " are lost: a write timed out")
 	}
 }
