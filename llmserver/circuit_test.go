@@ -476,7 +476,7 @@ func TestCircuitCountsTrialThatCannotConnect(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				fake.reserve(s.Token())
+				fake.reserveToken(s.Token())
 				sendInSlot(t, s, fake, ErrNoConnection)
 				if r.Ejections() != 2 || r.State() != "down" {
 					t.Errorf("%d ejections, and it is %s; want 2, down", r.Ejections(), r.State())
