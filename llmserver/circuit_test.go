@@ -62,7 +62,8 @@ type circuitMachine struct {
 
 func (m *circuitMachine) reserve(t *rapid.T) {
 	anyway := rapid.Bool().Draw(t, "anyway")
-	s, err := (*Slot)(nil), error(nil)
+	var s *Slot
+	var err error
 	if anyway {
 		s, err = m.r.ForceReserve("holder")
 	} else {

@@ -115,7 +115,7 @@ func (h *HTTP) Probe(ctx context.Context) (Report, error) {
 	defer resp.Body.Close()
 	io.Copy(io.Discard, io.LimitReader(resp.Body, 4<<10)) // lets the connection be reused
 	if resp.StatusCode >= http.StatusInternalServerError {
-		return report, fmt.Errorf("its /health answered %s", cmp.Or(http.StatusText(resp.StatusCode), resp.Status))
+		return report, fmt.Errorf("/health returned %s", cmp.Or(http.StatusText(resp.StatusCode), resp.Status))
 	}
 	return report, nil
 }

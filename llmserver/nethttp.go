@@ -95,7 +95,7 @@ func (t *netTransport) Do(req *http.Request) (*http.Response, error) {
 		panic("BUG: a request with GetBody could be sent twice")
 	}
 	ctx, trace := req.Context(), new(requestTrace)
-	req = req.WithContext(httptrace.WithClientTrace(ctx, trace.hooks()))
+	req = req.WithContext(httptrace.WithClientTrace(ctx, trace.clientTrace()))
 	t.addressRequest(req)
 	resp, err := t.transport.RoundTrip(req)
 	if err == nil {
@@ -137,7 +137,7 @@ type requestTrace struct {
 	responseBegun atomic.Bool
 }
 
-func (t *requestTrace) hooks() *httptrace.ClientTrace {
+func (t *requestTrace) clientTrace() *httptrace.ClientTrace {
 	return &httptrace.ClientTrace{
 		GetConn:              func(string) { t.connected = false }, // again, when a GET is retried
 		GotConn:              func(c httptrace.GotConnInfo) { t.connected, t.reused, t.start = true, c.Reused, time.Now() },

@@ -9,8 +9,8 @@ import (
 
 // This file turns the outcomes of requests into the state of their replica.
 //
-// Down at once, until a probe succeeds: no connection, draining, a reservation whose outcome is
-// unknown. Each time a replica goes down counts as one failure too, so a replica that passes only
+// Down at once, until a probe succeeds: no connection, draining, a reservation with unknown
+// outcome. Each time a replica goes down counts as one failure too, so a replica that passes only
 // the probes is ejected in the end.
 //
 // Counted by the circuit, which ejects after maxFailures in a row: a connection broken before the

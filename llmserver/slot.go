@@ -91,9 +91,8 @@ func (s *Slot) Rename(holder string) {
 }
 
 // Start takes the edge from reserved to running. Of concurrent calls exactly one succeeds, so a
-// slot is dispatched at most once (law 3). Start returns ErrSpent if the slot is no longer
-// reserved, and ErrGone if its replica was retired; in that case the slot stays reserved. Start
-// does no I/O.
+// slot is dispatched at most once. Start returns ErrSpent if the slot is no longer reserved, and
+// ErrGone if its replica was retired; in that case the slot stays reserved. Start does no I/O.
 func (s *Slot) Start() error {
 	if s.replica.gate.counts().phase == retired {
 		return ErrGone

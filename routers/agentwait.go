@@ -35,7 +35,7 @@ func (r *Router) startAgentWait(g *generation, i int) {
 	}
 	slot, err := m.TryReserve("wait queue", 0)
 	if err != nil {
-		return // this ingress holds all slots of the replica; the next release starts a wait
+		return // all slots of the replica are held here; the next release starts a wait
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	r.agentWaits[m] = stop
@@ -56,7 +56,7 @@ func (r *Router) startAgentWait(g *generation, i int) {
 	})
 }
 
-// startAgentWaits starts a wait at every agent whose replica w ranks. Router.mu is held.
+// startAgentWaits starts a wait at the agent of every replica ranked by w. Router.mu is held.
 func (r *Router) startAgentWaits(g *generation, w *waiter) {
 	for i, m := range g.members {
 		if w.tiers[i] != 0 && m.CountsSlots() {

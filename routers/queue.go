@@ -69,7 +69,7 @@ type handover struct {
 
 // setRanking records the tier of each member, and reports whether any member is ranked. Once w is
 // in the queue, Router.mu is held.
-func (w *waiter) setRanking(g *generation, ranking iter.Seq[Tier]) (any bool) {
+func (w *waiter) setRanking(g *generation, ranking iter.Seq[Tier]) (found bool) {
 	w.rankedBy, w.members = g, g.members
 	w.eraseRanking(len(g.members))
 	if ranking == nil {
@@ -80,14 +80,14 @@ func (w *waiter) setRanking(g *generation, ranking iter.Seq[Tier]) (any bool) {
 		tier = min(tier, math.MaxUint16-1) + 1
 		for _, r := range t.Replicas {
 			if i, ok := g.index[r]; ok && !slices.Contains(w.exclude, r) {
-				w.tiers[i], any = tier, true
+				w.tiers[i], found = tier, true
 				if len(w.ranked) <= sparseRanks {
 					w.ranked = append(w.ranked, int32(i))
 				}
 			}
 		}
 	}
-	return any
+	return found
 }
 
 // eraseRanking resets tiers to n unranked members. A few entries are erased one by one: in a large

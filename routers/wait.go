@@ -11,7 +11,7 @@ import (
 // those of earlier attempts included.
 func (s *selector) waitForSlot(ctx context.Context) (*Selection, error) {
 	began := time.Now()
-	// A context and not a timer: its end stays visible however often the request queues again.
+	// A context and not a timer: the end stays visible however often the request queues again.
 	timeout, stop := context.WithTimeout(context.Background(), s.generation.limits.QueueTimeout-s.payload.Waited)
 	defer stop()
 	for {

@@ -15,5 +15,6 @@
 // share (num_own_requests, X-Slot-Own), which the caller cannot derive because calls may be
 // reordered.
 //
-// [Dial] returns the llmserver.Backend for the ingress's side of the protocol.
+// [Dial] returns the llmserver.Backend for the ingress's side of the protocol. The laws cited in
+// comments are those of docs/architecture.md.
 package agent

@@ -2,7 +2,7 @@ package agent
 
 import "berth/llmserver"
 
-// Totals are a table's counters since it was made.
+// Totals are a table's counters since NewTable.
 type Totals struct {
 	Reserved, RefusedFull, RefusedDraining, RefusedToken uint64 // reservations requested, by outcome
 	Consumed, Released, Expired                          uint64 // reservations ended, by cause
