@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// Errors for which a replica or its backend does not serve a request. A Replica wraps them with its
+// Errors for which a replica or its backend does not serve a request. A Replica wraps them with a
 // label; errors.Is finds them. Callers decide by them whether a request may be retried.
 var (
 	// ErrFull: every slot is in use. The caller may queue for one.
 	ErrFull = errors.New("all slots are in use")
-	// ErrDraining: the replica admits nothing new and finishes its ongoing requests.
+	// ErrDraining: the replica admits nothing new and finishes the ongoing requests.
 	ErrDraining = errors.New("draining")
-	// ErrGone: the replica was removed from its set.
+	// ErrGone: the replica was removed from the set.
 	ErrGone = errors.New("replica removed")
-	// ErrToken: the agent does not know the slot's token, or knows it as spent.
+	// ErrToken: the slot's token is unknown to the agent, or spent.
 	ErrToken = errors.New("unknown slot token")
 	// ErrEjected: the circuit is open.
 	ErrEjected = errors.New("ejected")
@@ -28,14 +28,14 @@ var (
 	ErrNoConnection = errors.New("no connection")
 	// ErrConnectTimeout is joined to ErrNoConnection if connecting took too long.
 	ErrConnectTimeout = errors.New("timed out")
-	// ErrExhausted: this process or its machine is out of descriptors, ports or memory for a
+	// ErrExhausted: this process or the machine is out of descriptors, ports or memory for a
 	// connection. The replica has seen nothing of the request and is not to blame.
 	ErrExhausted = errors.New("out of file descriptors, ports or memory")
 	// ErrBroken: the connection broke before the first byte of the response. The replica may have
 	// begun to work on the request.
 	ErrBroken = errors.New("connection broken before the response")
 	// ErrStale is joined to ErrBroken if the connection had been used before. Most likely the
-	// replica closed it before the request arrived.
+	// replica closed the connection before the request arrived.
 	ErrStale = errors.New("stale connection")
 	// ErrTimeout: the connection was given up because the peer was silent for too long. The replica
 	// may still be working on the request.
@@ -49,7 +49,7 @@ var (
 	ErrNotHTTP = errors.New("invalid HTTP response")
 	// ErrGateway: the response was a 502, 503 or 504 that is not a refusal.
 	ErrGateway = errors.New("gateway error")
-	// ErrBusy: the engine refused the request in its own format, see Busy.
+	// ErrBusy: the engine refused the request in the engine's own format, see Busy.
 	ErrBusy = errors.New("engine busy")
 )
 
@@ -63,24 +63,24 @@ func Refused(err error) bool {
 		errors.Is(err, ErrToken) || errors.Is(err, ErrNoConnection)
 }
 
-// A Backend is the transport to one replica. Its methods are called from many goroutines at once. A
-// Report is non-zero only for a replica that counts its own slots; it may accompany an error.
+// A Backend is the transport to one replica. Many goroutines call the methods at once. A Report is
+// non-zero only for a replica that counts its own slots, and may accompany an error.
 type Backend interface {
-	// Reserve asks for the slot named t and queues for it for at most wait. After an error that is
-	// Refused the backend holds nothing; after any other error the caller calls Cancel.
+	// Reserve requests the slot named t and queues for at most wait. After an error that is Refused
+	// the backend holds nothing; after any other error the caller calls Cancel.
 	Reserve(ctx context.Context, t Token, wait time.Duration) (Report, error)
-	// Cancel releases a slot that was reserved but not dispatched. It is idempotent, and an unknown
+	// Cancel releases a reserved slot that was not dispatched. Cancel is idempotent, and an unknown
 	// token is not an error.
 	Cancel(ctx context.Context, t Token) (Report, error)
 	// Do sends the request into the slot t, or without a slot if t is zero, and returns when the
 	// response header has arrived. The request's URL holds path and query only. Do never sends a
-	// request twice. It returns an error that is Refused, ErrBroken, ErrTimeout, ErrNotHTTP,
-	// ErrExhausted, or the cause of the context's end.
+	// request twice. An error is Refused, ErrBroken, ErrTimeout, ErrNotHTTP, ErrExhausted, or the
+	// cause of the context's end.
 	Do(req *http.Request, t Token) (*http.Response, Report, error)
 	// Probe checks whether the replica can serve; the error's text gives the reason if not.
 	Probe(ctx context.Context) (Report, error)
-	// Describe sets the replica's name, keys and timeouts. It is called before any other method,
-	// and again after each change.
+	// Describe sets the replica's name, keys and timeouts. Describe is called before any other
+	// method, and again after each change.
 	Describe(e Endpoint)
 	// Close closes idle connections; ongoing requests are not affected.
 	Close()

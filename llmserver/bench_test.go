@@ -7,11 +7,11 @@ func BenchmarkGate(b *testing.B) {
 	var g gate
 	g.setLimit(1)
 	for b.Loop() {
-		if g.reserve(0) != nil {
+		if g.reserveUnit(0) != nil {
 			b.Fatal("it is full")
 		}
-		g.start()
-		g.release(oneRunning)
+		g.startUnit()
+		g.releaseUnit(oneRunning)
 	}
 }
 
@@ -21,9 +21,9 @@ func BenchmarkGateUnderContention(b *testing.B) {
 	g.setLimit(MaxLimit)
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
-			if g.reserve(0) == nil {
-				g.start()
-				g.release(oneRunning)
+			if g.reserveUnit(0) == nil {
+				g.startUnit()
+				g.releaseUnit(oneRunning)
 			}
 		}
 	})

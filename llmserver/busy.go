@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// Busy reports whether a response is an engine's own refusal of a request because its queue is full
-// or it is not ready. The engine has done no work, so another replica may be tried.
+// Busy reports whether a response is an engine's own refusal of a request, because of a full queue
+// or during startup. The engine has done no work, so another replica may be tried.
 func Busy(status int, body []byte) bool {
 	if status != http.StatusServiceUnavailable && status != http.StatusTooManyRequests {
 		return false
@@ -18,7 +18,7 @@ func Busy(status int, body []byte) bool {
 	})
 }
 
-// A busyResponse matches a response by its status and by a text in its body, in any case.
+// A busyResponse matches a response by status and by a text in the body, in upper or lower case.
 type busyResponse struct {
 	status int
 	text   string
@@ -32,6 +32,6 @@ var busyResponses = []busyResponse{
 	{http.StatusTooManyRequests, "waiting queue"},                        // vLLM builds with --max-waiting-queue-length
 	{http.StatusTooManyRequests, "model is overloaded"},                  // TGI, --max-concurrent-requests
 	{http.StatusServiceUnavailable, "maximum pending requests exceeded"}, // Ollama, OLLAMA_MAX_QUEUE
-	{http.StatusServiceUnavailable, "loading model"},                     // llama.cpp before it is ready
+	{http.StatusServiceUnavailable, "loading model"},                     // llama.cpp during startup
 	{http.StatusServiceUnavailable, "no slot available"},                 // llama.cpp with fail_on_no_slot
 }

@@ -11,8 +11,8 @@ const (
 	maxFailures      = 5                 // consecutive failures that eject a replica
 	baseEjectionTime = 30 * time.Second  // of the first ejection; doubles with each further one
 	maxEjectionTime  = 300 * time.Second // of any ejection
-	// trialTimeout is how long a half-open circuit waits for the outcome of its trial request
-	// before it admits another one.
+	// trialTimeout is the time for which a half-open circuit waits for the outcome of a trial
+	// request before admitting another one.
 	trialTimeout = 5 * time.Second
 )
 
@@ -26,13 +26,13 @@ const (
 //	   │                        └────── no outcome in 5 s: one more is admitted ─┘ │
 //	   └─────────────────────────────── first byte of a good response ─────────────┘
 //
-// The request that a half-open circuit admits is its trial ("probe" means a health check in this
-// package). Admitting it moves the end of the open time 5 s ahead, and no request owns the trial.
-// Therefore a trial cannot be lost: whatever becomes of its request, another one is admitted after
-// 5 s, and the outcome of any request that was admitted after the circuit opened counts.
+// The one request admitted by a half-open circuit is the trial ("probe" means a health check in
+// this package). The admission moves the end of the open time 5 s ahead, and no request owns the
+// trial. Therefore a trial cannot be lost: whatever becomes of the request, another one is admitted
+// after 5 s, and the outcome of any request admitted since the circuit opened counts.
 //
-// A bypassed circuit admits every request although it is open; routers bypass circuits when too few
-// other replicas are left. Trials and their outcomes are the same then.
+// A bypassed circuit admits every request although open; routers bypass circuits when too few other
+// replicas are left. Trials and their outcomes are the same then.
 //
 // The whole state is one word, so that each edge is one compare-and-swap and the winner of an edge
 // alone reports it. The zero word is closed without a failure, which is the fast path of admits and
@@ -42,7 +42,7 @@ const (
 //	│ until, ms monotonic  │ half-open│bypassed│  ejections  │ failures │
 type circuit struct {
 	word           atomic.Uint64
-	openedAt       atomic.Int64 // when it opened last, monotonic
+	openedAt       atomic.Int64 // time of the last opening, monotonic
 	totalEjections atomic.Uint64
 	lastFailure    atomic.Pointer[error]
 }
@@ -75,13 +75,13 @@ func unpackCircuit(w uint64) circuitState {
 
 func (s circuitState) isOpen() bool { return s.until != 0 }
 
-// expired reports whether an open circuit's time is over, so that it admits a trial request.
+// expired reports whether an open circuit's time is over, so that a trial request is admitted.
 func (s circuitState) expired() bool { return monotonic().Milliseconds() >= s.until }
 
 // deadlineAfter returns the value of circuitState.until for a time d from now.
 func deadlineAfter(d time.Duration) int64 { return (monotonic() + d).Milliseconds() }
 
-// ejectionTime returns how long the circuit stays open after its latest ejection.
+// ejectionTime returns how long the circuit stays open after the latest ejection.
 func (s circuitState) ejectionTime() time.Duration {
 	d := baseEjectionTime
 	for n := uint(1); n < s.ejections && d < maxEjectionTime; n++ {
@@ -92,15 +92,16 @@ func (s circuitState) ejectionTime() time.Duration {
 
 func (c *circuit) state() circuitState { return unpackCircuit(c.word.Load()) }
 
-// admits reports whether tryAdmit would admit a request now. It changes nothing.
+// admits reports whether tryAdmit would admit a request now. There is no side effect: only tryAdmit
+// takes the trial.
 func (c *circuit) admits() bool {
 	s := c.state()
 	return !s.isOpen() || s.bypassed || s.expired()
 }
 
 // tryAdmit reports whether a request is admitted, and whether it is the trial of a half-open
-// circuit. When the open time is over, exactly one of concurrent callers gets the trial: its
-// compare-and-swap moves the time ahead, and the others find it not yet over.
+// circuit. When the open time is over, exactly one of concurrent callers gets the trial: the
+// winning compare-and-swap moves the time ahead, and the others find the time not yet over.
 func (c *circuit) tryAdmit() (trial, ok bool) {
 	if c.word.Load()>>16 == 0 {
 		return false, true
@@ -116,9 +117,9 @@ func (c *circuit) tryAdmit() (trial, ok bool) {
 	return trial, ok
 }
 
-// recordSuccess records a good response to a request that was admitted at the given time, and
-// reports whether the circuit was closed by it. A request that was admitted before the circuit
-// opened does not close it: its success is no evidence about the time since.
+// recordSuccess records a good response to a request admitted at the given time, and reports
+// whether the circuit was closed thereby. A request admitted before the circuit opened does not
+// close the circuit: such a success is no evidence about the time since.
 func (c *circuit) recordSuccess(admitted time.Duration) (closed bool) {
 	if c.word.Load() == 0 {
 		return false
@@ -133,10 +134,10 @@ func (c *circuit) recordSuccess(admitted time.Duration) (closed bool) {
 	return closed
 }
 
-// recordFailure records the failure of a request that was admitted at the given time. It returns
-// how long the replica is ejected if this failure opened the circuit, and zero if it did not. Of
-// failures that race, one opens the circuit. While the circuit is open, only the failure of a
-// request that was admitted since then counts, and only when it is half-open.
+// recordFailure records the failure of a request admitted at the given time. The result is the
+// ejection time if this failure opened the circuit, zero otherwise. Of racing failures one opens
+// the circuit. An open circuit counts only the failures of requests admitted since the opening, and
+// only while half-open.
 func (c *circuit) recordFailure(admitted time.Duration, cause error) (ejected time.Duration) {
 	c.lastFailure.Store(&cause)
 	c.transition(func(s circuitState) circuitState {
@@ -160,8 +161,8 @@ func (c *circuit) recordFailure(admitted time.Duration, cause error) (ejected ti
 	return ejected
 }
 
-// setBypass sets whether the circuit admits every request although it is open. A closed circuit
-// cannot be bypassed, so the next ejection starts without a bypass.
+// setBypass sets whether the circuit admits every request although open. A closed circuit cannot be
+// bypassed, so the next ejection starts without a bypass.
 func (c *circuit) setBypass(bypassed bool) {
 	c.transition(func(s circuitState) circuitState {
 		s.bypassed = bypassed && s.isOpen()
@@ -169,8 +170,8 @@ func (c *circuit) setBypass(bypassed bool) {
 	})
 }
 
-// transition is the only function that writes the word. It calls next again after losing a race,
-// so next must derive everything, its captured results too, from the state that it is given.
+// transition is the only function that writes the word. A lost race causes another call of next, so
+// next must derive everything, captured results included, from its argument.
 func (c *circuit) transition(next func(circuitState) circuitState) {
 	for {
 		w := c.word.Load()

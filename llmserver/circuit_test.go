@@ -62,7 +62,8 @@ type circuitMachine struct {
 
 func (m *circuitMachine) reserve(t *rapid.T) {
 	anyway := rapid.Bool().Draw(t, "anyway")
-	s, err := (*Slot)(nil), error(nil)
+	var s *Slot
+	var err error
 	if anyway {
 		s, err = m.r.ForceReserve("holder")
 	} else {
@@ -476,7 +477,7 @@ func TestCircuitCountsTrialThatCannotConnect(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				fake.reserve(s.Token())
+				fake.reserveToken(s.Token())
 				sendInSlot(t, s, fake, ErrNoConnection)
 				if r.Ejections() != 2 || r.State() != "down" {
 					t.Errorf("%d ejections, and it is %s; want 2, down", r.Ejections(), r.State())

@@ -2,12 +2,12 @@
 // health, and the backends that reach them.
 //
 // A [Replica] is one LLM server process, and a [Slot] is one unit of its capacity. A request holds
-// exactly one slot, from before it is sent until its response has ended. The replica's gate checks
-// and counts in one atomic step, so the capacity cannot be exceeded. Every state change of a slot
-// is a single compare-and-swap, so a slot can neither leak nor be released twice.
+// exactly one slot, from before the dispatch until the end of the response. The replica's gate
+// checks and counts in one atomic step, so the capacity cannot be exceeded. Every state change of a
+// slot is a single compare-and-swap, so a slot can neither leak nor be released twice.
 //
 // Health (probes and failed connects) decides whether a replica is up; the circuit breaker decides
-// whether an up replica gets traffic. Neither removes it from the set.
+// whether an up replica gets traffic. Neither removes a replica from the set.
 //
 // A [Backend] reaches one replica: package http1 for an engine over plain TCP, [HTTP] for one
 // behind TLS, package agent for an agent over either of them, or a fake in tests. A [Pool] turns

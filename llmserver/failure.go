@@ -8,9 +8,9 @@ import (
 	"berth/internal/tcp"
 )
 
-// backendError returns the error of Backend.Do for an error of its transport: for an *http1.Error the
-// sentinel that decides whether another attempt is allowed, with the reason; any other error is
-// returned unchanged. The text has no addresses, because it may reach a client.
+// backendError returns the error of Backend.Do for an error of the transport: for an *http1.Error
+// the sentinel deciding on another attempt, with the reason; any other error unchanged. The text
+// has no addresses, because clients may read the text.
 func backendError(err error) error {
 	e, ok := errors.AsType[*http1.Error](err)
 	switch {

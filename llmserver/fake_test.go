@@ -46,10 +46,10 @@ func (f *fakeBackend) fault(op string) error {
 
 // Reserve takes effect even where its reply is lost.
 func (f *fakeBackend) Reserve(_ context.Context, t Token, _ time.Duration) (Report, error) {
-	return Report{}, f.reserve(t)
+	return Report{}, f.reserveToken(t)
 }
 
-func (f *fakeBackend) reserve(t Token) error {
+func (f *fakeBackend) reserveToken(t Token) error {
 	err := f.fault("reserve")
 	if err != nil && !errors.Is(err, errReplyLost) {
 		return err

@@ -9,14 +9,14 @@ import (
 // values are clamped.
 const MaxLimit = 1<<gateBits - 1
 
-// A gate decides whether a replica admits one more request. Everything that the decision needs is
+// A gate decides whether a replica admits one more request. Everything needed for the decision is
 // in one word, so each check-and-count is one compare-and-swap and no lock is held:
 //
 //	63      60 59         40 39         20 19          0
 //	│  phase  │    limit    │  reserved   │   running   │
 //
-// reserved + running is the load that balancing, draining and gauges use. It exceeds the limit only
-// after the limit was lowered. All methods may be called from any goroutine and do not block.
+// reserved + running is the load that balancing, draining and gauges use. The sum exceeds the limit
+// only after the limit was lowered. All methods may be called from any goroutine and do not block.
 type gate struct{ word atomic.Uint64 }
 
 const (
@@ -27,7 +27,7 @@ const (
 	oneReserved = uint64(1) << gateBits
 )
 
-// A phase is a replica's position on its way out of service.
+// A phase is a replica's position on the way out of service.
 type phase uint64
 
 const (
@@ -72,11 +72,11 @@ func (g *gate) setPhase(p phase) {
 	})
 }
 
-// reserve takes one unit if fewer requests are ongoing than the limit and, if bound > 0, than
+// reserveUnit takes one unit if fewer requests are ongoing than the limit and, if bound > 0, than
 // bound. The check and the count are the same compare-and-swap: of many callers that compete for
-// the last unit exactly one gets it. reserve returns ErrFull, ErrDraining or ErrGone if nothing was
+// the last unit exactly one gets it. reserveUnit returns ErrFull, ErrDraining or ErrGone if nothing was
 // taken.
-func (g *gate) reserve(bound int) error {
+func (g *gate) reserveUnit(bound int) error {
 	return g.update(func(w uint64) (uint64, error) {
 		c := unpackCounts(w)
 		if err := c.admissionError(); err != nil {
@@ -89,10 +89,10 @@ func (g *gate) reserve(bound int) error {
 	})
 }
 
-// transfer turns one unit, reserved or running, into a reserved one in a single step. The unit is
-// free at no moment, so a concurrent reserve cannot take it. On an error nothing has changed:
-// ErrFull while more is ongoing than a lowered limit allows, ErrDraining, or ErrGone.
-func (g *gate) transfer(unit uint64) error {
+// transferUnit turns one unit, reserved or running, into a reserved one in a single step. The unit
+// is free at no moment, so a concurrent reserveUnit cannot take the unit. On an error nothing has
+// changed: ErrFull while more is ongoing than a lowered limit allows, ErrDraining, or ErrGone.
+func (g *gate) transferUnit(unit uint64) error {
 	return g.update(func(w uint64) (uint64, error) {
 		c := unpackCounts(w)
 		if err := c.admissionError(); err != nil {
@@ -105,17 +105,17 @@ func (g *gate) transfer(unit uint64) error {
 	})
 }
 
-// start turns a reserved unit into a running one. The sum of both does not change.
-func (g *gate) start() {
+// startUnit turns a reserved unit into a running one. The sum of both does not change.
+func (g *gate) startUnit() {
 	g.update(func(w uint64) (uint64, error) { return subtract(w, oneReserved) + oneRunning, nil })
 }
 
-// release returns one unit. Only the winner of a slot's edge to done may call it.
-func (g *gate) release(unit uint64) {
+// releaseUnit returns one unit. Only the winner of a slot's edge to done may call it.
+func (g *gate) releaseUnit(unit uint64) {
 	g.update(func(w uint64) (uint64, error) { return subtract(w, unit), nil })
 }
 
-// update is the only function that writes the word. It calls next again after losing a race, so
+// update is the only function that writes the word. A lost race causes another call of next, so
 // next must be a pure function of the word.
 func (g *gate) update(next func(uint64) (uint64, error)) error {
 	for {
@@ -139,8 +139,8 @@ func (c counts) admissionError() error {
 	}
 }
 
-// subtract removes one unit from the word. It panics if there is none: the count would wrap into
-// the neighboring field, and some slot was released twice.
+// subtract removes one unit from the word. subtract panics if there is none: the count would wrap
+// into the neighboring field, and some slot was released twice.
 func subtract(w, unit uint64) uint64 {
 	c := unpackCounts(w)
 	if unit == oneRunning && c.running == 0 || unit == oneReserved && c.reserved == 0 {

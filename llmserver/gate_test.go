@@ -51,7 +51,7 @@ func TestGateMatchesModel(t *testing.T) {
 			"reserve": func(t *rapid.T) {
 				bound := rapid.IntRange(0, 4).Draw(t, "bound")
 				want := admits(model, bound)
-				if err := g.reserve(bound); err != want {
+				if err := g.reserveUnit(bound); err != want {
 					t.Fatalf("reserve(%d) = %v; want %v at %+v", bound, err, want, model)
 				}
 				if want == nil {
@@ -62,7 +62,7 @@ func TestGateMatchesModel(t *testing.T) {
 				if model.reserved == 0 {
 					t.Skip("nothing is reserved")
 				}
-				g.start()
+				g.startUnit()
 				model.reserved, model.running = model.reserved-1, model.running+1
 			},
 			"free": func(t *rapid.T) {
@@ -70,7 +70,7 @@ func TestGateMatchesModel(t *testing.T) {
 				if *count == 0 {
 					t.Skip("nothing to free")
 				}
-				g.release(u)
+				g.releaseUnit(u)
 				*count--
 			},
 			"pass": func(t *rapid.T) {
@@ -81,7 +81,7 @@ func TestGateMatchesModel(t *testing.T) {
 				without := model // the unit that is passed does not count against itself
 				without.reserved--
 				want := admits(without, 0)
-				if err := g.transfer(u); err != want {
+				if err := g.transferUnit(u); err != want {
 					t.Fatalf("pass = %v; want %v at %+v", err, want, model)
 				}
 				if want == nil {
@@ -97,29 +97,29 @@ func TestGateLoweredLimitAdmitsNothingUntilBelowIt(t *testing.T) {
 	var g gate
 	g.setLimit(4)
 	for range 4 {
-		if err := g.reserve(0); err != nil {
+		if err := g.reserveUnit(0); err != nil {
 			t.Fatal(err)
 		}
 	}
-	g.start()
+	g.startUnit()
 	g.setLimit(2)
 	for ongoing := 4; ongoing >= 2; ongoing-- {
-		if err := g.reserve(0); !errors.Is(err, ErrFull) {
+		if err := g.reserveUnit(0); !errors.Is(err, ErrFull) {
 			t.Fatalf("reserve with %d ongoing and a limit of 2 = %v", ongoing, err)
 		}
-		g.release(oneReserved)
+		g.releaseUnit(oneReserved)
 	}
-	if err := g.reserve(0); err != nil {
+	if err := g.reserveUnit(0); err != nil {
 		t.Fatalf("reserve with 1 ongoing and a limit of 2 = %v", err)
 	}
 }
 
 func TestGatePanicsOnDoubleRelease(t *testing.T) {
 	for name, give := range map[string]func(*gate){
-		"free reserved": func(g *gate) { g.release(oneReserved) },
-		"free running":  func(g *gate) { g.release(oneRunning) },
-		"start":         (*gate).start,
-		"pass":          func(g *gate) { g.transfer(oneRunning) },
+		"free reserved": func(g *gate) { g.releaseUnit(oneReserved) },
+		"free running":  func(g *gate) { g.releaseUnit(oneRunning) },
+		"start":         (*gate).startUnit,
+		"pass":          func(g *gate) { g.transferUnit(oneRunning) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			defer func() {
@@ -143,15 +143,15 @@ func TestGateIsExactUnderContention(t *testing.T) {
 	for range 8 {
 		all.Go(func() {
 			for range 20_000 {
-				if g.reserve(0) != nil {
+				if g.reserveUnit(0) != nil {
 					continue
 				}
 				if n := inside.Add(1); n > limit {
 					most.Store(n)
 				}
-				g.start()
+				g.startUnit()
 				inside.Add(-1)
-				g.release(oneRunning)
+				g.releaseUnit(oneRunning)
 			}
 		})
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A replica's health is whether it can be reached. Requests and probes decide it:
+// A replica's health is its reachability. Requests and probes decide:
 //
 //	     a request: no connection, draining, outcome of a reservation unknown
 //	     probes: draining, a timeout while no body was read either, or 3 other failures in a row
@@ -20,7 +20,7 @@ import (
 // A probe that times out does not count if some byte of a response body came meanwhile, because a
 // busy engine serves its health check last. After a failed probe the next one follows soon, with
 // exponential backoff up to the configured period. The circuit decides whether a reachable replica
-// works. A replica that is down stays in its set, and so on the hash ring.
+// works. A down replica stays in the set, and so on the hash ring.
 //
 // All fields may be used from any goroutine. Requests and probes write them concurrently: the last
 // write wins, and the next probe corrects a wrong one.
@@ -34,20 +34,20 @@ type health struct {
 }
 
 const (
-	// maxProbeFailures is how many consecutive failed probes mark a replica down. It is the number
-	// that Ray Serve uses.
+	// maxProbeFailures is the number of consecutive failed probes that marks a replica down, the
+	// same as in Ray Serve.
 	maxProbeFailures = 3
-	// firstProbeRetry is the delay of the first probe after a failed one. It doubles up to the
-	// configured period.
+	// firstProbeRetry is the delay of the first probe after a failed one. The delay doubles up to
+	// the configured period.
 	firstProbeRetry = 500 * time.Millisecond
 )
 
-// Available reports whether the replica can be expected to serve a new request: it is up, and its
-// circuit admits requests.
+// Available reports whether the replica can be expected to serve a new request: up, with a circuit
+// that admits requests.
 func (r *Replica) Available() bool { return r.Up() && r.circuit.admits() }
 
-// Up reports whether the replica is reachable and serving: neither down nor draining. It may be
-// ejected.
+// Up reports whether the replica is reachable and serving: neither down nor draining, though
+// perhaps ejected.
 func (r *Replica) Up() bool { return r.health.downReason.Load() == nil && !r.Draining() }
 
 // Ejected reports whether the replica's circuit is open, and since when on a monotonic clock.
@@ -55,7 +55,7 @@ func (r *Replica) Ejected() (since time.Duration, open bool) {
 	return time.Duration(r.circuit.openedAt.Load()), r.circuit.state().isOpen()
 }
 
-// AllowEjected sets whether the replica admits requests although its circuit is open. The caller
+// AllowEjected sets whether the replica admits requests although the circuit is open. The caller
 // decides by the state of the other replicas (Envoy's panic threshold).
 func (r *Replica) AllowEjected(allowed bool) { r.circuit.setBypass(allowed) }
 
@@ -82,11 +82,11 @@ func (r *Replica) State() string {
 // States lists the values that State returns.
 var States = []string{"serving", "half_open", "ejected", "down", "draining"}
 
-// Draining reports whether the replica admits nothing new for good: it is draining or was removed.
+// Draining reports whether the replica admits nothing new for good: draining, or removed.
 func (r *Replica) Draining() bool { return r.gate.counts().phase != serving }
 
-// DownReason returns why the replica is not available: the last error of the replica, or of the
-// attempt to reach it. It returns "" while the replica is available.
+// DownReason returns the reason why the replica is not available: the last error of the replica, or
+// of the attempt to connect. The reason is "" while the replica is available.
 func (r *Replica) DownReason() string {
 	if err := r.health.downReason.Load(); err != nil {
 		return (*err).Error()
@@ -105,20 +105,20 @@ func (r *Replica) DownReason() string {
 // change: any that serves a request, probes or runs a timer. f must not block.
 func (r *Replica) OnChange(f func()) { r.health.observer.Store(&f) }
 
-// NotifyFreed notifies the observer that a slot became free for which nothing waits at the router
-// that held it. The replica may serve another model by now, whose waiters can use the slot.
-func (r *Replica) NotifyFreed() { r.health.notify() }
+// NotifyFreed notifies the observer of a free slot for which nothing waits at the releasing router.
+// The replica may serve another model by now, with waiters for the slot.
+func (r *Replica) NotifyFreed() { r.health.notifyObserver() }
 
-// notify calls the observer, with no lock held.
-func (h *health) notify() {
+// notifyObserver calls the observer, with no lock held.
+func (h *health) notifyObserver() {
 	if f := h.observer.Load(); f != nil {
 		(*f)()
 	}
 }
 
-// setHealth records why the replica cannot serve, or with nil that it can, and reports whether that
-// changed between up and down. The swap is atomic, so of concurrent callers exactly one sees the
-// change and notifies the observer.
+// setHealth records the reason why the replica cannot serve, nil if none, and reports a change
+// between up and down. The swap is atomic, so of concurrent callers exactly one sees the change and
+// notifies the observer.
 func (r *Replica) setHealth(err error) (changed bool) {
 	var reason *error
 	if err != nil {
@@ -129,13 +129,13 @@ func (r *Replica) setHealth(err error) (changed bool) {
 		if err == nil {
 			r.markRecovered() // before the observer compares loads
 		}
-		r.health.notify()
+		r.health.notifyObserver()
 	}
 	return changed
 }
 
 // markDown marks the replica down until a probe succeeds, requests a probe at once, and reports
-// whether the replica was up before. It does not block.
+// whether the replica was up before. markDown does not block.
 func (r *Replica) markDown(err error) (changed bool) {
 	changed = r.setHealth(err)
 	select {
@@ -178,7 +178,7 @@ func (r *Replica) probeLoop(ctx context.Context) {
 	}
 }
 
-// errProbeTimeout is the reason that clients read while the replica is down for it.
+// errProbeTimeout is the DownReason after probe timeouts. Clients may read the text.
 var errProbeTimeout = errors.New("health check timed out")
 
 // probeOnce sends one probe, within the endpoint's ProbeTimeout.
@@ -196,7 +196,7 @@ func (r *Replica) probeOnce(ctx context.Context) error {
 	return err
 }
 
-// waitForProbe waits for d less up to 20 % of jitter, or until a probe is requested. It returns
+// waitForProbe waits for d less up to 20 % of jitter, or until a probe is requested. The result is
 // false if ctx ended.
 func (r *Replica) waitForProbe(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d - time.Duration(rand.Int64N(int64(d)/5+1)))

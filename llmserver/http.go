@@ -14,32 +14,32 @@ import (
 )
 
 // WireVariable is the environment variable that selects the transport of plain TCP connections: if
-// its value is WireNetHTTP, Go's net/http replaces package http1. The ingress and its server use it
-// too.
+// set to WireNetHTTP, Go's net/http replaces package http1. The variable applies to the ingress's
+// server, too.
 const (
 	WireVariable = "BERTH_WIRE"
 	WireNetHTTP  = "net/http"
 )
 
-// HTTP is the Backend of an engine or an agent over HTTP/1.1. The server does not count slots for
-// it, only the gate does, so Reserve and Cancel cost nothing.
+// HTTP is the Backend of an engine or an agent over HTTP/1.1. Only the gate counts slots, not the
+// server, so Reserve and Cancel cost nothing.
 //
 // The zero value cannot send requests.
 type HTTP struct{ transport transport }
 
-// A transport sends requests over connections to one server. Its methods may be called from any
+// A transport sends requests over connections to one server. The methods may be called from any
 // goroutine.
 type transport interface {
-	// Do sends the request once. Its error is an *http1.Error, the cause of the context's end, or
-	// that of a request that cannot be written as HTTP.
+	// Do sends the request once. An error is an *http1.Error, the cause of the context's end, or
+	// the reason why the request cannot be written as HTTP.
 	Do(*http.Request) (*http.Response, error)
 	SetOptions(http1.ClientOptions)
 	Close()
 }
 
 // DialHTTP returns the backend of the server at an endpoint: over package http1, or over net/http's
-// transport for TLS and where WireVariable selects it. It connects only when a request needs a
-// connection. The error explains what is wrong with the URL.
+// transport for TLS and where WireVariable requires. The first request connects, not DialHTTP. An
+// error names the fault of the URL.
 func DialHTTP(e Endpoint) (*HTTP, error) {
 	if strings.HasPrefix(e.URL, "https://") || os.Getenv(WireVariable) == WireNetHTTP {
 		return dialNetHTTP(e)
@@ -73,7 +73,7 @@ func (h *HTTP) NetHTTP() bool {
 	return ok
 }
 
-// Describe sets what may change while the replica lives: the API key and the timeouts.
+// Describe sets the changeable options: the API key and the timeouts.
 func (h *HTTP) Describe(e Endpoint) {
 	if h.transport != nil {
 		h.transport.SetOptions(clientOptions(e))
@@ -92,7 +92,7 @@ func (h *HTTP) Cancel(context.Context, Token) (Report, error) { return Report{},
 func (h *HTTP) Close() { h.transport.Close() }
 
 // Do sends the request, once, and returns when the response header has been read. The request must
-// have an exact ContentLength and no GetBody, with which net/http's transport could send it again.
+// have an exact ContentLength and no GetBody, with which net/http's transport could send twice.
 func (h *HTTP) Do(req *http.Request, _ Token) (*http.Response, Report, error) {
 	resp, err := h.transport.Do(req)
 	if err != nil {
@@ -102,7 +102,7 @@ func (h *HTTP) Do(req *http.Request, _ Token) (*http.Response, Report, error) {
 }
 
 // Probe requests /health. Every status below 500 counts as healthy: an engine without that path is
-// alive as well, while one that is loading its model responds with 503.
+// alive as well, while one still loading a model responds with 503.
 func (h *HTTP) Probe(ctx context.Context) (Report, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "/health", nil)
 	if err != nil {
@@ -113,9 +113,9 @@ func (h *HTTP) Probe(ctx context.Context) (Report, error) {
 		return report, err
 	}
 	defer resp.Body.Close()
-	io.Copy(io.Discard, io.LimitReader(resp.Body, 4<<10)) // so that the connection can be reused
+	io.Copy(io.Discard, io.LimitReader(resp.Body, 4<<10)) // lets the connection be reused
 	if resp.StatusCode >= http.StatusInternalServerError {
-		return report, fmt.Errorf("its /health answered %s", cmp.Or(http.StatusText(resp.StatusCode), resp.Status))
+		return report, fmt.Errorf("/health returned %s", cmp.Or(http.StatusText(resp.StatusCode), resp.Status))
 	}
 	return report, nil
 }

@@ -16,16 +16,16 @@ import (
 	"berth/internal/tcp"
 )
 
-// idleTimeout is how long an unused connection is kept. It is below the 5 s after which common
-// engines close one (uvicorn, and so vLLM and SGLang, and llama.cpp's default), so that a request
-// seldom meets a connection that is being closed.
+// idleTimeout bounds the life of an unused connection. The value is below the 5 s of common engines
+// (uvicorn, and so vLLM and SGLang, and llama.cpp's default), so that a request seldom meets a
+// connection about to be closed.
 const idleTimeout = 4 * time.Second
 
 // A netTransport is a transport over net/http's, for TLS, and for plain TCP where WireVariable
-// selects it.
+// requires.
 //
-// Unlike package http1 it does not wait until the server has released an aborted request: net/http
-// closes the connection at once, so the slot may be free a moment early.
+// Unlike package http1, a netTransport does not wait until the server has released an aborted
+// request: net/http closes the connection at once, so the slot may be free a moment early.
 type netTransport struct {
 	base      *url.URL
 	options   atomic.Pointer[http1.ClientOptions]
@@ -53,7 +53,7 @@ func newNetTransport(baseURL string, o http1.ClientOptions) (*netTransport, erro
 	return t, nil
 }
 
-// SetOptions replaces the options for connections and requests that begin from now on.
+// SetOptions replaces the options for later connections and requests.
 func (t *netTransport) SetOptions(o http1.ClientOptions) { t.options.Store(&o) }
 
 // Close closes idle connections.
@@ -88,14 +88,14 @@ func (t *netTransport) dialTLS(ctx context.Context, network, address string) (ne
 	return conn, nil
 }
 
-// Do sends the request. With a GetBody net/http's transport could send it twice, so it must not have
-// one.
+// Do sends the request, which must not have a GetBody: with one, net/http's transport could send
+// twice.
 func (t *netTransport) Do(req *http.Request) (*http.Response, error) {
 	if req.GetBody != nil {
 		panic("BUG: a request with GetBody could be sent twice")
 	}
 	ctx, trace := req.Context(), new(requestTrace)
-	req = req.WithContext(httptrace.WithClientTrace(ctx, trace.hooks()))
+	req = req.WithContext(httptrace.WithClientTrace(ctx, trace.clientTrace()))
 	t.addressRequest(req)
 	resp, err := t.transport.RoundTrip(req)
 	if err == nil {
@@ -112,7 +112,7 @@ func (t *netTransport) Do(req *http.Request) (*http.Response, error) {
 }
 
 // addressRequest completes the request's URL and, if the options have an API key, replaces the
-// client's own. It does not modify what the caller's request points to.
+// client's own. The caller's URL and header are not modified.
 func (t *netTransport) addressRequest(req *http.Request) {
 	u := *req.URL
 	u.Scheme, u.Host = t.base.Scheme, t.base.Host
@@ -137,7 +137,7 @@ type requestTrace struct {
 	responseBegun atomic.Bool
 }
 
-func (t *requestTrace) hooks() *httptrace.ClientTrace {
+func (t *requestTrace) clientTrace() *httptrace.ClientTrace {
 	return &httptrace.ClientTrace{
 		GetConn:              func(string) { t.connected = false }, // again, when a GET is retried
 		GotConn:              func(c httptrace.GotConnInfo) { t.connected, t.reused, t.start = true, c.Reused, time.Now() },

@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// A Pool turns full sets of endpoints into replicas. A replica whose identity is in the next set
-// too keeps its pointer, and so its slots, health and circuit:
+// A Pool turns full sets of endpoints into replicas. A replica with an identity in the next set,
+// too, keeps the pointer, and so slots, health and circuit:
 //
 //	new ──Set──▶ in the set ──Set without it──▶ leaving ──retire, and idle──▶ forgotten
 //	                 ▲                              │
@@ -18,7 +18,7 @@ import (
 // The methods may be called from any goroutine. Set dials with the pool's mutex held, which is fine
 // because dialing only makes a backend and does not connect.
 type Pool struct {
-	// Dial returns the backend of a new replica. It must not connect yet.
+	// Dial returns the backend of a new replica, without connecting.
 	Dial func(Endpoint) (Backend, error)
 	// Events are the callbacks of all replicas.
 	Events Events
@@ -39,9 +39,9 @@ type member struct {
 // A bad set (two endpoints with one identity, or one that cannot be dialed) returns an error and
 // changes nothing.
 //
-// Replicas that are no longer in the set continue to serve until the caller calls retire, which is
-// due when no request chooses among them any more. From then on they admit nothing, and their
-// running requests continue. A late retire spares replicas that came back in a later Set.
+// Replicas no longer in the set continue to serve until the caller calls retire, due when no
+// request chooses among them any more. From then on they admit nothing, and running requests
+// continue. A late retire spares replicas of a later Set.
 func (p *Pool) Set(endpoints []Endpoint) (replicas []*Replica, retire func(), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -65,9 +65,9 @@ func (p *Pool) Set(endpoints []Endpoint) (replicas []*Replica, retire func(), er
 	return replicas, p.apply(next, endpoints), nil
 }
 
-// findReusable returns the member with the given identity, also one that has left the set and is
-// busy: if its engine comes back, the engine still has the old requests. A member whose process was
-// replaced by another one is not reusable, because that process has none of them.
+// findReusable returns the member with the given identity, also a busy one no longer in the set: an
+// engine that comes back still has the old requests. A member with a replaced process is not
+// reusable, because the new process has none of them.
 func (p *Pool) findReusable(id identity) *member {
 	if m := p.members[id]; m != nil && !m.remote.restarted.Load() {
 		return m
@@ -80,8 +80,8 @@ func (p *Pool) findReusable(id identity) *member {
 	return nil
 }
 
-// apply is the part of Set that cannot fail. It returns the function that retires the members that
-// are no longer in the set.
+// apply is the infallible part of Set. The returned function retires the members no longer in the
+// set.
 func (p *Pool) apply(next map[identity]*member, endpoints []Endpoint) (retire func()) {
 	p.leaving = slices.DeleteFunc(p.leaving, func(m *member) bool { return next[m.Endpoint().identity()] == m })
 	p.pruneLeaving()
@@ -97,7 +97,7 @@ func (p *Pool) apply(next map[identity]*member, endpoints []Endpoint) (retire fu
 		m := next[e.identity()]
 		m.describe(e)
 		if m.stop == nil {
-			m.join(&p.watchers)
+			m.startServing(&p.watchers)
 		}
 	}
 	return func() {
@@ -105,14 +105,15 @@ func (p *Pool) apply(next map[identity]*member, endpoints []Endpoint) (retire fu
 		defer p.mu.Unlock()
 		for _, m := range removed {
 			if p.members[m.Endpoint().identity()] != m { // not back in the set
-				m.withdraw()
+				m.stopServing()
 			}
 		}
 	}
 }
 
-// join activates the replica and starts its probing. Close waits for the probing goroutine.
-func (m *member) join(watchers *sync.WaitGroup) {
+// startServing activates the replica and starts the probing. Pool.mu is held. Close waits for the
+// probing goroutine.
+func (m *member) startServing(watchers *sync.WaitGroup) {
 	m.activate()
 	ctx, stop := context.WithCancel(context.Background())
 	m.stop = stop
@@ -121,9 +122,9 @@ func (m *member) join(watchers *sync.WaitGroup) {
 	}
 }
 
-// withdraw retires the replica, stops its probing and closes its idle connections. A second call
-// does nothing.
-func (m *member) withdraw() {
+// stopServing retires the replica, stops the probing and closes idle connections. A second call
+// does nothing. Pool.mu is held, except by Close, which has taken the member out of the pool.
+func (m *member) stopServing() {
 	if m.stop == nil {
 		return
 	}
@@ -133,7 +134,7 @@ func (m *member) withdraw() {
 	m.backend.Close()
 }
 
-// Leaving returns the replicas that are no longer in the set and still have ongoing requests.
+// Leaving returns the replicas no longer in the set, unless retired and idle.
 func (p *Pool) Leaving() (replicas []*Replica) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -144,8 +145,8 @@ func (p *Pool) Leaving() (replicas []*Replica) {
 	return replicas
 }
 
-// pruneLeaving forgets the retired replicas that are idle. One that is not retired may still be
-// chosen, so it is kept even if it is idle.
+// pruneLeaving forgets retired idle replicas. An unretired one may still be chosen, and so is kept
+// even while idle. p.mu is held.
 func (p *Pool) pruneLeaving() {
 	p.leaving = slices.DeleteFunc(p.leaving, func(m *member) bool {
 		return m.Usage().Ongoing() == 0 && m.gate.counts().phase == retired
@@ -160,7 +161,7 @@ func (p *Pool) Close() {
 	p.members, p.leaving = nil, nil
 	p.mu.Unlock()
 	for _, m := range all {
-		m.withdraw()
+		m.stopServing()
 		m.Wait()
 	}
 	p.watchers.Wait()

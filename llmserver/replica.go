@@ -11,22 +11,22 @@ import (
 	"time"
 )
 
-// cancelTimeout bounds the call that cancels a reserved slot at its backend.
+// cancelTimeout bounds the call that cancels a reserved slot at the backend.
 const cancelTimeout = 5 * time.Second
 
-// An Endpoint describes a replica as configuration or discovery knows it. URL, Instance and
-// CountsSlots are its identity: an endpoint that differs in one of them is another replica.
+// An Endpoint is the description of a replica by configuration or discovery. URL, Instance and
+// CountsSlots are the identity: an endpoint with another value of one of them is another replica.
 type Endpoint struct {
-	Model    string // the model that the replica serves
+	Model    string // the served model
 	ID       string // the name for operators and the hash ring
-	Label    string // the name in texts that clients may read; the ID if empty
+	Label    string // the name in texts for clients; the ID if empty
 	URL      string // scheme://host:port and an optional base path, without /v1
 	Instance string // the process behind the URL, if known
 	Limit    int    // concurrent requests; at most MaxLimit
 	APIKey   string // replaces the client's Authorization, if not empty
 
 	CountsSlots bool   // an agent counts the slots, and its reports give the capacity
-	SlotSecret  string // shared secret for the agent's control calls
+	SlotSecret  string // shared secret of the agent's control calls
 
 	ConnectTimeout time.Duration
 	SendTimeout    time.Duration // how long the replica may read nothing of a request; 0: only the kernel's bound
@@ -42,8 +42,8 @@ type identity struct {
 
 func (e Endpoint) identity() identity { return identity{e.URL, e.Instance, e.CountsSlots} }
 
-// Events are optional callbacks for what happens to replicas in the background. They are called
-// from any goroutine, with no lock held, and must not block.
+// Events are optional callbacks for background events of replicas. They are called from any
+// goroutine, with no lock held, and must not block.
 type Events struct {
 	// CancelFailed: the cancel of a reserved slot did not reach the backend.
 	CancelFailed func(replica string, err error)
@@ -51,16 +51,16 @@ type Events struct {
 	// capacity applies.
 	CapacityDiffers func(replica string, configured, reported int)
 	// Restarted: another process responds at the replica's address. The next Pool.Set makes a new
-	// Replica for it.
+	// Replica.
 	Restarted func(Endpoint)
 	// Exhausted: this process lacked descriptors, ports or memory to connect to a replica. The
 	// error is an ErrExhausted.
 	Exhausted func(err error)
 }
 
-// A Replica is one LLM server process. The pointer is its identity: a new process on an old address
+// A Replica is one LLM server process. The pointer is the identity: a new process on an old address
 // is a new Replica, so a late Release on the old one does not affect the new one. Name, keys and
-// capacity may change during its life.
+// capacity of a Replica may change.
 //
 // Three parts decide independently whether a request is admitted: the circuit (does the replica
 // work), the gate (is there a free unit) and, for a replica that counts its own slots, its agent.
@@ -82,8 +82,7 @@ type Replica struct {
 	live *Slot // head of the list of live slots, the newest first; held for no I/O and no callback
 }
 
-// NewReplica returns a replica that is reached through backend. It is up until a request or a probe
-// fails.
+// NewReplica returns a replica reached through backend, up until a request or a probe fails.
 func NewReplica(e Endpoint, backend Backend) *Replica {
 	r := &Replica{backend: backend}
 	r.health.probeNow = make(chan struct{}, 1)
@@ -101,7 +100,7 @@ func (r *Replica) describe(e Endpoint) {
 // ID returns the replica's name for operators.
 func (r *Replica) ID() string { return r.endpoint.Load().ID }
 
-// Label returns the replica's name in texts that clients may read.
+// Label returns the replica's name in texts for clients.
 func (r *Replica) Label() string {
 	e := r.endpoint.Load()
 	return cmp.Or(e.Label, e.ID)
@@ -118,7 +117,7 @@ func (r *Replica) CountsSlots() bool { return r.endpoint.Load().CountsSlots }
 // process, and those of other ingresses as last reported.
 func (r *Replica) Load() int { return r.gate.counts().ongoing() + int(r.remote.others.Load()) }
 
-// HasRoom reports whether a reservation can be expected to succeed. It reserves nothing: only
+// HasRoom reports whether a reservation can be expected to succeed. HasRoom reserves nothing: only
 // TryReserve decides.
 func (r *Replica) HasRoom() bool {
 	c := r.gate.counts()
@@ -129,7 +128,7 @@ func (r *Replica) HasRoom() bool {
 	return others == 0 || c.ongoing()+others < c.limit || !r.remote.isFresh()
 }
 
-// Usage is the number of slots that this process holds on a replica.
+// Usage is the number of slots held by this process on a replica.
 type Usage struct{ Reserved, Running, Limit int }
 
 // Ongoing returns the sum of reserved and running slots.
@@ -153,13 +152,13 @@ func (r *Replica) TryReserve(holder string, bound int) (*Slot, error) {
 	return s, nil
 }
 
-// TryReserveInto is TryReserve with memory for the slot that the caller provides. The slot must be
-// zero; after an error it is still zero.
+// TryReserveInto is TryReserve with the slot's memory provided by the caller. The slot must be
+// zero, and is still zero after an error.
 func (r *Replica) TryReserveInto(s *Slot, holder string, bound int) error {
 	if !r.passCircuit() {
 		return ErrEjected
 	}
-	return r.reserve(s, holder, bound)
+	return r.reserveSlot(s, holder, bound)
 }
 
 // ForceReserve is TryReserve without a bound and regardless of the circuit, for a request that no
@@ -167,19 +166,19 @@ func (r *Replica) TryReserveInto(s *Slot, holder string, bound int) error {
 func (r *Replica) ForceReserve(holder string) (*Slot, error) {
 	s := new(Slot)
 	r.passCircuit() // the request may become the circuit's trial
-	return s, r.reserve(s, holder, 0)
+	return s, r.reserveSlot(s, holder, 0)
 }
 
-func (r *Replica) reserve(s *Slot, holder string, bound int) error {
-	if err := r.gate.reserve(bound); err != nil {
+func (r *Replica) reserveSlot(s *Slot, holder string, bound int) error {
+	if err := r.gate.reserveUnit(bound); err != nil {
 		return err
 	}
 	r.initSlot(s, holder)
 	return nil
 }
 
-// initSlot initializes s, whose unit the gate already counts as reserved, and links it into the
-// list of live slots.
+// initSlot initializes s and links s into the list of live slots. The gate already counts the unit
+// as reserved.
 func (r *Replica) initSlot(s *Slot, holder string) {
 	s.replica, s.token, s.holder, s.reservedAt = r, NewUUID(), holder, monotonic()
 	r.mu.Lock()
@@ -191,8 +190,8 @@ func (r *Replica) initSlot(s *Slot, holder string) {
 	r.live = s
 }
 
-// unlinkSlot removes a slot that is done from the list of live slots. Its mutex is also the barrier
-// that Slot.Start needs, see there.
+// unlinkSlot removes a done slot from the list of live slots. The mutex is also the barrier needed
+// by Slot.Start, see there.
 func (r *Replica) unlinkSlot(s *Slot) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -225,19 +224,18 @@ func (r *Replica) Slots() (infos []SlotInfo) {
 	return infos
 }
 
-// Do sends a request into a started slot and returns when the response header has arrived. The
-// caller must call it at most once per slot, which Slot.Start guarantees, and still releases the
-// slot. A replica that refuses the connection is down until a probe succeeds. Errors carry the
-// replica's label.
+// Do sends a request into a started slot and returns when the response header has arrived. Callers
+// call Do at most once per slot, as guaranteed by Slot.Start, and still release the slot. A replica
+// refusing the connection is down until a probe succeeds. Errors carry the replica's label.
 func (r *Replica) Do(req *http.Request, s *Slot) (*http.Response, error) {
 	s.sentAt, s.readsAtSend = monotonic(), r.health.bodyReads.Load()
 	resp, report, err := r.backend.Do(req, s.token)
 	r.applyReport(report)
 	if err != nil {
-		r.recordFailure(s, err)
+		r.handleFailure(s, err)
 		if r.CountsSlots() && !errors.Is(err, ErrToken) && !errors.Is(err, ErrFull) && !errors.Is(err, ErrDraining) {
-			// The agent may have seen nothing of the request and would hold the reservation for
-			// its lease. The three errors above come from the agent, after it ended it.
+			// The agent may have seen nothing of the request and would hold the reservation for the
+			// lease. The three errors above come from the agent, after the end of the reservation.
 			r.cancelToken(s.token)
 		}
 		return nil, fmt.Errorf("replica %s: %w", r.Label(), err)
@@ -246,7 +244,7 @@ func (r *Replica) Do(req *http.Request, s *Slot) (*http.Response, error) {
 	return resp, nil
 }
 
-// Call sends a request that takes no slot, such as one to a management path. Its outcome does not
+// Call sends a request without a slot, such as one to a management path. The outcome does not
 // affect health or circuit.
 func (r *Replica) Call(req *http.Request) (*http.Response, error) {
 	resp, report, err := r.backend.Do(req, Token{})
@@ -263,14 +261,14 @@ func (r *Replica) Call(req *http.Request) (*http.Response, error) {
 // Drain stops admissions. Reserved slots may still be started, and running requests continue.
 func (r *Replica) Drain() {
 	r.gate.setPhase(draining)
-	r.health.notify()
+	r.health.notifyObserver()
 }
 
 // retire takes the replica out of service: no slot is reserved or started any more, and running
 // requests continue.
 func (r *Replica) retire() { r.gate.setPhase(retired) }
 
-// activate puts the replica into service, again if it was retired.
+// activate puts a new or retired replica into service.
 func (r *Replica) activate() { r.gate.setPhase(serving) }
 
 // cancelToken cancels a reservation at the backend, in the background, since Release must not

@@ -328,7 +328,7 @@ func TestReplicaLoadIsExactForAnyOrderOfReports(t *testing.T) {
 			"release": func(*rapid.T) {
 				if over > 0 {
 					counted[0].state.Store(slotRunning) // it costs no cancel
-					r.gate.start()
+					r.gate.startUnit()
 					counted[0].Release()
 					counted, over = counted[1:], over-1
 				}

@@ -19,8 +19,7 @@ import (
 // leak nor be returned twice, whatever calls race.
 //
 // Start, Release, HandOver, Replica and Token may be called from any goroutine, any number of
-// times. Confirm, Replica.Do and the methods that report failures belong to the goroutine that
-// handles the request.
+// times. Confirm, Replica.Do and the methods for failures belong to the request's goroutine.
 type Slot struct {
 	replica    *Replica
 	token      Token
@@ -28,7 +27,7 @@ type Slot struct {
 	reservedAt time.Duration // monotonic
 	state      atomic.Uint32
 
-	// These belong to the goroutine that handles the request.
+	// These belong to the request's goroutine.
 	confirmed      bool          // the backend holds the slot too
 	sentAt         time.Duration // monotonic; zero until the request is sent
 	readsAtSend    uint64        // health.bodyReads at that time, see Abandoned
@@ -44,14 +43,14 @@ const (
 	slotDone
 )
 
-// Replica returns the replica that the slot belongs to.
+// Replica returns the slot's replica.
 func (s *Slot) Replica() *Replica { return s.replica }
 
 // Token returns the slot's name towards the backend.
 func (s *Slot) Token() Token { return s.token }
 
-// Confirm asks the backend to hold the slot that the gate has granted, and to queue for it for at
-// most wait. It blocks for the backend's reply; a confirmed slot returns nil at once.
+// Confirm asks the backend to hold the slot granted by the gate, and to queue for at most wait.
+// Confirm blocks for the backend's reply; a confirmed slot returns nil at once.
 //
 // After an error the slot is done. Unless the error is Refused, the backend may hold the slot even
 // so (the reply may be lost, not the reservation), and the token is cancelled in the background.
@@ -72,10 +71,10 @@ func (s *Slot) Confirm(ctx context.Context, wait time.Duration) error {
 		cause = fmt.Errorf("%w: %w", errUnclear, err)
 	}
 	if ctx.Err() == nil { // otherwise the caller gave up, which is no sign of a failing replica
-		r.recordFailure(s, cause)
+		r.handleFailure(s, cause)
 	}
 	if unit, ok := s.markDone(); ok {
-		r.gate.release(unit)
+		r.gate.releaseUnit(unit)
 		if !refused {
 			r.cancelToken(s.token)
 		}
@@ -83,8 +82,8 @@ func (s *Slot) Confirm(ctx context.Context, wait time.Duration) error {
 	return err
 }
 
-// Rename changes the holder that Replica.Slots lists, for a slot that moves to another request
-// before it is started.
+// Rename changes the holder listed by Replica.Slots, for a slot that moves to another request
+// before Start.
 func (s *Slot) Rename(holder string) {
 	s.replica.mu.Lock()
 	defer s.replica.mu.Unlock()
@@ -93,35 +92,35 @@ func (s *Slot) Rename(holder string) {
 
 // Start takes the edge from reserved to running. Of concurrent calls exactly one succeeds, so a
 // slot is dispatched at most once. Start returns ErrSpent if the slot is no longer reserved, and
-// ErrGone if its replica was retired; in that case the slot stays reserved. It does no I/O.
+// ErrGone if its replica was retired; in that case the slot stays reserved. Start does no I/O.
 func (s *Slot) Start() error {
 	if s.replica.gate.counts().phase == retired {
 		return ErrGone
 	}
 	// markDone locks the same mutex before its caller returns the unit. Without the mutex, a
-	// Release between the two steps below would see a running slot and subtract a running unit
-	// that the gate has not counted yet.
+	// Release between the two steps below would see a running slot and subtract a running unit not
+	// yet counted by the gate.
 	s.replica.mu.Lock()
 	defer s.replica.mu.Unlock()
 	if !s.state.CompareAndSwap(slotReserved, slotRunning) {
 		return ErrSpent
 	}
-	s.replica.gate.start()
+	s.replica.gate.startUnit()
 	return nil
 }
 
-// Release ends the slot, whatever its state; a second call does nothing. It returns no error, so
-// that a deferred Release cannot mask one. It does not block: only a slot that was never started
-// is cancelled at the backend, in the background.
+// Release ends the slot in any state; a second call does nothing. There is no error result, so a
+// deferred Release cannot mask an error. Release does not block: only a slot never started is
+// cancelled at the backend, in the background.
 func (s *Slot) Release() {
 	if unit, ok := s.markDone(); ok {
-		s.replica.gate.release(unit)
+		s.replica.gate.releaseUnit(unit)
 		s.cancelIfReserved(unit)
 	}
 }
 
-// HandOver ends the slot as Release does and reserves its unit for the next holder in the same
-// step of the gate. The unit is free at no moment, so no other request can take it in between.
+// HandOver ends the slot as Release does and reserves the unit for the next holder in the same step
+// of the gate. The unit is free at no moment, so no other request can take the unit in between.
 //
 // HandOver returns nil if the slot was done already, or if nothing may be admitted: the replica is
 // draining, retired or ejected, or more is ongoing than a lowered limit allows. In the latter case
@@ -132,8 +131,8 @@ func (s *Slot) HandOver(holder string) *Slot {
 		return nil
 	}
 	defer s.cancelIfReserved(unit)
-	if !s.replica.passCircuit() || s.replica.gate.transfer(unit) != nil {
-		s.replica.gate.release(unit)
+	if !s.replica.passCircuit() || s.replica.gate.transferUnit(unit) != nil {
+		s.replica.gate.releaseUnit(unit)
 		return nil
 	}
 	next := new(Slot)
@@ -141,8 +140,8 @@ func (s *Slot) HandOver(holder string) *Slot {
 	return next
 }
 
-// markDone takes the edge to done. Exactly one caller gets ok, along with the unit that it must
-// release or transfer.
+// markDone takes the edge to done. Exactly one caller gets ok, along with the unit to release or
+// transfer.
 func (s *Slot) markDone() (unit uint64, ok bool) {
 	for {
 		state := s.state.Load()

@@ -7,8 +7,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// A Token names a reserved slot. The caller mints the token before it asks for the slot, so that a
-// reservation whose reply was lost can still be cancelled by name.
+// A Token names a reserved slot. The caller mints the token before the reservation, so that a
+// reservation with a lost reply can still be cancelled by name.
 type Token = uuid.UUID
 
 // NewUUID returns a random UUID (version 4), for tokens and request IDs. The runtime's generator

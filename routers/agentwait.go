@@ -11,23 +11,23 @@ import (
 const (
 	// agentWaitTimeout bounds one wait in an agent's queue.
 	agentWaitTimeout = 30 * time.Second
-	// agentWaitPause is the pause, with jitter, after a wait that failed too early to have been
-	// one.
+	// agentWaitPause is the pause, with jitter, after a wait that failed within half of its
+	// timeout, so that a failing agent is not called in a tight loop.
 	agentWaitPause = 100 * time.Millisecond
 )
 
 // startAgentWait keeps one reservation queued at the agent of the replica at index i while requests
-// wait here for that replica. One per ingress, regardless of demand, is what makes ingresses share
-// an agent fairly. The slot goes to the waiter that ranks the replica best when it arrives, which
-// need not be one of those that were waiting when it was asked for.
+// wait here for that replica. One per ingress, regardless of demand, makes ingresses share an agent
+// fairly. On arrival the slot goes to the waiter that ranks the replica best at that moment,
+// perhaps one queued after the wait began.
 //
-// TryReserve reserves the local unit first, so that this ingress never holds more than the limit
-// that the agent reports, with the pending reservation counted. When the wait fails, Confirm has
-// freed the unit and cancelled the token, in case the agent granted it and the reply was lost.
+// TryReserve reserves the local unit first, so this ingress, pending reservation included, never
+// exceeds the limit reported by the agent. When the wait fails, Confirm has freed the unit and
+// cancelled the token, in case the agent granted the slot and the reply was lost.
 //
 // Router.mu is held. Only the call to the agent is on a goroutine of its own, which ends when the
 // call does: after agentWaitTimeout, when the queue is empty, or when the replica leaves the
-// membership. Router.Close waits for it. The entry in agentWaits is what keeps the number at one.
+// membership. Router.Close waits for it. The entry in agentWaits keeps the number at one.
 func (r *Router) startAgentWait(g *generation, i int) {
 	m := g.members[i]
 	if r.agentWaits[m] != nil || !m.Available() || r.queue.nextFor(g, i) == nil {
@@ -35,7 +35,7 @@ func (r *Router) startAgentWait(g *generation, i int) {
 	}
 	slot, err := m.TryReserve("wait queue", 0)
 	if err != nil {
-		return // this ingress holds all slots of the replica; the next release starts a wait
+		return // all slots of the replica are held here; the next release starts a wait
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	r.agentWaits[m] = stop
@@ -56,7 +56,7 @@ func (r *Router) startAgentWait(g *generation, i int) {
 	})
 }
 
-// startAgentWaits starts a wait at every agent whose replica w ranks. Router.mu is held.
+// startAgentWaits starts a wait at the agent of every replica ranked by w. Router.mu is held.
 func (r *Router) startAgentWaits(g *generation, w *waiter) {
 	for i, m := range g.members {
 		if w.tiers[i] != 0 && m.CountsSlots() {
@@ -66,8 +66,8 @@ func (r *Router) startAgentWaits(g *generation, w *waiter) {
 }
 
 // onAgentWait delivers the slot of a wait that has ended, and starts the next one if there is
-// demand. Both are one step under the mutex: a request that queues while the old wait is being
-// cancelled finds its entry in agentWaits and starts none, and is seen here. It reports whether a
+// demand. Both are one step under the mutex: a request queued while the old wait is being cancelled
+// finds the entry in agentWaits, starts no wait, and is seen here. onAgentWait reports whether a
 // request wanted the slot.
 func (r *Router) onAgentWait(slot *llmserver.Slot, err error) (wanted bool) {
 	r.mu.Lock()
@@ -88,7 +88,7 @@ func (r *Router) onAgentWait(slot *llmserver.Slot, err error) (wanted bool) {
 	return w != nil
 }
 
-// onQueueEmpty ends what goes on only while requests wait: the waits at agents, and the interval of
+// onQueueEmpty ends the activities of a non-empty queue: the waits at agents and the interval of
 // the drain rate. Router.mu is held.
 func (r *Router) onQueueEmpty() {
 	for _, stop := range r.agentWaits {

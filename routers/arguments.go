@@ -16,8 +16,8 @@ type arguments struct {
 	err    error
 }
 
-// check returns the error. An argument that was not asked for is one.
-func (a *arguments) check() error {
+// validate returns the first problem found: an invalid value, or an argument not asked for.
+func (a *arguments) validate() error {
 	unknown := slices.DeleteFunc(slices.Sorted(maps.Keys(a.values)), func(name string) bool { return slices.Contains(a.known, name) })
 	switch {
 	case len(unknown) == 0:
@@ -29,7 +29,7 @@ func (a *arguments) check() error {
 	return fmt.Errorf("%s has no argument %s; the known ones are %s", a.class, strings.Join(unknown, ", "), strings.Join(a.known, ", "))
 }
 
-// ignore accepts arguments that have no effect here.
+// ignore accepts arguments without effect here.
 func (a *arguments) ignore(names ...string) { a.known = append(a.known, names...) }
 
 // number sets *to to an argument, if given.

@@ -10,18 +10,18 @@ import (
 )
 
 // boundedHash is a consistent hash with bounded load: no replica takes more than MaxLoadFactor
-// times the mean. The ranking goes all around the ring, skips replicas at the bound, and has those
-// as one tier at its end. Source: Mirrokni, Thorup and Zadimoghaddam, "Consistent Hashing with
-// Bounded Loads", 2018.
+// times the mean. The ranking goes all around the ring, skips replicas at the bound, and ends with
+// those as one tier. Source: Mirrokni, Thorup and Zadimoghaddam, "Consistent Hashing with Bounded
+// Loads", 2018.
 //
-// On its own, that rule lets one hot session fill its replica to the bound, spill to the next one,
-// and so on, evicting the sessions whose home those replicas are. So a session fills only its own
-// replica to the bound, and others to half of that above the mean; a session with more than half a
+// On its own, that rule lets one hot session fill its home replica to the bound, spill to the next
+// one, and so on, evicting the sessions at home there. So a session fills only its home replica to
+// the bound, and others to halfway between the mean and the bound; a session with more than half a
 // replica's mean load goes to the mean everywhere.
 type boundedHash struct {
 	*consistentHash
-	// ongoing counts requests by the hash of their session, in enough buckets that two hot sessions
-	// seldom share one. It is shared by all policies of one router.
+	// ongoing counts requests by the hash of their session, in enough buckets to mostly keep hot
+	// sessions apart. All policies of one router share the counts.
 	ongoing []atomic.Int32
 }
 
@@ -40,9 +40,9 @@ func newBoundedHash(c *consistentHash, prev Policy) *boundedHash {
 
 // Rank yields, clockwise, the replicas under the bound that have room for this session without
 // displacing others, then the other ones under the bound, then those over it as one tier: some
-// replica is always under the bound, but its capacity may be smaller. Loads are read once, so
-// concurrent rankings see the same; Tier.Limit has the bound checked again when the slot is
-// reserved.
+// replica is always under the bound, but its capacity may be smaller. Loads are read once per
+// ranking, so every pass over the sequence sees the same; because of Tier.Limit the bound is
+// checked again in the step that reserves the slot.
 func (b *boundedHash) Rank(p *Payload) iter.Seq[Tier] {
 	hash := b.keyHash(p)
 	mean, limit := b.loadBound()
@@ -77,8 +77,8 @@ func (b *boundedHash) Rank(p *Payload) iter.Seq[Tier] {
 	}
 }
 
-// loadBound returns the mean load, in whole requests, and the bound: a slot is reserved only below
-// it. The request to be placed counts.
+// loadBound returns the mean load, in whole requests, and the bound, below which alone slots are
+// reserved. The request to be placed counts.
 func (b *boundedHash) loadBound() (mean, limit int) {
 	total, n := 1, 0
 	for _, m := range b.members {
@@ -96,8 +96,8 @@ func (b *boundedHash) sessionCount(hash uint64) *atomic.Int32 {
 	return &b.ongoing[hash%uint64(len(b.ongoing))]
 }
 
-// Reserved counts a request of a session while it is ongoing. It is decremented where it was
-// incremented, also if the policy is replaced by one with other buckets in between.
+// Reserved counts an ongoing request of a session. The bucket incremented here is the one
+// decremented at the end, also if a policy with other buckets was installed in between.
 func (b *boundedHash) Reserved(p *Payload, _ *llmserver.Replica) (matched int, settled func(Outcome)) {
 	if p.SessionID == "" {
 		return 0, nil

@@ -8,8 +8,8 @@ import (
 	"berth/llmserver"
 )
 
-// Reply is the result of a broadcast at one replica: a response, whose body the caller closes, or
-// an error.
+// Reply is the result of a broadcast at one replica: an error, or a response with a body for the
+// caller to close.
 type Reply struct {
 	Replica  *llmserver.Replica
 	Response *http.Response
@@ -17,8 +17,9 @@ type Reply struct {
 }
 
 // Broadcast sends a request to every replica, concurrently and without slots, and returns all
-// replies in the order of Members once each response header was received. It is for calls that
-// manage engines. newRequest returns a request of its own for each; it must not have a GetBody.
+// replies in the order of Members once each response header was received. Broadcast is for calls
+// managing engines. newRequest returns a separate request for each replica, without a GetBody.
+// Broadcast blocks until the slowest replica has responded or ctx ends.
 func (r *Router) Broadcast(ctx context.Context, newRequest func(ctx context.Context) *http.Request) []Reply {
 	members := r.Members()
 	replies := make([]Reply, len(members))

@@ -10,14 +10,14 @@ import (
 	"berth/llmserver"
 )
 
-// consistentHash keeps a session on its replica: it ranks the replica that owns the session's point
-// on a hash ring, then those that follow clockwise, each as a tier of its own, so that load never
-// overrules the session. A replica that is not available is skipped, and its sessions go to the
-// next ones until it is back; a full one is waited for along with its fallbacks. With MaxLoadFactor
-// it is part of a boundedHash.
+// consistentHash keeps a session on its replica: the ranking begins with the owner of the session's
+// point on a hash ring and continues clockwise, each replica as a separate tier, so that load never
+// overrules the session. An unavailable replica is skipped, and its sessions go to the next ones
+// until its return; a full one is waited for along with its fallbacks. With MaxLoadFactor, a
+// consistentHash is part of a boundedHash.
 //
-// All fields are immutable. The ring depends on the IDs of the members only, so that a replica that
-// goes down and comes back moves no session but its own.
+// All fields are immutable. The ring depends on the IDs of the members only, so a replica going
+// down and coming back moves only its own sessions.
 type consistentHash struct {
 	HashOptions
 	ring     *ring
@@ -80,7 +80,7 @@ func consistentHashClass(kwargs map[string]any) (Builder, error) {
 	a.integer("num_virtual_nodes", &o.VirtualNodes, 1, 10_000)
 	a.integer("num_fallback_replicas", &o.Fallbacks, 0, math.MaxInt32)
 	a.number("max_load_factor", &o.MaxLoadFactor, 1, math.MaxInt32)
-	if err := a.check(); err != nil {
+	if err := a.validate(); err != nil {
 		return nil, err
 	}
 	return ConsistentHash(o, rand.Uint64), nil
@@ -119,7 +119,7 @@ func (c *consistentHash) Stats(report func(name string, value float64)) {
 	report(StatRingRebuilds, float64(c.rebuilds))
 }
 
-// Preferred implements Introspector: the owner of the session, whether it is available or not.
+// Preferred implements Introspector: the owner of the session, available or not.
 func (c *consistentHash) Preferred(p *Payload, _ []Candidate) *llmserver.Replica {
 	if p.SessionID == "" {
 		return nil

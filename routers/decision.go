@@ -7,8 +7,9 @@ import (
 	"berth/llmserver"
 )
 
-// Decision describes how a request got its slot. It is passed to Hooks.Decided and is valid until
-// the hook returns. Explaining it costs as much as a ranking, paid by the caller of Explain only.
+// Decision describes how a request got its slot. Hooks.Decided receives the Decision, which is
+// valid until the hook returns. Explaining it costs as much as a ranking, paid by the caller of
+// Explain only.
 type Decision struct {
 	Payload *Payload
 	Replica *llmserver.Replica
@@ -21,7 +22,7 @@ type Decision struct {
 // Candidate is the state of a replica when a request got its slot.
 type Candidate struct {
 	Replica *llmserver.Replica
-	Rank    int    // of its tier, 1 for the best; 0 if it was not ranked
+	Rank    int    // of its tier, 1 for the best; 0 if not ranked
 	Load    int    // without the request itself
 	Matched int    // blocks of the prompt believed to be cached there
 	State   string // one of those below
@@ -30,14 +31,14 @@ type Candidate struct {
 // The states of candidates.
 const (
 	Chosen   = "chosen"
-	Free     = "free" // it had room, and lost by load or rank
+	Free     = "free" // had room, and lost by load or rank
 	Full     = "full"
 	Down     = "down"
 	Ejected  = "ejected"
 	Draining = "draining"
-	Tried    = "tried" // it failed this request before, or the caller excluded it
-	// OverBound is no state but a reason: the policy itself passed over the replica that it
-	// prefers, because of the load there.
+	Tried    = "tried" // failed this request before, or was excluded by the caller
+	// OverBound is no state but a reason: the policy itself passed over its preferred replica
+	// because of the load there.
 	OverBound = "over_bound"
 )
 
@@ -45,9 +46,9 @@ const (
 func (d Decision) Members() int { return len(d.selector.generation.members) }
 
 // Explain appends up to most replicas to into: the ranked ones, best first, then the others.
-// preferred is the replica that the policy ranked above the chosen one, if any, and lost says why
-// it was not used. Both are empty for pinned requests. States are read now, so a concurrent change
-// may show.
+// preferred is the replica that the policy ranked above the chosen one, if any, and lost is the
+// reason for not using that replica. Both are empty for pinned requests. States are read now, so a
+// concurrent change may show.
 func (d Decision) Explain(into []Candidate, most int) (all []Candidate, preferred *llmserver.Replica, lost string) {
 	s := d.selector
 	all = s.candidates(into, most)
@@ -70,15 +71,15 @@ func (d Decision) Explain(into []Candidate, most int) (all []Candidate, preferre
 	if lost = s.stateOf(preferred); lost == Free {
 		lost = OverBound
 		if s.waiter != nil || slices.ContainsFunc(all, func(a Candidate) bool { return a.Replica == preferred && a.Rank == 1 }) {
-			lost = Full // it was when the request was ranked
+			lost = Full // at the time of the ranking
 		}
 	}
 	return all, preferred, lost
 }
 
-// candidates appends up to most replicas by rank. A request that has waited has its ranking in the
-// waiter, which no other goroutine changes once it is finished; else the ranking is ranged over
-// again.
+// candidates appends up to most replicas by rank. The ranking of a request that has waited is in
+// the waiter, which no other goroutine changes once the wait is finished; otherwise the ranking is
+// ranged over again.
 func (s *selector) candidates(all []Candidate, most int) []Candidate {
 	if w := s.waiter; w != nil {
 		for i, r := range w.members {

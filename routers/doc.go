@@ -28,32 +28,32 @@
 //	  ▼
 //	error: queue timeout, disconnect, no replica left, router closed
 //
-// Load decides only within a tier, never across tiers. A replica that is down, draining or ejected
-// is skipped and uses up no fallback; a full one is waited for. Only when no other replica is left
-// is one tried that is down or ejected.
+// Load decides only within a tier, never across tiers. Replicas down, draining or ejected are
+// skipped and use up no fallback; full ones are waited for. Only when no other replica is left,
+// those down or ejected are tried.
 //
 // Where an agent counts the slots of a replica, the router holds one place in the agent's own queue
-// while requests wait here for that replica; the slot that it gets is handed over in the same way.
+// while requests wait here for that replica; a slot granted there is handed over in the same way.
 //
 // # Concurrency
 //
 // A request that finds a slot takes no lock of the router: members, policy and limits are an
 // immutable generation behind an atomic pointer, and a slot is reserved by the compare-and-swap of
 // the replica's gate. Router.mu guards the wait queue and is held for no I/O. The queue has neither
-// goroutine nor timer nor clock, so that [Router.Try] can drive it in virtual time.
+// goroutine nor timer nor clock, so [Router.Try] can drive the queue in virtual time.
 //
 // # A policy of one's own
 //
 // A [Policy] ranks and does nothing else. The rules:
 //
-//   - Rank yields available replicas only, each at most once. It may leave out some, which are then
-//     neither chosen nor waited for by that request.
-//   - Rank may be called from many goroutines. It waits for nothing and does no I/O: the router may
-//     hold its mutex, so Rank must not call the router either.
-//   - The sequence is lazy, since most requests use its first tier only. It may be ranged over
-//     twice and then yields the same tiers, as far as replicas stay available.
-//   - A policy does not count requests; Replica.Load and Replica.WeightedLoad do. One that learns
-//     from its decisions implements [Learner].
-//   - State that is to survive a change of membership is taken over from prev by the [Builder].
-//   - A policy fails open: for a payload without the fields that it reads, it ranks by load.
+//   - Rank yields available replicas only, each at most once. A replica left out is neither chosen
+//     nor waited for by the request.
+//   - Rank may be called from many goroutines. Rank waits for nothing and does no I/O: the router
+//     may hold its mutex, so Rank must not call the router either.
+//   - The sequence is lazy, since most requests use only the first tier. A second range over the
+//     sequence yields the same tiers, as far as replicas stay available.
+//   - A policy does not count requests; Replica.Load and Replica.WeightedLoad do. A policy that
+//     learns from its decisions implements [Learner].
+//   - The [Builder] takes over from prev the state to survive a change of membership.
+//   - A policy fails open: a payload without the fields in question is ranked by load.
 package routers

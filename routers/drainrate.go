@@ -14,7 +14,8 @@ const (
 
 // drainRate is the number of slots released per second while requests wait: an exponentially
 // weighted average over intervals during which the queue was never empty. Times with an empty queue
-// say nothing about capacity and are left out. It has no clock of its own. Router.mu guards it.
+// are no evidence of capacity and are left out. There is no clock: callers pass the time. Router.mu
+// guards all fields.
 type drainRate struct {
 	since  time.Time // start of the current interval; zero while the queue is empty
 	freed  uint64    // released slots at that time
@@ -23,8 +24,8 @@ type drainRate struct {
 }
 
 // observe updates the average. freed is the total of released slots, and waiting reports whether
-// the queue is not empty from now on. It must be called when the queue fills and when it empties,
-// and may be called at any time in between.
+// the queue is not empty from now on. The router must call observe when the queue fills and when
+// the queue empties, and may call observe at any time in between.
 func (d *drainRate) observe(now time.Time, waiting bool, freed uint64) {
 	took := now.Sub(d.since)
 	complete := !d.since.IsZero() && took >= rateStep

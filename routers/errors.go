@@ -7,21 +7,21 @@ import (
 )
 
 var (
-	// ErrQueueFull: every replica is full, and the queue has Limits.MaxQueued requests.
+	// ErrQueueFull means a full queue: every replica is full, and Limits.MaxQueued requests wait.
 	ErrQueueFull = errors.New("every replica is busy and the queue is full")
-	// ErrQueueTimeout: no slot became free within Limits.QueueTimeout.
+	// ErrQueueTimeout means a wait of Limits.QueueTimeout without a slot.
 	ErrQueueTimeout = errors.New("every replica stayed busy until the queue timeout")
-	// ErrClosed: the router was closed, since its model is no longer served.
+	// ErrClosed means a closed router: the model is no longer served.
 	ErrClosed = errors.New("the model is no longer served")
-	// ErrDispatched: a selection is dispatched at most once, and not after its release.
+	// ErrDispatched means a second dispatch of a selection, or one after the release.
 	ErrDispatched = errors.New("the selection was dispatched or released before")
 )
 
 // UnavailableError reports that no replica can be expected to serve a request.
 type UnavailableError struct {
-	Replicas int      // that may serve the request: all members, or the one that it is pinned to
-	Reasons  []string // why each unavailable replica is unavailable, with its label
-	Tried    int      // available replicas that this request has tried without success
+	Replicas int      // candidates for the request: all members, or only Payload.PinnedTo
+	Reasons  []string // of each unavailable replica, with the label
+	Tried    int      // available replicas tried without success
 }
 
 func (e *UnavailableError) Error() string {

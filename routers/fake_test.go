@@ -46,10 +46,10 @@ func (f *fakeBackend) fault(op string) error {
 
 // Reserve takes effect even if its reply is lost.
 func (f *fakeBackend) Reserve(_ context.Context, t llmserver.Token, _ time.Duration) (llmserver.Report, error) {
-	return llmserver.Report{}, f.reserve(t)
+	return llmserver.Report{}, f.reserveToken(t)
 }
 
-func (f *fakeBackend) reserve(t llmserver.Token) error {
+func (f *fakeBackend) reserveToken(t llmserver.Token) error {
 	err := f.fault("reserve")
 	if err != nil && !errors.Is(err, errReplyLost) {
 		return err

@@ -9,13 +9,13 @@ import (
 )
 
 // generation is the membership, policy and limits of a router at one moment. It is immutable once
-// published, so that a request reads all of it with one atomic load. A change of a replica's state
-// publishes a copy with the same policy: comparing the pointers is how a waiter's ranking is known
-// to be outdated.
+// published, so one atomic load gives a request a consistent view. A change of a replica's state
+// publishes a copy with the same policy: a waiter's ranking is outdated if its generation is
+// another pointer than the current one.
 type generation struct {
 	members     []*llmserver.Replica
 	index       map[*llmserver.Replica]int // of members
-	notDraining []*llmserver.Replica       // members that are available, or down or ejected and may recover
+	notDraining []*llmserver.Replica       // members available, or down or ejected and able to recover
 	policy      Policy
 	limits      Limits
 	closed      bool
@@ -28,10 +28,10 @@ func (g *generation) serves(r *llmserver.Replica) bool {
 }
 
 // applyPanicThreshold makes ejected replicas eligible again when more than half of the fleet is
-// ejected, or when no other replica is up: if that many fail, the cause is rather the traffic or
-// something that they share, and the rest could not carry the load. The replicas ejected first stay
-// out, since they have failed for longest and are probed first. The threshold is Envoy's panic
-// threshold at 50 %.
+// ejected, or when no other replica is up: if so many fail, the cause is rather the traffic or a
+// shared dependency, and the rest could not carry the load. The replicas ejected first stay out,
+// since they have failed for longest and are probed first. The threshold is Envoy's panic threshold
+// at 50 %.
 func (g *generation) applyPanicThreshold() {
 	type ejected struct {
 		*llmserver.Replica
@@ -54,8 +54,8 @@ func (g *generation) applyPanicThreshold() {
 	}
 }
 
-// mayServe reports whether a member serves p now or may later. A replica that is down or ejected
-// may recover: one failed probe must not fail a whole queue.
+// mayServe reports whether a member serves p now or may later. A down or ejected replica may
+// recover: one failed probe must not fail a whole queue.
 func (g *generation) mayServe(p *Payload, tried []*llmserver.Replica) bool {
 	if p.PinnedTo != nil {
 		// tried does not matter: a pinned request that has tried its replica ranks none and does

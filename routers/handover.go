@@ -5,16 +5,17 @@ import "berth/llmserver"
 // This file moves slots to waiting requests. Two rules keep a slot and a waiter from missing each
 // other:
 //
-//   - A released slot is handed over while it is still counted, so no arrival can take it in
+//   - A released slot is handed over while still counted, so no arrival can reserve the unit in
 //     between. The gate's transfer of the unit and the removal of the waiter happen under
 //     Router.mu.
-//   - Where a slot does become free, it is freed first and the queue's length is read afterwards. A
-//     request that queues increments the length first and tries for a slot afterwards. Go's atomics
-//     are sequentially consistent, so at least one of the two sees the other: either the releasing
-//     side finds the waiter, or the waiter finds the slot.
+//   - Where a slot does become free, the slot is freed first and the queue's length read
+//     afterwards. A queueing request increments the length first and tries for a slot afterwards.
+//     Go's atomics are sequentially consistent, so at least one of the two sees the other: either
+//     the releasing side finds the waiter, or the waiter finds the slot.
 
-// releaseSlot ends the use of a slot, or returns one that was handed over and not used. It may be
-// called from any goroutine, without mu.
+// releaseSlot ends the use of a slot, or returns an unused one after a handover. Any goroutine may
+// call releaseSlot, without mu. A slot counted by an agent is never handed over: the agent serves
+// its own queue first.
 func (r *Router) releaseSlot(s *llmserver.Slot) {
 	r.freedSlots.Add(1)
 	replica := s.Replica()
@@ -23,13 +24,13 @@ func (r *Router) releaseSlot(s *llmserver.Slot) {
 	}
 	s.Release()
 	if !r.current.Load().serves(replica) {
-		replica.NotifyFreed() // it may have moved to another model, whose requests wait for it
+		replica.NotifyFreed() // the replica may serve another model by now, with waiting requests
 	}
 	r.onFreed(replica)
 }
 
-// tryHandOver hands the slot to the next waiter for its replica, and reports whether it did. If
-// not, the slot is released, or was not touched since no request wants it.
+// tryHandOver hands the slot to the next waiter for its replica, and reports success. On failure
+// the slot is released, or was not touched since no request wants the replica.
 func (r *Router) tryHandOver(s *llmserver.Slot) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -45,8 +46,8 @@ func (r *Router) tryHandOver(s *llmserver.Slot) bool {
 	return true
 }
 
-// onFreed offers a slot that has become free on a replica. The queue's length is read after the
-// slot was freed, see above.
+// onFreed offers a newly freed slot of a replica. The queue's length is read after the slot was
+// freed, see above.
 func (r *Router) onFreed(replica *llmserver.Replica) {
 	if r.queue.length.Load() == 0 {
 		return
@@ -60,8 +61,8 @@ func (r *Router) onFreed(replica *llmserver.Replica) {
 }
 
 // offerFreeSlot delivers one free slot of the replica at index i to the next waiter for it, and
-// reports whether it did. Another request may be faster: then that one's release offers the slot
-// again. Where an agent counts the slots it starts a wait there instead. mu is held.
+// reports success. A faster request may take the slot, and then offers the slot again on release.
+// Where an agent counts the slots, a wait at the agent is started instead. mu is held.
 func (r *Router) offerFreeSlot(g *generation, i int) bool {
 	m := g.members[i]
 	if m.CountsSlots() {
@@ -83,8 +84,8 @@ func (r *Router) offerFreeSlot(g *generation, i int) bool {
 	return true
 }
 
-// nextWaiter returns the waiter that gets the next slot of a replica, nil if there is none, and the
-// replica's index, -1 if it is not a member. mu is held.
+// nextWaiter returns the waiter for the next slot of a replica, nil if there is none, and the
+// replica's index, -1 for a non-member. mu is held.
 func (r *Router) nextWaiter(replica *llmserver.Replica) (i int, w *waiter) {
 	g := r.current.Load()
 	i, member := g.index[replica]

@@ -3,7 +3,7 @@ package routers
 // Hooks are optional callbacks for metrics and logs. Except for AgentWaitEnded each is called on
 // the goroutine of its request, without a lock of the router. They must not block.
 type Hooks struct {
-	// Decided is called for every slot that was confirmed, before anything is sent.
+	// Decided is called for every confirmed slot, before anything is sent.
 	Decided func(Decision)
 	// Rejected is called when a replica with room did not confirm a slot, unless the request had
 	// ended by then.
@@ -14,8 +14,7 @@ type Hooks struct {
 	// Released is called exactly once for each selection, dispatched or not.
 	Released func(p *Payload, replica string, o Outcome)
 	// AgentWaitEnded is called when a wait in an agent's queue has ended, on the goroutine of that
-	// wait: with a slot that a request wanted, with one that no request wants any more, or with an
-	// error.
+	// wait: with a slot for a waiting request, with a slot no longer wanted, or with an error.
 	AgentWaitEnded func(replica string, wanted bool, err error)
 }
 

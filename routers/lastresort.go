@@ -10,13 +10,18 @@ import (
 
 // lastResort tries the replicas that are down or ejected, when no other replica is left: their
 // state may be outdated, and a failure is no worse than an error without a try. Replicas that are
-// up come first, then the less loaded. It goes by the current generation, since a waiting request
-// may get here long after it was ranked.
+// up come first, then the less loaded. The current generation counts, not the selector's, since a
+// waiting request may get here long after the ranking.
 //
-// Draining replicas are left out, as they would refuse, and so are those that this request has
-// tried. ForceReserve passes the circuit but not the gate: capacity holds here, too, and a full
-// replica is not waited for, since none of them is expected to serve. Each try may block for as
-// long as a connection attempt takes; ctx ends it.
+// Draining replicas are left out, as they would refuse, and so are replicas already tried.
+// ForceReserve bypasses the circuit but not the gate: capacity holds here, too, and a full replica
+// is not waited for, since none is expected to serve.
+//
+// lastResort runs on the request's goroutine, without a lock, either instead of a wait or after
+// one; the request is not in the queue. Replicas are tried one at a time, so at most one slot is
+// held. Each try may block for a round trip to an agent; the end of ctx ends the try. The error is
+// ErrClosed, an *UnavailableError if every try was in vain, llmserver.ErrExhausted, or the cause of
+// the end of ctx.
 func (s *selector) lastResort(ctx context.Context) (*Selection, error) {
 	g := s.router.current.Load()
 	if g.closed {

@@ -25,7 +25,7 @@ func PowerOfTwo(intn func(n int) int) Builder {
 }
 
 func powerOfTwoClass(kwargs map[string]any) (Builder, error) {
-	return PowerOfTwo(rand.IntN), (&arguments{class: "PowerOfTwoChoicesRouter", values: kwargs}).check()
+	return PowerOfTwo(rand.IntN), (&arguments{class: "PowerOfTwoChoicesRouter", values: kwargs}).validate()
 }
 
 func (p *powerOfTwo) Rank(*Payload) iter.Seq[Tier] {
@@ -48,9 +48,9 @@ func (p *powerOfTwo) Rank(*Payload) iter.Seq[Tier] {
 	}
 }
 
-// sample returns a uniformly random available replica other than not, nil if there is none. It
-// draws from all members until one fits; after a few misses, when much of the fleet must be down,
-// it draws from the available ones.
+// sample returns a uniformly random available replica other than not, nil if there is none. Draws
+// are from all members until one fits; after a few misses, when much of the fleet must be down,
+// from the available ones.
 func (p *powerOfTwo) sample(not *llmserver.Replica) *llmserver.Replica {
 	if len(p.members) == 0 {
 		return nil

@@ -12,19 +12,20 @@ import (
 	"berth/routers/prefixindex"
 )
 
-// prefixAffinity sends a prompt to the replica that has its prefix cached, unless the wait there
-// costs more than the cache saves. It ranks replicas by a cost in blocks of prompt text:
+// prefixAffinity sends a prompt to the replica with most of the prompt cached, unless the wait
+// there costs more than the cache saves. The ranking orders replicas by a cost in blocks of prompt
+// text:
 //
 //	blocks to compute for the in-flight requests there, plus inFlightPenalty mean prompts for each
 //	+ blocks sent there before, as far as they exceed those sent to other replicas
 //	− the value of the blocks of this prompt that are cached there
 //
 // The second term keeps the fleet balanced while it is idle, and over time: a conversation stays on
-// the replica on which it starts, and grows. The term is bounded, so that a replica that was slow
-// or away is not flooded afterwards; a new replica starts at the largest value for the same reason.
+// its first replica, and grows. The term is bounded, so that a replica once slow or away is not
+// flooded afterwards; a new replica starts at the largest value for the same reason.
 //
-// If no replica has room, the ranking decides whose slot the request waits for: that of the
-// replicas with the longest match, then the shorter ones.
+// If no replica has room, the ranking decides the replicas to wait for: those with the longest
+// match first, then the shorter ones.
 //
 // Values and members are immutable; learned is shared by all policies of one router.
 type prefixAffinity struct {
@@ -33,32 +34,31 @@ type prefixAffinity struct {
 	holders   map[*llmserver.Replica]prefixindex.Holder
 	numbers   []uint32 // Holder.Number of each member
 	positions []int    // index in members by number; -1: not a member
-	first     int      // index of the member that goes first among equals
+	first     int      // index of the first member among equals
 	noPrefix  Policy   // for payloads without blocks
 	*learned
 }
 
 // PrefixOptions are the arguments of PrefixCacheAffinityRouter.
 type PrefixOptions struct {
-	MatchRate  float64 // least share of a prompt that a match must cover to count, 0 to 1
+	MatchRate  float64 // share of a prompt below which a match does not count, 0 to 1
 	Imbalance  float64 // matches do not count while the loads of two replicas differ by more requests
 	BlockBytes int     // bytes of routing text in a block
-	KVBlocks   int     // blocks that a replica's KV cache holds; 0: not known
+	KVBlocks   int     // capacity of a replica's KV cache in blocks; 0: not known
 	IndexBytes int     // memory for the index, at least prefixindex.MinBytes
 }
 
-// DefaultPrefixOptions are the defaults of Ray Serve, with this package's sizes. A block of 128
-// bytes is the longest with which short agent prompts, too, find nearly all that the engines have
-// cached; shorter blocks cost more to hash and to store. A checkpoint takes 16 to 70 bytes of the
-// index.
+// DefaultPrefixOptions are the defaults of Ray Serve, with this package's sizes. 128 bytes is the
+// longest block with which even short agent prompts find nearly everything cached by the engines;
+// shorter blocks cost more to hash and to store. A checkpoint takes 16 to 70 bytes of the index.
 var DefaultPrefixOptions = PrefixOptions{
 	MatchRate: 0.1, Imbalance: math.Inf(1), BlockBytes: 128, IndexBytes: 64 << 20,
 }
 
 const (
-	// recompute is the number of blocks of extra queued work that is accepted to save one cached
-	// block. It is far above 1 because a block that is computed again takes cache memory again, and
-	// the later turns of the conversation follow it.
+	// recompute is the extra queued work, in blocks, accepted to reuse one cached block. The value
+	// is far above 1 because a recomputed block takes cache memory again, and the later turns of
+	// the conversation follow.
 	recompute = 64
 	// inFlightPenalty is the cost of an in-flight request in mean prompts, besides its own blocks:
 	// its response takes a slot and the engine's time. Without it, replicas whose requests match
@@ -72,15 +72,15 @@ const (
 	bytesPerToken = 4
 )
 
-// sharedQuota is the share of a replica's fair part of all prompts that may continue from a block
-// whose value is not reduced.
+// sharedQuota is the share of a replica's fair part of all prompts; a block keeps its full value
+// while at most that many prompts continue from the block.
 const sharedQuota = 2. / 3
 
 // blockValue returns how much extra queued work is accepted on a replica to reuse one of its cached
-// blocks. branches is the number of known prompts that continue from the block; up to the quota
-// they count in full, so that a document that few of all prompts are about stays in one place.
-// Beyond that the value falls with the square: a system prompt that most requests share is soon
-// cached everywhere, and keeping all of them on one replica would leave the others idle. It is a
+// blocks. branches is the number of known prompts that continue from the block. Up to the quota the
+// value is full, so that a document shared by few of all prompts stays in one place. Beyond the
+// quota the value falls with the square: a system prompt shared by most requests is soon cached
+// everywhere, and keeping all of them on one replica would leave the others idle. blockValue is a
 // prefixindex.ValueFunc.
 func blockValue(branches, prompts uint32, holders int) int {
 	quota := sharedQuota * float64(prompts) / float64(max(1, holders))
@@ -88,15 +88,15 @@ func blockValue(branches, prompts uint32, holders int) int {
 	return max(1, int(recompute/(excess*excess)))
 }
 
-// learned is the state that the policies of one router share across changes of membership.
+// learned is the state shared by the policies of one router across changes of membership.
 type learned struct {
 	mu         sync.Mutex // guards all below; held for microseconds, and for no callback
 	prefixes   *prefixindex.Index
 	work       []int   // by number: cost in blocks of the in-flight requests
-	sent       []int   // by number: blocks sent that were not cached, before sentFloor applies
-	sentFloor  int     // least value of sent that counts: maxSentLead below the largest
+	sent       []int   // by number: uncached blocks sent, before sentFloor applies
+	sentFloor  int     // lower bound of sent: maxSentLead below the largest
 	prompts    int     // prompts sent, up to meanWindow
-	meanPrompt float64 // mean of their blocks that were not cached
+	meanPrompt float64 // mean number of their uncached blocks
 }
 
 // PrefixAffinity returns the builder of a prefix affinity policy. intn returns a random number
@@ -123,8 +123,8 @@ func PrefixAffinity(o PrefixOptions, intn func(n int) int) Builder {
 	}
 }
 
-// inherit keeps the holders of members that stay, removes those of replicas that left, and adds the
-// new ones. A new replica counts as having been sent as much as the one with most.
+// inherit keeps the holders of staying members, removes those of replicas that left, and adds the
+// new ones. A new replica starts with the largest sent count.
 func (p *prefixAffinity) inherit(old map[*llmserver.Replica]prefixindex.Holder) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -168,7 +168,7 @@ func prefixAffinityClass(kwargs map[string]any) (Builder, error) {
 	a.integer("prefix_index_bytes", &o.IndexBytes, prefixindex.MinBytes, math.MaxInt32)
 	// Ray's implementation needs these to bound its memory.
 	a.ignore("do_eviction", "eviction_threshold_chars", "eviction_target_chars", "eviction_interval_secs")
-	if err := a.check(); err != nil {
+	if err := a.validate(); err != nil {
 		return nil, err
 	}
 	o.KVBlocks = tokens * bytesPerToken / o.BlockBytes
@@ -204,9 +204,8 @@ func (p *prefixAffinity) Rank(payload *Payload) iter.Seq[Tier] {
 	return v.bestFirst
 }
 
-// Reserved records that the prompt goes to r. The record is rolled back if there is no response,
-// and all of r's is dropped if no connection can be made: its process, and with it the cache, is
-// gone.
+// Reserved records the prompt as sent to r. Without a response the record is rolled back; without a
+// connection all records of r are dropped: the process is gone, and the cache with it.
 func (p *prefixAffinity) Reserved(payload *Payload, r *llmserver.Replica) (matched int, settled func(Outcome)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -243,5 +242,5 @@ func (l *learned) addSent(number uint32, blocks int) {
 	l.sentFloor = max(l.sentFloor, l.sent[number]-int(maxSentLead*l.meanPrompt))
 }
 
-// sentBlocks returns the blocks that count as sent to a replica. mu is held.
+// sentBlocks returns the sent count of a replica, with sentFloor applied. mu is held.
 func (l *learned) sentBlocks(number uint32) int { return max(l.sent[number], l.sentFloor) }

@@ -8,7 +8,7 @@ import (
 	"berth/llmserver"
 )
 
-// prefixRanking is one ranking of one prompt. It belongs to the request's goroutine.
+// prefixRanking is one ranking of one prompt. The goroutine that called Rank owns the ranking.
 type prefixRanking struct {
 	*prefixAffinity
 	blocks     []uint64
@@ -22,8 +22,8 @@ type prefixRanking struct {
 // scoredMember is the index of a member with its cost in blocks.
 type scoredMember struct{ member, cost int }
 
-// match looks the prompt up in the index. learned.mu is held, and the results are valid until it is
-// released.
+// match looks the prompt up in the index. learned.mu is held, and the results are valid until the
+// mutex is released.
 func (v *prefixRanking) match() {
 	longest := v.prefixes.Match(v.blocks)
 	v.counts = !v.imbalanced && float64(longest) >= v.MatchRate*float64(len(v.blocks))
@@ -82,9 +82,8 @@ func (v *prefixRanking) cheapest() (best int) {
 	return best
 }
 
-// sort returns all members by cost. It is seldom needed, since the first replica mostly has room,
-// so it runs on demand; the result is kept, so that a second range over the ranking yields the
-// same.
+// sort returns all members by cost. The first replica mostly has room, so sorting is done on
+// demand; the result is kept, so a second range over the ranking yields the same order.
 func (v *prefixRanking) sort() []scoredMember {
 	if v.sorted == nil {
 		v.mu.Lock()
@@ -131,7 +130,7 @@ func (v *prefixRanking) tiesTogether(yield func(Tier) bool) {
 }
 
 // Preferred implements Introspector: the candidate with the longest match, the chosen one among
-// equals, nil if no match is long enough to count. It sets Matched of the candidates.
+// equals, nil if no match is long enough to count. Preferred also sets Matched of the candidates.
 func (p *prefixAffinity) Preferred(payload *Payload, candidates []Candidate) *llmserver.Replica {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -139,7 +138,7 @@ func (p *prefixAffinity) Preferred(payload *Payload, candidates []Candidate) *ll
 	var best *Candidate
 	for i := range candidates {
 		c := &candidates[i]
-		if h, ok := p.holders[c.Replica]; ok && c.State != Chosen { // whose record has this prompt by now
+		if h, ok := p.holders[c.Replica]; ok && c.State != Chosen { // the chosen one's record includes this prompt by now
 			c.Matched = p.prefixes.MatchedBlocks(h.Number())
 		}
 		if best == nil || c.Matched > best.Matched || c.Matched == best.Matched && c.State == Chosen {

@@ -9,66 +9,67 @@ import (
 	"berth/llmserver"
 )
 
-// waitQueue holds the requests for which every ranked replica is full, in order of arrival. It is
-// passive, without goroutine, timer or clock: timeouts and disconnects are the business of the
-// waiting request, so that virtual time can drive it, too.
+// waitQueue holds the requests for which every ranked replica is full, in order of arrival. The
+// queue is passive, without goroutine, timer or clock: the waiting request handles timeouts and
+// disconnects, so virtual time can drive the queue, too.
 //
-//	          finish
+//	        finishWait
 //	waiting ─────────▶ finished   with a slot, or with the reason why there will be none
 //	    └────────────▶ withdrawn  by timeout or disconnect
 //	         withdraw
 //
-// Router.mu guards all of it. A waiter is in the list exactly while it is waiting, and the mutex
-// makes each edge one step, so the two exclude each other: a request whose withdraw fails has been
-// given something, which it receives from waiter.done and passes on.
+// Router.mu guards all fields. A waiter is in the list exactly while waiting, and the mutex makes
+// each edge one step, so the two exclude each other: after a failed withdraw, waiter.done has a
+// handover for the request to receive and to use or pass on.
 type waitQueue struct {
 	head, tail *waiter      // the oldest, the newest
-	length     atomic.Int64 // written under Router.mu, read without it
+	length     atomic.Int64 // written under Router.mu, read without
 	arrivals   uint64       // the last arrival number assigned
 	onEmpty    func()       // called, with Router.mu held, when the last waiter leaves; may be nil
 
 	handoffs uint64 // slots delivered to waiters
-	skips    uint64 // times that an older waiter was skipped for one
+	skips    uint64 // skips of older waiters, one for each waiter and slot
 }
 
 const (
-	// scanWindow is the number of the oldest waiters for a replica among which its slot goes to the
-	// one that ranks the replica best.
+	// scanWindow is the number of waiters for a replica, the oldest ones, among which a slot goes
+	// to the best ranking.
 	scanWindow = 64
-	// maxSkips is the number of times that a waiter is skipped for a younger one.
+	// maxSkips bounds how often a waiter is skipped for younger ones.
 	maxSkips = 64
-	// maxReranks bounds the outdated rankings that are redone for one slot once a taker is known.
-	// It is small, because ranking thousands of replicas is long for a mutex to be held.
+	// maxReranks bounds the outdated rankings redone for one slot once a taker is known. The bound
+	// is small, because ranking thousands of replicas takes long under a mutex.
 	maxReranks = 4
 	// sparseRanks is the number of ranked members up to which a ranking is erased one by one.
 	sparseRanks = 8
 )
 
-// waiter is one waiting request. Router.mu guards it from push on; before that it belongs to the
-// request's goroutine.
+// waiter is one waiting request. Router.mu guards the waiter from push on; before, the request's
+// goroutine owns the waiter.
 type waiter struct {
 	payload  *Payload
 	exclude  []*llmserver.Replica
 	rankedBy *generation          // nil: rank again when the waiter's turn is near
-	members  []*llmserver.Replica // of the generation that ranked it last
+	members  []*llmserver.Replica // of the last ranking generation
 	tiers    []uint16             // by index in members: 1 for the best tier, 0 for not ranked
 	ranked   []int32              // the indices at which tiers is not 0; incomplete beyond sparseRanks
-	skips    int                  // times that a younger waiter was preferred
+	skips    int                  // how often a younger waiter was preferred
 	finished bool                 // no longer in the queue
-	done     chan handover        // of capacity 1, so that finish does not block under the mutex
+	done     chan handover        // of capacity 1, so that finishWait does not block under the mutex
 
 	prev, next *waiter
 }
 
-// handover is the end of a wait: a slot that is not confirmed yet, or an error.
+// handover is the end of a wait: an unconfirmed slot, or an error.
 type handover struct {
 	slot *llmserver.Slot
 	rank int // tier of its replica in the waiter's ranking
 	err  error
 }
 
-// setRanking records the tier of each member, and reports whether there is any.
-func (w *waiter) setRanking(g *generation, ranking iter.Seq[Tier]) (any bool) {
+// setRanking records the tier of each member, and reports whether any member is ranked. Once w is
+// in the queue, Router.mu is held.
+func (w *waiter) setRanking(g *generation, ranking iter.Seq[Tier]) (found bool) {
 	w.rankedBy, w.members = g, g.members
 	w.eraseRanking(len(g.members))
 	if ranking == nil {
@@ -79,17 +80,17 @@ func (w *waiter) setRanking(g *generation, ranking iter.Seq[Tier]) (any bool) {
 		tier = min(tier, math.MaxUint16-1) + 1
 		for _, r := range t.Replicas {
 			if i, ok := g.index[r]; ok && !slices.Contains(w.exclude, r) {
-				w.tiers[i], any = tier, true
+				w.tiers[i], found = tier, true
 				if len(w.ranked) <= sparseRanks {
 					w.ranked = append(w.ranked, int32(i))
 				}
 			}
 		}
 	}
-	return any
+	return found
 }
 
-// eraseRanking makes tiers rank none of n members. A few entries are erased one by one: in a large
+// eraseRanking resets tiers to n unranked members. A few entries are erased one by one: in a large
 // fleet most of the slice is not in the processor's cache.
 func (w *waiter) eraseRanking(n int) {
 	switch {
@@ -122,8 +123,8 @@ func (w *waiter) bestWithRoom(g *generation) int {
 	return best
 }
 
-// push inserts w by its payload's arrival number: at the end if it is new, else at its old
-// position, so that a request whose slot was refused does not start over.
+// push inserts w by the payload's arrival number: a new request at the end, another one at its old
+// position, so that a rejected slot does not cost the position.
 func (q *waitQueue) push(w *waiter) {
 	if w.payload.arrival == 0 {
 		q.arrivals++
@@ -147,8 +148,8 @@ func (q *waitQueue) push(w *waiter) {
 	q.length.Add(1)
 }
 
-// unlink removes w from the list. The length is decremented last, so that it never reports an empty
-// queue while a waiter is in it.
+// unlink removes w from the list. The length is decremented last, so a length of zero always means
+// an empty list.
 func (q *waitQueue) unlink(w *waiter) {
 	if w.prev != nil {
 		w.prev.next = w.next
@@ -166,8 +167,8 @@ func (q *waitQueue) unlink(w *waiter) {
 	}
 }
 
-// withdraw removes w and reports whether it was still waiting. If not, its end is in w.done, and
-// the caller must receive it.
+// withdraw removes w and reports whether w was still waiting. Otherwise w.done has the handover,
+// and the caller must receive from w.done.
 func (q *waitQueue) withdraw(w *waiter) bool {
 	if w.finished {
 		return false
@@ -176,23 +177,22 @@ func (q *waitQueue) withdraw(w *waiter) bool {
 	return true
 }
 
-// finish ends the wait of w. The send does not block, and the waiting goroutine wakes up on its
-// own: it may run before the mutex is released, but does not read w until it has received the
-// handover.
-func (q *waitQueue) finish(w *waiter, h handover) {
+// finishWait ends the wait of w. The send does not block. The waiting goroutine may run before the
+// mutex is released, but does not read w before receiving the handover.
+func (q *waitQueue) finishWait(w *waiter, h handover) {
 	q.unlink(w)
 	w.finished = true
 	w.done <- h
 }
 
-// nextFor returns the waiter that gets the next slot of g's replica at index i, nil if none could
-// use it: among the oldest scanWindow that rank the replica, the one that ranks it best, the older
-// of equals; but first of all the oldest that was skipped maxSkips times.
+// nextFor returns the waiter for the next slot of g's replica at index i, nil if none could use the
+// slot: among the oldest scanWindow that rank the replica, the best ranking, the older of equals;
+// but first of all the oldest one skipped maxSkips times.
 //
 // Rankings by an earlier generation are redone on the way: those of the oldest few, and as many as
-// it takes to find a taker. Other outdated waiters are skipped this time, which counts, so
-// none is skipped forever; each slot ranks the next few. To rank the whole queue in
-// publish instead would hold the mutex for its length times the number of members.
+// needed to find a taker. Other outdated waiters are skipped this time, which counts, so none is
+// skipped forever; each slot ranks the next few. Ranking the whole queue in publish instead would
+// hold the mutex for queue length times number of members.
 func (q *waitQueue) nextFor(g *generation, i int) *waiter {
 	var best *waiter
 	scanned, reranked := 0, 0
@@ -218,9 +218,9 @@ func (q *waitQueue) nextFor(g *generation, i int) *waiter {
 	return best
 }
 
-// deliver gives the slot on g's replica at index i to w, which nextFor has returned, and counts the
-// older waiters that it skips: those that could have used the slot, and those whose ranking is
-// outdated, which may have been able to.
+// deliver gives the slot on g's replica at index i to w, the result of nextFor, and counts the
+// skipped older waiters: those ranking the replica, and those with an outdated ranking, which might
+// rank the replica, too.
 func (q *waitQueue) deliver(g *generation, i int, w *waiter, slot *llmserver.Slot) {
 	for older := w.prev; older != nil; older = older.prev {
 		if older.rankedBy != g || older.tiers[i] != 0 {
@@ -229,5 +229,5 @@ func (q *waitQueue) deliver(g *generation, i int, w *waiter, slot *llmserver.Slo
 		}
 	}
 	q.handoffs++
-	q.finish(w, handover{slot: slot, rank: int(w.tiers[i])})
+	q.finishWait(w, handover{slot: slot, rank: int(w.tiers[i])})
 }

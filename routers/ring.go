@@ -16,8 +16,8 @@ const ringSeed = 0xF9B4CA77
 func ringHash(key []byte) uint64 { return murmur3.Sum64WithSeed(key, ringSeed) }
 
 // ring is a consistent hash ring, bit-compatible with Ray Serve's: each ID has virtual points at
-// the hashes of "<id>:<i>", and a key belongs to the first point whose hash is greater than its
-// own. It is immutable. Source: Karger et al., "Consistent Hashing and Random Trees", 1997.
+// the hashes of "<id>:<i>", and a key belongs to the first point with a hash greater than the
+// key's. A ring is immutable. Source: Karger et al., "Consistent Hashing and Random Trees", 1997.
 type ring struct {
 	ids     []string // sorted
 	virtual int      // points of each ID

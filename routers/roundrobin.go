@@ -8,15 +8,15 @@ import (
 	"berth/llmserver"
 )
 
-// roundRobin ranks each replica as a tier of its own, rotated by one for every request. It ignores
-// load and is even where requests cost the same.
+// roundRobin ranks each replica as a tier of its own, rotated by one for every request. Load is
+// ignored; the spread is even where requests cost the same.
 type roundRobin struct {
 	members  []*llmserver.Replica
-	requests *atomic.Uint64 // shared by all policies of one router, so that a change does not restart it
+	requests *atomic.Uint64 // shared by all policies of one router, so that a change does not restart the rotation
 }
 
 func roundRobinClass(kwargs map[string]any) (Builder, error) {
-	return newRoundRobin, (&arguments{class: "RoundRobinRouter", values: kwargs}).check()
+	return newRoundRobin, (&arguments{class: "RoundRobinRouter", values: kwargs}).validate()
 }
 
 // newRoundRobin starts at a random replica, so that several ingresses do not go in step.
@@ -24,7 +24,7 @@ func newRoundRobin(members []*llmserver.Replica, prev Policy) Policy {
 	return RoundRobin(rand.Uint64()>>32)(members, prev)
 }
 
-// RoundRobin returns the builder of a round robin policy whose first request goes to the member
+// RoundRobin returns the builder of a round robin policy that sends the first request to the member
 // after the index start.
 func RoundRobin(start uint64) Builder {
 	return func(members []*llmserver.Replica, prev Policy) Policy {

@@ -25,7 +25,7 @@ type Router struct {
 
 	freedSlots atomic.Uint64    // slots released so far, for the drain rate
 	ranks      [4]atomic.Uint64 // selections by the rank of their replica, the last for all higher ranks
-	changes    atomic.Int32     // calls of Refresh that are not yet taken into account
+	changes    atomic.Int32     // calls of Refresh not yet taken into account
 
 	mu           sync.Mutex // guards all below, and stores to current; held for no I/O and no hook
 	queue        waitQueue
@@ -45,8 +45,8 @@ func New(members []*llmserver.Replica, build Builder, limits Limits, hooks Hooks
 
 // Update replaces members, policy and limits. Requests in flight are not touched, and waiting ones
 // keep their order of arrival. At most one call at a time. The policy is built without a lock,
-// since that may take long; a concurrent Refresh cannot undo the Update, as both read and store the
-// current generation under mu.
+// since building may take long; a concurrent Refresh cannot undo the Update, as both read and store
+// the current generation under mu.
 func (r *Router) Update(members []*llmserver.Replica, build Builder, limits Limits) {
 	g := &generation{
 		members: slices.Clone(members),
@@ -62,14 +62,13 @@ func (r *Router) Update(members []*llmserver.Replica, build Builder, limits Limi
 	r.publish(g)
 }
 
-// Refresh hands out slots that became free, and fails waiting requests that cannot be served any
-// more. It must be called when a replica becomes available or ceases to be, or its limit changes;
-// see Replica.OnChange. Membership and policy stay.
+// Refresh hands out newly free slots, and fails waiting requests that no replica can serve any
+// more. Call Refresh when a replica becomes available or ceases to be, or its limit changes; see
+// Replica.OnChange. Membership and policy stay.
 //
 // Concurrent calls coalesce: the first does the work, and the others return at once after counting
 // themselves in changes. No change is lost: the counter returns to zero only by a compare-and-swap
-// from the value read before the last pass, so a call that came during that pass causes another
-// one.
+// from the value read before the last pass, so a call during the pass causes another pass.
 func (r *Router) Refresh() {
 	if r.changes.Add(1) > 1 {
 		return
@@ -98,14 +97,14 @@ func (r *Router) republish() {
 // Close fails all waiting and later requests with ErrClosed and waits until the waits at agents
 // have ended. Selections in use are not touched; their slots can be released as before. A second
 // call does nothing. The closed generation is stored before the queue is emptied, both under mu, so
-// a request that queues concurrently is in the queue before that, or finds the router closed.
+// a request queueing concurrently is in the queue before, or finds the router closed.
 func (r *Router) Close() {
 	r.mu.Lock()
 	g := *r.current.Load()
 	g.closed = true
 	r.current.Store(&g)
 	for r.queue.head != nil {
-		r.queue.finish(r.queue.head, handover{err: ErrClosed})
+		r.queue.finishWait(r.queue.head, handover{err: ErrClosed})
 	}
 	r.mu.Unlock()
 	r.agentWaiters.Wait()
@@ -115,7 +114,7 @@ func (r *Router) Close() {
 func (r *Router) QueueLength() int { return int(r.queue.length.Load()) }
 
 // Handoffs returns the number of slots handed to waiting requests so far, and how often an older
-// request that could have used the slot was skipped.
+// request was skipped although able to use the slot.
 func (r *Router) Handoffs() (slots, skips uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -161,9 +160,9 @@ func (r *Router) Choose(ctx context.Context, p *Payload, exclude ...*llmserver.R
 // more, and hands out free slots. The other waiters keep their old ranking until their turn is
 // near, see nextFor. mu is held.
 //
-// No free slot is forgotten: a slot that became free before the store is found by offerFreeSlot
-// here, since it tries all members; a slot freed afterwards is offered by the goroutine that frees
-// it, which sees the queue's length.
+// No free slot is forgotten: offerFreeSlot here tries all members and finds every slot freed before
+// the store; a slot freed afterwards is offered by the freeing goroutine, which sees the queue's
+// length.
 func (r *Router) publish(g *generation) {
 	g.applyPanicThreshold()
 	g.notDraining = slices.DeleteFunc(slices.Clone(g.members), (*llmserver.Replica).Draining)
@@ -176,7 +175,7 @@ func (r *Router) publish(g *generation) {
 	for w := r.queue.head; w != nil; {
 		next := w.next
 		if !g.mayServe(w.payload, w.exclude) {
-			r.queue.finish(w, handover{err: g.unavailable(w.payload, w.exclude)})
+			r.queue.finishWait(w, handover{err: g.unavailable(w.payload, w.exclude)})
 		}
 		w = next
 	}

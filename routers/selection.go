@@ -14,13 +14,13 @@ import (
 //	    └────────────────────────────────────────▶ released
 //	             Release
 //
-// It belongs to the request's goroutine; only Dispatch may be called concurrently, and is decided
-// by the slot's compare-and-swap.
+// A Selection belongs to the request's goroutine; only Dispatch may be called concurrently, and the
+// slot's compare-and-swap decides between the calls.
 type Selection struct {
 	router    *Router
 	payload   *Payload
 	slot      *llmserver.Slot
-	ownSlot   llmserver.Slot // the memory of slot, unless that was handed over from another request
+	ownSlot   llmserver.Slot // the memory of slot, unless handed over from another request
 	resp      *http.Response
 	rank      int
 	matched   int
@@ -33,18 +33,18 @@ type Selection struct {
 // Replica returns the chosen replica.
 func (s *Selection) Replica() *llmserver.Replica { return s.slot.Replica() }
 
-// Rank returns the rank of the tier that the replica was chosen from: 1 for the policy's first.
+// Rank returns the rank of the replica's tier: 1 for the policy's first.
 func (s *Selection) Rank() int { return s.rank }
 
-// Matched returns the number of the payload's blocks that the policy believed to be cached on the
-// replica, 0 if it does not estimate that.
+// Matched returns the number of the payload's blocks believed by the policy to be cached on the
+// replica, 0 for a policy without such an estimate.
 func (s *Selection) Matched() int { return s.matched }
 
 // Dispatch sends the request into the slot and returns when the response header is received. The
 // response body is closed at the latest by Release. A second call, also a concurrent one, fails
-// with ErrDispatched before any I/O; llmserver.ErrGone means that the replica has left the set
-// since it was chosen. All other errors are those of llmserver.Backend. The request must not have a
-// GetBody, by which the transport could send it twice; its URL needs only a path.
+// with ErrDispatched before any I/O; llmserver.ErrGone means a replica removed from the set since
+// the choice. All other errors are those of llmserver.Backend. The request must not have a GetBody,
+// which would let the transport send twice; the URL needs only a path.
 func (s *Selection) Dispatch(req *http.Request) (*http.Response, error) {
 	switch err := s.slot.Start(); {
 	case errors.Is(err, llmserver.ErrSpent):
@@ -70,8 +70,8 @@ func (s *Selection) Dispatch(req *http.Request) (*http.Response, error) {
 }
 
 // Fail records the reason why the response could not be delivered, for the outcome. Errors that
-// count against a replica (llmserver.ErrBroken before its first byte, ErrGateway) are reported to
-// it.
+// count against a replica (llmserver.ErrBroken before the first byte, ErrGateway) are reported
+// there.
 func (s *Selection) Fail(err error) {
 	s.outcome.Err = err
 	s.slot.ReportFailure(err)
@@ -80,16 +80,16 @@ func (s *Selection) Fail(err error) {
 	}
 }
 
-// reportSilence reports a stream that ended early, which counts against the replica if it was
-// silent while other members responded.
+// reportSilence reports a stream that ended early, which counts against the replica if silent while
+// other members responded.
 func (s *Selection) reportSilence() {
 	if s.payload.Stream {
 		s.slot.Abandoned(s.router.Members())
 	}
 }
 
-// Release ends the selection: it closes the response body, frees the slot or hands it to a waiting
-// request, and reports the outcome, once each. It returns nothing, so that deferring it cannot mask
+// Release ends the selection: the response body is closed, the slot freed or handed to a waiting
+// request, and the outcome reported, once each. There is no result, so a deferred call cannot mask
 // an error. A second call does nothing.
 func (s *Selection) Release() {
 	if s.released {

@@ -10,9 +10,9 @@ import (
 	"berth/llmserver"
 )
 
-// selector is one call of Choose or Try in progress. It belongs to the request's goroutine and
-// takes no lock except in enqueue. It holds at most one slot at any time: the next replica is tried
-// only after the slot on the one before was refused and is done.
+// selector is one call of Choose or Try in progress. A selector belongs to the request's goroutine,
+// takes no lock except in enqueue, and holds at most one slot at any time: the next replica is
+// tried only after the slot on the previous one was refused and is done.
 type selector struct {
 	router  *Router
 	payload *Payload
@@ -20,7 +20,7 @@ type selector struct {
 
 	generation *generation
 	ranking    iter.Seq[Tier]
-	waiter     *waiter         // of its last wait, nil if it has not waited
+	waiter     *waiter         // of the last wait, nil if there was none
 	try        func(Tier) bool // the method tryTier, bound once for all uses of the selector
 	collect    func(Tier) bool // the method collectTier
 	tryState
@@ -32,14 +32,14 @@ type tryState struct {
 	ctx       context.Context
 	tier      int                  // rank of the current tier
 	full      bool                 // there are replicas to wait for
-	refused   []*llmserver.Replica // full by the word of their agents
+	refused   []*llmserver.Replica // full according to their agents
 	found     *Selection
-	err       error // that ended the pass
+	err       error // the end of the pass
 	exhausted error // this process could not connect, which is no replica's fault
 }
 
-// selectors that found a slot without waiting are reused: most requests find one, and then
-// selecting allocates only the Selection. One that has waited is not returned, since its waiter may
+// selectors holds the selectors of requests served without waiting. Most are, and then selecting
+// allocates only the Selection. A selector that has waited is not returned, since its waiter may
 // still be read under Router.mu.
 var selectors = sync.Pool{New: func() any {
 	s := new(selector)
@@ -54,14 +54,14 @@ func (r *Router) newSelector(p *Payload, exclude []*llmserver.Replica) *selector
 	return s
 }
 
-// recycle returns the selector to the pool. It must not be used afterwards.
+// recycle returns the selector to the pool. The selector must not be used afterwards.
 func (s *selector) recycle() {
 	*s = selector{try: s.try, collect: s.collect}
 	selectors.Put(s)
 }
 
-// useGeneration ranks by g from now on. The policy is asked once for each generation, so that a
-// request moves a round robin by one.
+// useGeneration ranks by g from now on. The policy is asked once for each generation, so a request
+// moves a round robin by one.
 func (s *selector) useGeneration(g *generation) {
 	s.generation = g
 	if g.policy != nil && !g.closed {
@@ -70,12 +70,12 @@ func (s *selector) useGeneration(g *generation) {
 }
 
 // selectNow reserves the first slot in ranking order, without waiting for one. llmserver.ErrFull
-// means that there are replicas to wait for, or that other requests wait already: a free slot is
-// theirs first, and enqueue finds the slots that they cannot use.
+// means replicas to wait for, or other requests already waiting: a free slot is theirs first, and
+// enqueue finds the slots of no use to them.
 //
-// The length is read without the mutex, so a request that queues at this moment may be overtaken by
-// this one. It is not forgotten: it tries for a slot itself once it is in the queue, and the slot
-// that this request takes is handed over when it is released.
+// The length is read without the mutex, so a request queueing at this moment may be overtaken by
+// this one, but is not forgotten: every queued request tries for a slot once more, and the slot
+// taken here is handed over on release.
 func (s *selector) selectNow(ctx context.Context) (*Selection, error) {
 	if s.router.queue.length.Load() > 0 {
 		return nil, llmserver.ErrFull
@@ -101,8 +101,8 @@ func (s *selector) selectNow(ctx context.Context) (*Selection, error) {
 //
 // Checking for room and reserving are two steps, of which only the second, a compare-and-swap of
 // the gate, decides: between the two another request may take the slot. The loop then looks again.
-// It ends, since every further turn means that another request has taken a slot, which makes the
-// replica full, or that this replica is excluded or refused and is not looked at again.
+// The loop ends, since before every further turn another request has taken a slot, which fills the
+// replica sooner or later, or the replica was excluded or refused and is not looked at again.
 func (s *selector) tryTier(tier Tier) bool {
 	s.tier++
 	for {
@@ -132,10 +132,10 @@ func (s *selector) tryTier(tier Tier) bool {
 	}
 }
 
-// leastLoaded returns the replica of the tier with the least load among those with room that were
-// not tried yet, and whether some have no room. Reserved slots count as load, so that simultaneous
-// arrivals see each other. Excluded replicas are neither chosen nor waited for; those that refused
-// by the word of their agents are only waited for.
+// leastLoaded returns the replica of the tier with the least load among the untried ones with room,
+// and whether some have no room. Reserved slots count as load, so that simultaneous arrivals see
+// each other. Excluded replicas are neither chosen nor waited for; those refused by their agents
+// are only waited for.
 func (s *selector) leastLoaded(tier Tier) (best *llmserver.Replica, full bool) {
 	least := 0.0
 	for _, r := range tier.Replicas {
@@ -153,14 +153,15 @@ func (s *selector) leastLoaded(tier Tier) (best *llmserver.Replica, full bool) {
 	return best, full
 }
 
-// confirmSlot has the backend agree to a reserved slot. If it does not, the slot is free again and
-// is offered to the queue, and the replica is excluded for this request, unless it is merely full
-// by the word of its agent: then it can be waited for. It may block for a round trip to an agent.
+// confirmSlot asks the backend to confirm a reserved slot. After an error the slot is free again
+// and was offered to the queue, and the replica is excluded for this request, unless merely full
+// according to its agent: full replicas can be waited for. confirmSlot may block for a round trip
+// to an agent.
 func (s *selector) confirmSlot(ctx context.Context, sel *Selection) error {
 	replica := sel.Replica()
 	if err := sel.slot.Confirm(ctx, 0); err != nil {
 		if !errors.Is(err, llmserver.ErrFull) || !replica.CountsSlots() {
-			s.exclude = append(slices.Clip(s.exclude), replica) // Clip: the caller's slice is not written to
+			s.exclude = append(slices.Clip(s.exclude), replica) // Clip: append must not write to the caller's slice
 		}
 		s.router.onFreed(replica)
 		if rejected := s.router.hooks.Rejected; rejected != nil && ctx.Err() == nil {
@@ -170,12 +171,12 @@ func (s *selector) confirmSlot(ctx context.Context, sel *Selection) error {
 	}
 	sel.router, sel.payload = s.router, s.payload
 	s.router.ranks[min(sel.rank, len(s.router.ranks))-1].Add(1)
-	s.notify(sel)
+	s.notifyDecided(sel)
 	return nil
 }
 
-// confirmOrReject is confirmSlot for callers that go on with another slot if the replica rejects
-// this one: then it returns nil and nil. An error is final for the request.
+// confirmOrReject is confirmSlot for callers that can go on with another slot: both results are nil
+// if the replica rejects this one. An error is final for the request.
 func (s *selector) confirmOrReject(ctx context.Context, sel *Selection) (*Selection, error) {
 	switch err := s.confirmSlot(ctx, sel); {
 	case err == nil:
@@ -188,11 +189,11 @@ func (s *selector) confirmOrReject(ctx context.Context, sel *Selection) (*Select
 	return nil, nil
 }
 
-// notify calls the policy, if it learns, and the Decided hook, with no lock held. The slot is
-// released if one of them panics: the caller has no selection yet that it could release. Release
-// then reports an outcome without dispatch, and the policy settles its record.
-func (s *selector) notify(sel *Selection) {
-	learner, learns := s.router.Policy().(Learner) // perhaps newer than the policy that ranked
+// notifyDecided calls the policy, if a Learner, and the Decided hook, with no lock held. A panic of
+// either releases the slot, since the caller has no selection yet to release. Release then reports
+// an outcome without dispatch, and the policy settles its record.
+func (s *selector) notifyDecided(sel *Selection) {
+	learner, learns := s.router.Policy().(Learner) // perhaps newer than the ranking policy
 	decided := s.router.hooks.Decided
 	if !learns && decided == nil {
 		return

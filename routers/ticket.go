@@ -7,18 +7,18 @@ import (
 	"berth/llmserver"
 )
 
-// Ticket is a position in the wait queue, held by a caller that must not block because it runs in
-// virtual time. It belongs to one goroutine. There is no way to give it back: the caller polls
+// Ticket is a position in the wait queue, held by a caller that runs in virtual time and must not
+// block. A Ticket belongs to one goroutine. There is no way to give a ticket back: the caller polls
 // until there is a result, or closes the router.
 type Ticket struct {
 	selector *selector
 	waiter   *waiter
 }
 
-// Try is Choose without blocking: it returns a selection, or a ticket for the request's position in
+// Try is Choose without blocking. The result is a selection, a ticket for the request's position in
 // the queue, or an error. Limits.QueueTimeout does not apply, since the queue has no clock. Policy,
-// reservation and queue are those of Choose; only the goroutine that would block is missing, so
-// decisions in virtual time are those of a router that serves requests.
+// reservation and queue are those of Choose; only the blocking goroutine is missing, so decisions
+// in virtual time equal those of a serving router.
 func (r *Router) Try(ctx context.Context, p *Payload, exclude ...*llmserver.Replica) (*Selection, *Ticket, error) {
 	s := r.newSelector(p, exclude)
 	sel, err := s.selectNow(ctx)
@@ -34,13 +34,12 @@ func (r *Router) Try(ctx context.Context, p *Payload, exclude ...*llmserver.Repl
 }
 
 // Poll returns the result of the wait: a selection, an error, or neither while the request waits.
-// It does not block for a slot. A slot is handed over within the call that frees it (Release,
-// Update, Refresh, Try), so the result changes only in such calls. After a result the ticket is
-// spent.
+// Poll does not block for a slot. A slot is handed over within the freeing call (Release, Update,
+// Refresh, Try), so the result changes only in such calls. After a result the ticket is spent.
 //
-// The handover is received from a channel of capacity 1, into which the queue has put it under the
-// mutex, so a Poll after such a call sees it. A slot that its replica rejects makes the request
-// queue again, at its old position.
+// The queue sends the handover under the mutex, into a channel of capacity 1, so a Poll after such
+// a call receives the handover. A slot rejected by its replica makes the request queue again, at
+// the old position.
 func (t *Ticket) Poll(ctx context.Context) (*Selection, error) {
 	for {
 		select {

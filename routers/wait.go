@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// waitForSlot queues until a slot was handed over and confirmed, or the wait has ended. It blocks
-// without the mutex. A slot that its replica rejects sends the request back to the queue, at its
-// old position and with the rest of its time: Payload.Waited adds up all waits of a request, those
-// of earlier attempts included.
+// waitForSlot queues until a slot was handed over and confirmed, or the wait has ended. waitForSlot
+// blocks without the mutex. A slot rejected by its replica sends the request back to the queue, at
+// the old position and with the remaining time: Payload.Waited adds up all waits of a request,
+// those of earlier attempts included.
 func (s *selector) waitForSlot(ctx context.Context) (*Selection, error) {
 	began := time.Now()
-	// A context and not a timer: its end stays visible however often the request queues again.
+	// A context and not a timer: the end stays visible however often the request queues again.
 	timeout, stop := context.WithTimeout(context.Background(), s.generation.limits.QueueTimeout-s.payload.Waited)
 	defer stop()
 	for {
@@ -31,17 +31,16 @@ func (s *selector) waitForSlot(ctx context.Context) (*Selection, error) {
 	}
 }
 
-// enqueue adds the request to the queue and tries once more for slots that became free before it
-// was in the queue. All of that is one step under the mutex:
+// enqueue adds the request to the queue and tries once more for slots freed before. Both are one
+// step under the mutex:
 //
 //   - The length is incremented before the last try, see handover.go.
-//   - A generation published after the request was ranked is noticed by its pointer, and the
-//     request is ranked again; one that is published later ranks it when its turn is near.
-//   - MaxQueued is checked after the last try, so a request that finds a slot is not refused
-//     because the queue is full. A request that queues again is not refused either: it had its
-//     position.
+//   - A generation published after the ranking is noticed by its pointer, and the request is ranked
+//     again; a later generation ranks the request when its turn is near.
+//   - MaxQueued is checked after the last try, so a full queue refuses no request that finds a
+//     slot. A request that queues again is not refused either and keeps its position.
 //
-// The first ranking is done before the lock, since it may take long with thousands of replicas.
+// The first ranking is done before the lock, since ranking thousands of replicas may take long.
 func (s *selector) enqueue() (*waiter, error) {
 	r := s.router
 	w := &waiter{payload: s.payload, exclude: s.exclude, done: make(chan handover, 1)}
@@ -60,7 +59,7 @@ func (s *selector) enqueue() (*waiter, error) {
 		return nil, g.unavailable(s.payload, s.exclude)
 	}
 	if _, learns := g.policy.(Learner); learns {
-		w.rankedBy = nil // the conversation that it continues may be placed while it waits
+		w.rankedBy = nil // the conversation may be placed during the wait
 	}
 	s.waiter = w
 	newcomer := s.payload.arrival == 0
@@ -84,11 +83,11 @@ func (s *selector) enqueue() (*waiter, error) {
 	return w, nil
 }
 
-// awaitHandover blocks until w is finished, the timeout ends or the client disconnects. A slot that
-// arrives at the same moment as the timeout is used; after a disconnect it is passed on. In both
-// cases withdraw decides under the mutex which came first. If it fails, the handover is in w.done
-// already, since finish sends before it releases the mutex, so receiving it does not block, and no
-// slot stays there.
+// awaitHandover blocks until w is finished, the timeout ends or the client disconnects. A slot
+// arriving at the same moment as the timeout is used; after a disconnect the slot is passed on. In
+// both cases withdraw decides under the mutex which came first. After a failed withdraw the
+// handover is in w.done already, since finishWait sends under the mutex: the receive does not
+// block, and no slot stays behind.
 func (r *Router) awaitHandover(ctx context.Context, w *waiter, timeout <-chan struct{}) handover {
 	select {
 	case h := <-w.done:

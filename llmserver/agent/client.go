@@ -18,7 +18,7 @@ import (
 	"berth/llmserver"
 )
 
-// controlTimeout bounds a control call, in addition to the time that a reservation may queue.
+// controlTimeout bounds a control call, in addition to the queueing time of a reservation.
 const controlTimeout = 2 * time.Second
 
 // A client is the Backend of a replica with an agent. Requests and control calls use separate
@@ -30,8 +30,8 @@ type client struct {
 	secret            atomic.Pointer[string]
 }
 
-// Dial returns the backend of a replica with an agent. It does not connect until the first call.
-// Each backend is a holder of its own towards the agent.
+// Dial returns the backend of a replica with an agent. The first call connects, not Dial. Each
+// backend is a separate holder towards the agent.
 func Dial(e llmserver.Endpoint) (llmserver.Backend, error) {
 	requests, err := llmserver.DialHTTP(e)
 	if err != nil {
@@ -81,8 +81,8 @@ func (c *client) Reserve(ctx context.Context, t llmserver.Token, wait time.Durat
 	}
 }
 
-// Cancel releases a reservation, also one whose reply was lost. It tries once more after a failed
-// connect: other calls may have left an idle connection meanwhile.
+// Cancel releases a reservation, also one with a lost reply. A failed connect is tried once more:
+// other calls may have left an idle connection meanwhile.
 func (c *client) Cancel(ctx context.Context, t llmserver.Token) (llmserver.Report, error) {
 	path := "/internal/slots/" + t.String()
 	reply, err := c.control(ctx, http.MethodDelete, path, "")
@@ -92,10 +92,10 @@ func (c *client) Cancel(ctx context.Context, t llmserver.Token) (llmserver.Repor
 	return reply.toReport(), err
 }
 
-// Do sends a request that consumes the token. A refusal by the agent becomes an error that is
-// llmserver.Refused, because the engine has seen nothing of the request.
+// Do sends a request that consumes the token. A refusal by the agent becomes a Refused error (see
+// llmserver.Refused), because the engine has seen nothing of the request.
 func (c *client) Do(req *http.Request, t llmserver.Token) (*http.Response, llmserver.Report, error) {
-	req = req.WithContext(req.Context()) // the caller may send its header to another replica
+	req = req.WithContext(req.Context()) // the caller may send the same header to another replica
 	req.Header = maps.Clone(req.Header)
 	req.Header[headerHolder] = c.holder
 	if t != (llmserver.Token{}) {

@@ -14,9 +14,9 @@ import (
 	"berth/streaming"
 )
 
-// handleRequest handles everything that is meant for the engine. A request that needs no slot but
-// carries a token consumes the token all the same; otherwise its slot would stay reserved for the
-// rest of the lease.
+// handleRequest handles all requests for the engine, on the goroutine of the request. A request
+// with a token consumes the token even if no slot is needed; otherwise the slot would stay reserved
+// for the rest of the lease.
 func (s *Server) handleRequest(w http.ResponseWriter, r *http.Request) {
 	if r.Header.Get(headerToken) != "" || openai.TakesSlot(r.Method, r.URL.Path) {
 		s.serveInSlot(w, r)
@@ -25,13 +25,14 @@ func (s *Server) handleRequest(w http.ResponseWriter, r *http.Request) {
 	s.serveWithoutSlot(w, r)
 }
 
-// serveInSlot forwards a request in a slot. With a token, the slot is consumed before the body is
-// read, because the lease must not expire during the upload. Without one, a free slot is taken
-// after the body was read, so that a slow upload does not hold a slot.
+// serveInSlot forwards a request in a slot, or refuses the request. With a token, the slot is
+// consumed before the body is read, because the lease must not expire during the upload. Without
+// one, a free slot is taken after the body was read, so that a slow upload holds no slot. Neither
+// waits for a slot: only reservations queue.
 //
-// The deferred Finish ends the slot on every path, panics included. In the normal case the relay
-// calls Finish earlier, before the last write, so that a client that has seen the end of its
-// response finds the slot free.
+// The deferred Finish ends the slot on every path, panics included (law 1). In the normal case the
+// relay calls Finish earlier, after the end of the engine's response and before the last write, so
+// that a client finds the slot free after the end of the response. The second Finish does nothing.
 func (s *Server) serveInSlot(w http.ResponseWriter, r *http.Request) {
 	var run *Run
 	var b *body.Body
@@ -54,6 +55,9 @@ func (s *Server) serveInSlot(w http.ResponseWriter, r *http.Request) {
 	s.forward(w, r, b, run.Finish)
 }
 
+// consumeToken starts the request of a reserved token. Any other token, also one that is not a
+// UUID, gives llmserver.ErrToken: a token is consumed or refused, never ignored (law 7). Of
+// concurrent requests with one token exactly one gets the Run.
 func (s *Server) consumeToken(token string) (*Run, error) {
 	t, err := uuid.Parse(token)
 	if err != nil {
@@ -62,13 +66,14 @@ func (s *Server) consumeToken(token string) (*Run, error) {
 	return s.table.Consume(t)
 }
 
-// refusalLinger is how long the body of a refused request is read on, so that the client does not
-// lose the response to a connection reset.
+// refusalLinger is the time for which the body of a refused request is read on, so that the client
+// does not lose the response to a connection reset.
 const refusalLinger = 500 * time.Millisecond
 
 // readBody reads the whole body before anything is sent, because net/http cuts off a response that
-// begins while the request is still being read. The caller releases the body, unless there is an
-// error; then the connection ends with this request.
+// begins while the request is still being read. Size, idle time and the memory of all bodies
+// together are bounded by Server.bodies. The caller releases the body, unless there is an error;
+// then the connection ends with this request, since the rest of the body may still be on the way.
 func (s *Server) readBody(w http.ResponseWriter, r *http.Request) (*body.Body, error) {
 	b, err := body.Read(w, r, &s.bodies)
 	if err != nil {
@@ -76,7 +81,7 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) (*body.Body, e
 			w.Header().Set("Connection", "close")
 		}
 		if s.bodies.IdleTimeout > 0 {
-			// net/http reads the rest of the body before it sends the response. The error is that of a
+			// net/http reads the rest of the body before the response is sent. The error is of a
 			// closed connection.
 			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(refusalLinger))
 		}
@@ -84,7 +89,8 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) (*body.Body, e
 	return b, err
 }
 
-// serveWithoutSlot forwards a request that takes no slot.
+// serveWithoutSlot forwards a request that takes no slot, such as a GET. Such requests are
+// forwarded while draining, too, and however busy the engine is.
 func (s *Server) serveWithoutSlot(w http.ResponseWriter, r *http.Request) {
 	b, err := s.readBody(w, r)
 	if err != nil {
@@ -94,16 +100,21 @@ func (s *Server) serveWithoutSlot(w http.ResponseWriter, r *http.Request) {
 	s.forward(w, r, b, nil)
 }
 
-// forward sends a request to the engine and relays the response; beforeLastWrite, if not nil, is
-// called just before its end is written. A connection that breaks at the engine is broken at the
-// ingress in the same way, so that the ingress can act as if it were connected to the engine. A
-// stale connection to the engine is retried here, because the ingress cannot see that it was stale.
+// forward sends a request to the engine and relays the response. It owns b from now on, and blocks
+// until the response is complete or the ingress has disconnected; the disconnect ends the request
+// at the engine (law 11). beforeLastWrite, if not nil, is called at most once, on this goroutine,
+// just before the end of the response is written.
+//
+// Failures keep their meaning for the ingress, as if there were no agent in between: a connection
+// broken by the engine is broken towards the ingress, too, with a panic, and a failed connect is a
+// marked refusal. Only a stale connection to the engine is retried here, once, because the ingress
+// cannot see the staleness.
 func (s *Server) forward(w http.ResponseWriter, r *http.Request, b *body.Body, beforeLastWrite func()) {
 	defer b.Release()
 	resp, err := s.sendToEngine(r, b)
 	if errors.Is(err, llmserver.ErrStale) {
 		if resp, err = s.sendToEngine(r, b); isUnsent(err) {
-			err = llmserver.ErrBroken // the engine may have received the first attempt before it died
+			err = llmserver.ErrBroken // the engine may have received the first attempt before dying
 		}
 	}
 	if isUnsent(err) {
@@ -122,8 +133,8 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, b *body.Body, b
 		}
 		panic(http.ErrAbortHandler)
 	}
-	defer resp.Body.Close()
-	b.Release() // no further attempt needs the body, and the response may take long
+	defer resp.Body.Close() // aborts the request at the engine if the relay ended early
+	b.Release()             // no further attempt needs the body, and the response may take long
 	setReportHeader(w.Header(), s.table.ReportTo(holderName(r)))
 	relay := streaming.Relay{WriteTimeout: s.config.WriteTimeout, BeforeLastWrite: beforeLastWrite, OmitErrorEvent: true}
 	if _, err := relay.Copy(r.Context(), w, resp, nil); err != nil {
@@ -131,12 +142,16 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, b *body.Body, b
 	}
 }
 
-// isUnsent reports whether err proves that no connection to the engine was established.
+// isUnsent reports whether err proves that no connection to the engine was established. Then the
+// engine has seen nothing, and the ingress may send the request elsewhere (law 14).
 func isUnsent(err error) bool {
 	return errors.Is(err, llmserver.ErrNoConnection) || errors.Is(err, llmserver.ErrExhausted)
 }
 
-// sendToEngine sends a request to the engine and returns when the response header has arrived.
+// sendToEngine sends a request to the engine and returns when the response header has arrived. It
+// makes exactly one attempt; every attempt has its own reader of the body, which the backend may
+// still read after sendToEngine has returned. Path, query and body pass unchanged (law 13), and the
+// header except for the fields that streaming.CopyRequestHeader leaves out.
 func (s *Server) sendToEngine(r *http.Request, b *body.Body) (*http.Response, error) {
 	out := &http.Request{
 		Method:        r.Method,
@@ -159,7 +174,9 @@ func (s *Server) sendToEngine(r *http.Request, b *body.Body) (*http.Response, er
 }
 
 // writeRefusal responds to a request of which the engine has seen nothing. X-Slot-Refused marks the
-// responses after which the ingress may try another replica.
+// responses after which the ingress may try another replica (law 14); without the mark the request
+// itself is at fault, and another replica would refuse as well. An error for which no response can
+// be read any more, such as a broken upload, breaks the connection with a panic.
 func (s *Server) writeRefusal(w http.ResponseWriter, r *http.Request, err error) {
 	h := w.Header()
 	setReportHeader(h, s.table.ReportTo(holderName(r)))

@@ -74,8 +74,8 @@ func setReportHeader(h http.Header, r llmserver.Report) {
 	h.Set(headerOwn, strconv.Itoa(r.Own))
 }
 
-// parseReportHeader returns the report in the header of a response; ok is false if it has no valid
-// one. Headers do not carry the capacity: Limit is 0.
+// parseReportHeader returns the report in the header of a response; ok is false if there is no
+// valid one. Headers do not carry the capacity: Limit is 0.
 func parseReportHeader(h http.Header) (report llmserver.Report, ok bool) {
 	ongoing, err := strconv.Atoi(h.Get(headerOngoing))
 	seq, err2 := strconv.ParseUint(h.Get(headerSeq), 10, 64)
@@ -87,13 +87,13 @@ func parseReportHeader(h http.Header) (report llmserver.Report, ok bool) {
 	return llmserver.Report{Ongoing: ongoing, Instance: instance, Seq: seq, Own: own}, true
 }
 
-// writeError writes a response whose body is OpenAI's error object. errorType is one of openai's Type
-// constants.
+// writeError writes a response with OpenAI's error object as body. errorType is one of openai's
+// Type constants.
 func writeError(w http.ResponseWriter, status int, errorType, code, message string) {
 	writeBody(w, status, openai.Error{Status: status, Type: errorType, Code: code, Message: message}.JSON())
 }
 
-// writeJSON writes a response whose body is v as JSON.
+// writeJSON writes a response with v as JSON body.
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	body, err := json.Marshal(v)
 	if err != nil {

@@ -6,8 +6,8 @@ import (
 	"berth/llmserver"
 )
 
-// Consume turns the token's reservation into a running request. It returns llmserver.ErrToken and
-// changes nothing if there is none; in particular, a token is consumed at most once.
+// Consume turns the token's reservation into a running request. Without a reservation Consume
+// returns llmserver.ErrToken and changes nothing; in particular, a token is consumed at most once.
 func (t *Table) Consume(token llmserver.Token) (*Run, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -23,7 +23,7 @@ func (t *Table) Consume(token llmserver.Token) (*Run, error) {
 }
 
 // Acquire admits a request without a reservation if a slot is free, which implies an empty queue.
-// It returns llmserver.ErrFull or llmserver.ErrDraining otherwise.
+// Otherwise Acquire returns llmserver.ErrFull or llmserver.ErrDraining.
 func (t *Table) Acquire() (*Run, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -47,8 +47,8 @@ type Run struct {
 	finished atomic.Bool
 }
 
-// Finish takes the request out of the counts. It may be called from any goroutine; a second call
-// does nothing.
+// Finish takes the request out of the counts. Finish may be called from any goroutine; a second
+// call does nothing.
 func (r *Run) Finish() {
 	if r.finished.Swap(true) {
 		return
@@ -56,5 +56,5 @@ func (r *Run) Finish() {
 	r.table.mu.Lock()
 	defer r.table.mu.Unlock()
 	r.table.totals.Finished++
-	r.table.releaseSlot(r.holder, 0, -1)
+	r.table.freeSlot(r.holder, 0, -1)
 }

@@ -28,9 +28,9 @@ const (
 	maxHolderName = 64               // bytes of X-Slot-Holder; a longer name is ignored
 )
 
-// Config describes an agent.
+// Config describes an agent. New copies the Config, so later changes have no effect.
 type Config struct {
-	Engine       llmserver.Backend // the transport to the engine
+	Engine       llmserver.Backend // the transport to the engine; the caller closes the backend
 	Limit        int               // slots
 	Secret       string            // required of control calls; empty: none
 	MaxBodyBytes int64             // of one request
@@ -41,18 +41,27 @@ type Config struct {
 	Log          *slog.Logger
 }
 
-// A Server is the agent of one engine. It is an http.Handler. To shut down, call Drain, wait for
-// Drained, and then stop the HTTP server.
+// A Server is the agent of one engine, as an http.Handler. All methods may be called from any
+// goroutine. The slot table, the budget of request bodies and engineDown are the only state shared
+// by requests; a Server has no goroutine of its own.
+//
+// The http.Server needs ConnContext, and http1.ResetAborted around the Server: a response cut short
+// must not look complete, not even to an HTTP/1.0 client (law 12).
+//
+// To shut down, call Drain, wait for Drained, and then stop the HTTP server, which still writes the
+// last bytes of the last responses.
 type Server struct {
 	config Config
 	table  *Table
 	bodies body.Options // bounds of request bodies
 	mux    *http.ServeMux
 
-	engineDown atomic.Bool // by the last request, so that each outage is logged twice: at its start and end
+	engineDown atomic.Bool // by the last request; the swap that changes the value logs the change
 }
 
-// New returns an agent.
+// New returns an agent with all slots free. It does no I/O; the first request or probe connects to
+// the engine. Control calls need the secret. All other paths, except /internal/ and those of
+// the agent's health and metrics, belong to the engine.
 func New(c Config) *Server {
 	s := &Server{config: c, table: NewTable(c.Limit), mux: http.NewServeMux()}
 	s.bodies = body.Options{MaxBytes: c.MaxBodyBytes, IdleTimeout: c.BodyTimeout, Budget: body.NewBudget(cmp.Or(c.MaxBuffered, math.MaxInt64))}
@@ -70,24 +79,29 @@ func New(c Config) *Server {
 	return s
 }
 
-// ServeHTTP adds a report to every response. Handlers that change the counts, or wait, replace it
-// by a current one before they write.
+// ServeHTTP adds a report to every response, refusals and errors included. Handlers that change the
+// counts, or wait, set a current report before writing: the ingress takes the one with the highest
+// Seq for the truth. ServeHTTP blocks until the response is complete, and panics with
+// http.ErrAbortHandler to break the connection.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	setReportHeader(w.Header(), s.table.ReportTo(holderName(r)))
 	s.mux.ServeHTTP(w, r)
 }
 
-// Drain stops admissions.
+// Drain stops admissions and ends all queued reservations. Reserved slots may still be consumed,
+// and running requests continue. Drain does not block; a second call does nothing.
 func (s *Server) Drain() { s.table.Drain() }
 
-// Drained returns a channel that is closed when the agent is draining and nothing is ongoing.
+// Drained returns a channel closed after Drain, as soon as nothing is reserved or running. Without
+// Drain the channel stays open.
 func (s *Server) Drained() <-chan struct{} { return s.table.Drained() }
 
-// Read returns a snapshot of the slots.
+// Read returns a snapshot of the slots: all counts are of the same moment.
 func (s *Server) Read() Snapshot { return s.table.Read() }
 
-// requireSecret rejects control calls without the configured secret. The comparison takes constant
-// time, so that the secret cannot be guessed byte by byte.
+// requireSecret rejects control calls without the configured secret, before the body is read. The
+// comparison takes constant time, so the secret cannot be guessed byte by byte. With an empty
+// secret only calls without one pass.
 func (s *Server) requireSecret(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if subtle.ConstantTimeCompare([]byte(r.Header.Get(headerSecret)), []byte(s.config.Secret)) != 1 {
@@ -99,7 +113,8 @@ func (s *Server) requireSecret(next http.HandlerFunc) http.Handler {
 	})
 }
 
-// holderName returns the name by which the caller identifies itself, or "".
+// holderName returns the caller's name for itself, or "". Names separate the shares of well-behaved
+// ingresses; they are no authentication, and no decision depends on them.
 func holderName(r *http.Request) string {
 	if name := r.Header.Get(headerHolder); len(name) <= maxHolderName {
 		return name
@@ -107,7 +122,13 @@ func holderName(r *http.Request) string {
 	return ""
 }
 
-// handleReserve handles POST /internal/slots. It blocks while the reservation is queued.
+// handleReserve handles POST /internal/slots. It blocks for at most wait_ms while the reservation
+// is queued, and ends the wait when the caller disconnects.
+//
+// A refused reservation is a 200 with "accepted":false, since the call itself succeeded. Errors are
+// 400 for an invalid body and 409 for a spent token (law 7). A repeated call gives the same result,
+// so an ingress may repeat a call after a lost reply. If the caller is gone, no slot stays behind:
+// the table has withdrawn the reservation, or the slot is released here (law 1).
 func (s *Server) handleReserve(w http.ResponseWriter, r *http.Request) {
 	var call reserveRequest
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 4<<10))
@@ -125,6 +146,7 @@ func (s *Server) handleReserve(w http.ResponseWriter, r *http.Request) {
 		s.table.Release(call.Token) // passes the slot to the next in the queue
 		panic(http.ErrAbortHandler)
 	}
+	// Header and body carry one report, taken after the reservation, with the new slot counted.
 	report := s.table.ReportTo(holderName(r))
 	setReportHeader(w.Header(), report)
 	reply, accepted := encodeReport(report), err == nil
@@ -143,23 +165,28 @@ func (s *Server) handleReserve(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, reply)
 }
 
+// connKey is the context key of a call's net.Conn.
 type connKey struct{}
 
-// ConnContext is for the ConnContext field of the http.Server that serves an agent. It gives
-// handlers access to the connection of a call.
+// ConnContext is for the ConnContext field of the http.Server of an agent, and gives handlers
+// access to the connection of a call. Without ConnContext a disconnect is noticed only by the
+// context.
 func ConnContext(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, c)
 }
 
-// disconnected reports whether the caller has closed its connection. The context of a call ends
-// later than that. When an ingress is killed, its other connections may free slots before, and
-// without this check the slots would go to the dead ingress's own queued reservations.
+// disconnected reports whether the caller has closed the connection, without blocking. The context
+// of the call ends later. The other connections of a killed ingress may free slots in between, and
+// without this check those slots would go to the dead ingress's own queued reservations.
 func disconnected(r *http.Request) bool {
 	c, ok := r.Context().Value(connKey{}).(syscall.Conn)
 	return ok && tcp.PeerClosed(c)
 }
 
-// handleRelease handles DELETE /internal/slots/{token}.
+// handleRelease handles DELETE /internal/slots/{token}. The call is idempotent and does not block.
+// An unknown token is no error and is spent from now on, so that a cancel overtaking its
+// reservation wins (law 7). A token already consumed is not affected: the running request ends by
+// itself.
 func (s *Server) handleRelease(w http.ResponseWriter, r *http.Request) {
 	token, err := uuid.Parse(r.PathValue("token"))
 	if err != nil {
@@ -172,7 +199,7 @@ func (s *Server) handleRelease(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, encodeReport(report))
 }
 
-// handleCounts handles GET /internal/slots.
+// handleCounts handles GET /internal/slots. Report and counts are of the same moment.
 func (s *Server) handleCounts(w http.ResponseWriter, r *http.Request) {
 	snapshot := s.table.ReadFor(holderName(r))
 	reply := encodeReport(snapshot.Report)
@@ -181,8 +208,9 @@ func (s *Server) handleCounts(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, reply)
 }
 
-// handleHealth returns the engine's health, and 503 while draining. A probe that this process lacks
-// the resources for is no evidence about the engine and counts as healthy.
+// handleHealth returns the engine's health, and 503 while draining. It blocks for one probe of the
+// engine, at most ProbeTimeout. A probe for which this process lacks the resources is no evidence
+// about the engine and counts as healthy (law 21).
 func (s *Server) handleHealth(w http.ResponseWriter, r *http.Request) {
 	if s.table.Report().Draining {
 		http.Error(w, "draining", http.StatusServiceUnavailable)

@@ -37,20 +37,20 @@ func (s *testAgent) wantReport(a response, want map[string]any) {
 func TestAgentReserveReturnsOutcomeAndReport(t *testing.T) {
 	s := newTestAgent(t, 2, nil)
 	first, second := uuid.New(), uuid.New()
-	a := s.reserve(first)
+	a := s.postReserve(first)
 	s.wantReport(a, map[string]any{"accepted": true, "num_ongoing_requests": 1.0})
-	again := s.reserve(first)
+	again := s.postReserve(first)
 	if again.text != a.text || again.Header.Get(headerRefused) != "" {
 		t.Errorf("asked again: %s; want %s", again.text, a.text)
 	}
-	s.wantReport(s.reserve(second), map[string]any{"accepted": true, "num_ongoing_requests": 2.0})
-	full := s.reserve(uuid.New())
+	s.wantReport(s.postReserve(second), map[string]any{"accepted": true, "num_ongoing_requests": 2.0})
+	full := s.postReserve(uuid.New())
 	s.wantReport(full, map[string]any{"accepted": false, "num_ongoing_requests": 2.0})
 	if full.Header.Get(headerRefused) != "full" {
 		t.Errorf("refused with %q", full.Header.Get(headerRefused))
 	}
 	s.agent.Drain()
-	draining := s.reserve(uuid.New())
+	draining := s.postReserve(uuid.New())
 	s.wantReport(draining, map[string]any{"accepted": false, "num_ongoing_requests": 2.0})
 	if draining.json()["draining"] != true || draining.Header.Get(headerRefused) != "draining" {
 		t.Errorf("while draining: %q %s", draining.Header.Get(headerRefused), draining.text)
@@ -66,7 +66,7 @@ func TestAgentReleasesByTokenOnce(t *testing.T) {
 		s.wantReport(a, map[string]any{"num_ongoing_requests": 0.0})
 	}
 	for _, name := range []llmserver.Token{token, overtaken} {
-		s.wantRefusal(s.reserve(name), http.StatusConflict, "unknown_slot_token", "unknown_token")
+		s.wantRefusal(s.postReserve(name), http.StatusConflict, "unknown_slot_token", "unknown_token")
 	}
 	s.wantRefusal(s.call(http.MethodDelete, "/internal/slots/no-uuid", ""), http.StatusBadRequest, "invalid_token", "")
 	s.wantCounts(0, 0, 0)
@@ -178,7 +178,7 @@ func TestAgentDequeuesDisconnectedIngress(t *testing.T) {
 		t.Error("there was a response")
 	}
 	eventually(t, "the end of the wait", func() bool { return s.agent.Read().Waiting == 0 })
-	s.wantRefusal(s.reserve(token), http.StatusConflict, "unknown_slot_token", "unknown_token")
+	s.wantRefusal(s.postReserve(token), http.StatusConflict, "unknown_slot_token", "unknown_token")
 }
 
 func TestAgentRequiresSecretForControlCallsOnly(t *testing.T) {
@@ -249,7 +249,7 @@ func TestAgentMetricsAreReadFromTheTable(t *testing.T) {
 	s.mustReserve()
 	s.chat("")
 	s.agent.Drain()
-	s.reserve(uuid.New())
+	s.postReserve(uuid.New())
 	text := s.call(http.MethodGet, "/metrics", "").text
 	for _, line := range []string{
 		`berth_agent_slots{state="reserved"} 2`, `berth_agent_slots{state="running"} 0`,

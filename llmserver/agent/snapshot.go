@@ -2,7 +2,7 @@ package agent
 
 import "berth/llmserver"
 
-// Totals are a table's counters since it was made.
+// Totals are a table's counters since NewTable.
 type Totals struct {
 	Reserved, RefusedFull, RefusedDraining, RefusedToken uint64 // reservations requested, by outcome
 	Consumed, Released, Expired                          uint64 // reservations ended, by cause
@@ -21,7 +21,7 @@ type Snapshot struct {
 // Read returns a snapshot of the table, with Own zero.
 func (t *Table) Read() Snapshot { return t.ReadFor("") }
 
-// ReadFor returns a snapshot whose Own is the part of Ongoing that belongs to the holder.
+// ReadFor returns a snapshot, with the holder's part of Ongoing as Own.
 func (t *Table) ReadFor(holder string) Snapshot {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -31,7 +31,7 @@ func (t *Table) ReadFor(holder string) Snapshot {
 // Report returns the current counts, with Own zero.
 func (t *Table) Report() llmserver.Report { return t.ReportTo("") }
 
-// ReportTo returns the current counts; Own is the part of Ongoing that belongs to the holder.
+// ReportTo returns the current counts, with the holder's part of Ongoing as Own.
 func (t *Table) ReportTo(holder string) llmserver.Report {
 	t.mu.Lock()
 	defer t.mu.Unlock()

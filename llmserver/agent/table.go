@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// DefaultLease is how long a reservation lasts that is not consumed.
+	// DefaultLease is the lifetime of an unconsumed reservation.
 	DefaultLease = 3 * time.Second
 	// MaxLease is the longest lease; longer ones are clamped.
 	MaxLease = 60 * time.Second
@@ -31,11 +31,11 @@ const (
 //	      Release, the lease or the wait is over
 //
 // A token that leaves waiting or reserved is spent and never reserves again. Release of an unknown
-// token spends it too, so a cancel that overtakes its reservation wins. A running request is never
-// ended by age.
+// token spends the token, too, so a cancel overtaking its reservation wins. A running request is
+// never ended by age.
 //
-// One mutex makes every edge a single step. Of two events that compete for a token, such as the end
-// of its lease and Consume, the one that locks first wins, and the other one finds the token spent.
+// One mutex makes every edge a single step. Of two events competing for a token, such as the end of
+// the lease and Consume, the one that locks first wins, and the other one finds the token spent.
 // The mutex is held for no I/O and no wait. All exported methods may be called from any goroutine;
 // only Reserve and ReserveFor block.
 type Table struct {
@@ -43,7 +43,7 @@ type Table struct {
 	limit    int
 
 	mu           sync.Mutex
-	seq          uint64 // incremented with every change that a report shows
+	seq          uint64 // incremented with every change visible in a report
 	reserved     int
 	running      int
 	draining     bool
@@ -55,10 +55,10 @@ type Table struct {
 	totals       Totals
 }
 
-// A reservation is a token that is waiting or reserved.
+// A reservation is a waiting or reserved token.
 type reservation struct {
 	token  llmserver.Token
-	holder string // the name of the ingress; empty if it sent none
+	holder string // the name of the ingress; empty if none was sent
 	lease  time.Duration
 	queued *list.Element // in Table.queue; nil once reserved
 	done   chan struct{} // closed when the wait has ended
@@ -77,22 +77,22 @@ func NewTable(limit int) *Table {
 	}
 }
 
-// Reserve reserves a slot under the token for the duration of the lease. If none is free, it queues
-// for at most wait, or returns at once if wait is zero.
+// Reserve reserves a slot under the token for the duration of the lease. If none is free, the call
+// queues for at most wait, or returns at once if wait is zero.
 //
 // A repeated call is safe, so a lost reply can be asked for again. If the token is reserved, the
 // call returns the same result and the lease continues. If the token is waiting, the call shares
-// that wait, which ends for all callers when one of them gives up.
+// the wait, which ends for all callers when one of them gives up.
 //
 // Errors: llmserver.ErrFull; llmserver.ErrDraining; llmserver.ErrToken for a spent token; or the
-// cause of the context's end, after which the token is spent. The report is that of the moment
+// cause of the context's end, after which the token is spent. The report is of the moment when
 // Reserve returns.
 func (t *Table) Reserve(ctx context.Context, token llmserver.Token, lease, wait time.Duration) (llmserver.Report, error) {
 	return t.ReserveFor(ctx, "", token, lease, wait)
 }
 
-// ReserveFor is Reserve for a named holder, whose share of the ongoing requests ReportTo returns. A
-// token stays with the holder that sent it first.
+// ReserveFor is Reserve for a named holder; ReportTo returns the holder's share of the ongoing
+// requests. A token stays with the first holder to send the token.
 func (t *Table) ReserveFor(ctx context.Context, holder string, token llmserver.Token, lease, wait time.Duration) (llmserver.Report, error) {
 	t.mu.Lock()
 	c, err := t.findOrReserve(holder, token, min(lease, MaxLease), wait > 0)
@@ -108,8 +108,8 @@ func (t *Table) ReserveFor(ctx context.Context, holder string, token llmserver.T
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	// The state under the mutex decides, not the case that was chosen: a slot may have been granted
-	// just when the timer fired or the context ended.
+	// The state under the mutex decides, not the chosen case: a slot may have been granted just
+	// when the timer fired or the context ended.
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if c.queued != nil { // still waiting: timed out or gave up
@@ -156,9 +156,9 @@ func (t *Table) findOrReserve(holder string, token llmserver.Token, lease time.D
 	return c, nil
 }
 
-// startLease starts the lease of a reservation whose slot is already counted as reserved. The timer
-// may fire after the reservation was consumed or released; it then finds another reservation or
-// none under the token, and does nothing.
+// startLease starts the lease of a reservation already counted as reserved. A timer that fires
+// after the reservation was consumed or released finds another reservation or none under the token,
+// and does nothing.
 func (t *Table) startLease(c *reservation) {
 	t.totals.Reserved++
 	c.expiry = time.AfterFunc(c.lease, func() {
@@ -167,7 +167,7 @@ func (t *Table) startLease(c *reservation) {
 		if t.reservations[c.token] == c {
 			t.totals.Expired++
 			t.retireToken(c)
-			t.releaseSlot(c.holder, -1, 0)
+			t.freeSlot(c.holder, -1, 0)
 		}
 	})
 }
@@ -209,14 +209,14 @@ func (t *Table) releaseToken(token llmserver.Token) {
 		t.totals.Released++
 		c.err = llmserver.ErrToken // for a ReserveFor that was granted the slot but has not returned
 		t.retireToken(c)
-		t.releaseSlot(c.holder, -1, 0)
+		t.freeSlot(c.holder, -1, 0)
 	}
 }
 
-// releaseSlot takes one slot from its holder, with reserved or running as -1. The oldest queued
-// reservation gets the slot in the same step, so it is free at no moment; only with an empty queue
-// does it become free.
-func (t *Table) releaseSlot(holder string, reserved, running int) {
+// freeSlot takes one slot from its holder, with reserved or running as -1. The oldest queued
+// reservation gets the slot in the same step, so the slot is free at no moment; only with an empty
+// queue does the slot become free.
+func (t *Table) freeSlot(holder string, reserved, running int) {
 	t.addOwn(holder, -1)
 	if oldest := t.queue.Front(); oldest != nil {
 		c := oldest.Value.(*reservation)
@@ -239,8 +239,8 @@ func (t *Table) addOwn(holder string, slots int) {
 	}
 }
 
-// addCounts is the only function that changes the counts. It panics if the capacity is exceeded or
-// a count is negative, either of which is a bug in this file.
+// addCounts is the only function that changes the counts. addCounts panics if the capacity is
+// exceeded or a count is negative, either of which is a bug in this file.
 func (t *Table) addCounts(reserved, running int) {
 	t.reserved += reserved
 	t.running += running
@@ -271,8 +271,8 @@ func (t *Table) Drain() {
 	t.closeIfDrained()
 }
 
-// closeIfDrained closes drained when the table is draining and its last slot is released. It runs
-// at most once per table with that result: a draining table admits nothing.
+// closeIfDrained closes drained when the table is draining and its last slot is released. The close
+// happens at most once per table: a draining table admits nothing.
 func (t *Table) closeIfDrained() {
 	if t.draining && t.reserved+t.running == 0 {
 		close(t.drained)

@@ -121,8 +121,8 @@ func (s *testAgent) call(method, path, body string, header ...string) response {
 	return a
 }
 
-// reserve reserves a slot under a token.
-func (s *testAgent) reserve(token llmserver.Token) response {
+// postReserve reserves a slot under a token.
+func (s *testAgent) postReserve(token llmserver.Token) response {
 	s.t.Helper()
 	return s.call(http.MethodPost, "/internal/slots", `{"token":"`+token.String()+`"}`)
 }
@@ -131,7 +131,7 @@ func (s *testAgent) reserve(token llmserver.Token) response {
 func (s *testAgent) mustReserve() llmserver.Token {
 	s.t.Helper()
 	token := uuid.New()
-	if a := s.reserve(token); a.json()["accepted"] != true {
+	if a := s.postReserve(token); a.json()["accepted"] != true {
 		s.t.Fatalf("the reservation returned %s", a.text)
 	}
 	return token

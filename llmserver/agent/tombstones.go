@@ -7,9 +7,9 @@ import (
 )
 
 // A tombstones set remembers spent tokens for at least MaxLease, which is longer than a call about
-// one of them can be in transit. It keeps two generations of that age and drops the older one as a
-// whole on an insert, so expiry costs nothing per token and needs no timer. The zero value is ready
-// for use; the table's mutex guards it.
+// one of them can be in transit. Two generations of that age are kept, and an insert drops the
+// older one as a whole, so expiry costs nothing per token and needs no timer. The zero value is
+// ready for use; the table's mutex guards the set.
 type tombstones struct {
 	recent, old map[llmserver.Token]struct{}
 	rotatedAt   time.Time // when recent was begun

@@ -2,15 +2,15 @@ package prefixindex
 
 import "unsafe"
 
-// arena allocates values by index. It grows in chunks and never shrinks. Its values contain no
-// pointers, so the garbage collector does not scan them.
+// arena allocates values by index. An arena grows in chunks and never shrinks. The values contain
+// no pointers, so the garbage collector does not scan them.
 type arena[T any, P freeListed[T]] struct {
 	chunks   []*[chunkLen]T
 	used     uint32 // indices allocated at least once, including index 0, which means none
-	freeList uint32 // the first free index that was used before; 0: none
+	freeList uint32 // the first free index used before; 0: none
 }
 
-// freeListed is a value that has room for the index of the next free one.
+// freeListed is a value with room for the index of the next free one.
 type freeListed[T any] interface {
 	*T
 	nextFree() *uint32
@@ -18,7 +18,7 @@ type freeListed[T any] interface {
 
 const chunkLen = 1024
 
-// bytes returns the memory that the arena has taken.
+// bytes returns the memory taken by the arena.
 func (a *arena[T, P]) bytes() int {
 	var value T
 	return len(a.chunks) * chunkLen * int(unsafe.Sizeof(value))

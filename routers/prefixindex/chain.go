@@ -3,8 +3,9 @@ package prefixindex
 import "math/bits"
 
 // chain is the sequence of chained block hashes of a prompt. Each hash stands for all blocks up to
-// its own, so the index stores only some of them, the checkpoints: the first 64 blocks, then every
-// 2nd up to block 128, every 4th up to 256 and so on. A match is exact to 1/32 of its length.
+// and including one, so the index stores only some of them, the checkpoints: the first 64 blocks,
+// then every 2nd up to block 128, every 4th up to 256 and so on. A match is exact to 1/32 of its
+// length.
 type chain []uint64
 
 const (
@@ -12,7 +13,7 @@ const (
 	denseBlocks = 1 << denseBits // up to here every block is a checkpoint
 )
 
-// blockCount returns the number of blocks that the first k checkpoints of a chain cover.
+// blockCount returns the number of blocks covered by the first k checkpoints of a chain.
 func blockCount(k int) int {
 	if k <= denseBlocks {
 		return k

@@ -2,9 +2,9 @@
 // bytes.
 //
 // A holder is an LLM server with a prefix cache. A prompt is the sequence of chained hashes of its
-// blocks: each hash stands for its block and all blocks before it, so that two prompts share a
-// prefix exactly as far as their hashes are equal. An [Index] estimates the content of each cache
-// from the prompts that were sent there:
+// blocks: each hash stands for one block and all blocks before, so two prompts share a prefix
+// exactly as far as their hashes are equal. An [Index] estimates the content of each cache from the
+// prompts sent there:
 //
 //	x := prefixindex.New(64<<20, 0, value)
 //	h := x.Add()
@@ -15,10 +15,10 @@
 // # Structure
 //
 // The index is a radix tree over checkpoints. A checkpoint is the hash of one of a prompt's blocks;
-// every block has one up to block 64, then every 2nd up to 128, every 4th up to 256 and so on, so
-// that a prompt of n blocks costs O(log n) checkpoints and a match is exact to 1/32 of its length.
-// A node is a run of up to 12 checkpoints that are held together; it is split where a prompt leaves
-// it or ends in it.
+// every block has one up to block 64, then every 2nd up to 128, every 4th up to 256 and so on, so a
+// prompt of n blocks costs O(log n) checkpoints and a match is exact to 1/32 of its length. A node
+// is a run of up to 12 checkpoints held together; a node is split where a prompt leaves or ends
+// within the run.
 //
 //	                         ┌─▶ node 2 [h13 … h20]   holdings: 0
 //	node 1 [h1 … h12] ───────┤

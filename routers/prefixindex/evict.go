@@ -1,8 +1,8 @@
 package prefixindex
 
 // makeRoom evicts holdings until a holder can hold the given number of checkpoints of a chain, in
-// the worst case one per node. The first kept of them it has already, and most recently used. Some
-// room remains for splitting a node.
+// the worst case one per node. The first kept of them are held already, as the most recently used.
+// Some room remains for splitting a node.
 func (x *Index) makeRoom(number uint32, kept, checkpoints int) {
 	own := &x.holders[number]
 	for {
@@ -12,7 +12,7 @@ func (x *Index) makeRoom(number uint32, kept, checkpoints int) {
 		}
 		x.trim(own, excess)
 	}
-	reserve := min(len(x.holders), x.maxHoldings/4) // any chain fits beside it
+	reserve := min(len(x.holders), x.maxHoldings/4) // leaves room for any chain
 	for x.numHoldings+checkpoints-kept+reserve > x.maxHoldings {
 		// Caches are about equally large, so the record of the holder with most blocks is the most
 		// outdated.
@@ -30,7 +30,7 @@ func (x *Index) makeRoom(number uint32, kept, checkpoints int) {
 }
 
 // trim evicts the given number of a holder's least recently used blocks, rounded up to checkpoints,
-// or one node if that has fewer.
+// or one node if smaller.
 func (x *Index) trim(h *holder, blocks int) {
 	at := x.holdings.at(h.oldest).node
 	n := x.nodes.at(at)

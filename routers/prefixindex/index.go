@@ -7,7 +7,7 @@ import (
 )
 
 // Index records which holders have which prefixes, see the package comment. A holder of a node
-// holds all of its ancestors, because
+// holds all ancestors of the node, because
 //
 //   - a prompt is inserted from its start;
 //   - the least recently used holding of a holder is evicted first, and of one prompt the deeper
@@ -16,9 +16,9 @@ import (
 //     depends on a node also depends on all of its unconfirmed ancestors; confirmed nodes are never
 //     rolled back.
 //
-// An Index is not safe for concurrent use: Match, too, writes to it.
+// An Index is not safe for concurrent use: Match, too, modifies the Index.
 type Index struct {
-	maxHoldings int // such that all of it fits into the budget
+	maxHoldings int // fits the whole index into the budget
 	maxBlocks   int // of one holder
 	value       ValueFunc
 
@@ -42,9 +42,9 @@ type Index struct {
 	matchedValue  []int
 }
 
-// ValueFunc returns the value of one cached block. branches is the number of known prompts that
-// continue from the block, 0 at the end of a prompt; prompts is the number of known prompts, and
-// holders that of the holders.
+// ValueFunc returns the value of one cached block. branches is the number of known prompts
+// continuing from the block, 0 at the end of a prompt; prompts and holders are the numbers of all
+// known prompts and holders.
 type ValueFunc func(branches, prompts uint32, holders int) int
 
 // Holder identifies a holder from Add to Remove.
@@ -53,8 +53,8 @@ type Holder struct{ number, since uint32 }
 // Number returns a small number for use as an index. Numbers of removed holders are assigned again.
 func (h Holder) Number() uint32 { return h.number }
 
-// Pending identifies the nodes that one in-flight request depends on: those of a chain from a
-// checkpoint on that were not confirmed when it was inserted.
+// Pending identifies the nodes that one in-flight request depends on: those of a chain not
+// confirmed at the insertion, which are all from one checkpoint on.
 type Pending struct {
 	holder Holder
 	chain  chain
@@ -71,7 +71,7 @@ type node struct {
 	parent       uint32
 	leaves       uint32 // nodes without a child below this one; 0 for a node without a child
 	lastChild    uint32 // the child found last, perhaps evicted since; 0: there never was one
-	start        uint32 // index of the first checkpoint in its chain
+	start        uint32 // index of the first checkpoint in the chain
 	size         uint32 // number of checkpoints
 	checkpoints  [nodeSize]uint64
 }
@@ -82,31 +82,30 @@ type holding struct {
 	nextInBucket uint32
 	left, right  uint32 // in the node's list of holdings
 	older, newer uint32 // in the holder's LRU list
-	since        uint32 // the turn of its insertion
-	inFlight     uint32 // unsettled requests that depend on it
-	confirmed    bool   // a request that carried it has succeeded
+	since        uint32 // the turn of the insertion
+	inFlight     uint32 // unsettled requests depending on the holding
+	confirmed    bool   // a depending request has succeeded
 }
 
-// holder is the state of a holder, or of a number that is free.
+// holder is the state of a holder, or of a free number.
 type holder struct {
-	since          uint32 // the turn of its Add or Remove
-	oldest, newest uint32 // the ends of its LRU list of holdings
-	blocks         int    // that the holdings cover
+	since          uint32 // the turn of the last Add or Remove
+	oldest, newest uint32 // the ends of the LRU list of holdings
+	blocks         int    // covered by the holdings
 }
 
 const (
 	// nodeSize is the capacity of a node in checkpoints. A node fills two cache lines.
 	nodeSize = 12
-	// holdingBytes is the cost of a holding whose node has no other, its share of the tables
+	// holdingBytes is the cost of a node's only holding, the node and the share of the tables
 	// included.
 	holdingBytes = int(unsafe.Sizeof(holding{})+unsafe.Sizeof(node{})) + 4 + 4
 	// MinBytes is the smallest budget of an Index.
 	MinBytes = 2 * chunkLen * holdingBytes
 )
 
-// New returns an Index that takes at most the given number of bytes, at least MinBytes, besides a
-// few words per holder. perHolder > 0 bounds the blocks recorded for each holder, as the size of
-// its cache does.
+// New returns an Index of at most the given number of bytes, at least MinBytes, besides a few words
+// per holder. perHolder > 0 bounds the blocks recorded for each holder, to the size of a cache.
 func New(bytes, perHolder int, value ValueFunc) *Index {
 	if perHolder <= 0 {
 		perHolder = math.MaxInt
@@ -115,7 +114,7 @@ func New(bytes, perHolder int, value ValueFunc) *Index {
 	return &Index{maxHoldings: capacity - 1, maxBlocks: perHolder, value: value} // index 0 is not used
 }
 
-// Bytes returns the memory that the index has taken, besides a few words per holder.
+// Bytes returns the memory taken by the index, besides a few words per holder.
 func (x *Index) Bytes() int {
 	return x.nodes.bytes() + x.holdings.bytes() + 4*(len(x.nodeTable)+len(x.holdingTable))
 }
@@ -123,7 +122,7 @@ func (x *Index) Bytes() int {
 // Evictions returns the number of checkpoints evicted so far to make room for others.
 func (x *Index) Evictions() uint64 { return x.evictions }
 
-// Add returns a new holder, which has nothing.
+// Add returns a new holder without any blocks.
 func (x *Index) Add() Holder {
 	x.turn++
 	number := uint32(len(x.holders))
@@ -153,16 +152,16 @@ func (x *Index) Has(h Holder) bool {
 	return int(h.number) < len(x.holders) && x.holders[h.number].since == h.since
 }
 
-// Forget drops all that a holder has, as when its process was restarted.
+// Forget drops all blocks of a holder, as after a restart of the process.
 func (x *Index) Forget(h Holder) {
 	for own := &x.holders[h.number]; own.oldest != 0; {
 		x.removeHolding(own.oldest)
 	}
 }
 
-// Insert records that a prompt is sent to h, and returns the number of its blocks that h had
-// before. The caller passes the Pending to Settle once. Where other requests depend on too much of
-// a full index, only a prefix of the prompt is recorded.
+// Insert records a prompt as sent to h, and returns the number of its blocks that h had before. The
+// caller passes the Pending to Settle once. Where other requests depend on too much of a full
+// index, only a prefix of the prompt is recorded.
 func (x *Index) Insert(h Holder, blocks []uint64) (known int, p Pending) {
 	x.turn++
 	p = Pending{holder: h, chain: blocks[:min(len(blocks), x.maxBlocks)], turn: x.turn}
@@ -188,9 +187,9 @@ func (x *Index) Insert(h Holder, blocks []uint64) (known int, p Pending) {
 	return blockCount(have), p
 }
 
-// touch walks down what the holder has of p's chain, which becomes most recently used, and adds p
-// to the requests that depend on it. It sets path to the holdings, and returns the last of their
-// nodes and the number of checkpoints up to its end.
+// touch walks down the holder's part of p's chain, makes that part most recently used, and counts p
+// as in flight on the holdings from the first unconfirmed one on. path is set to the holdings; the
+// results are the last of their nodes and the number of checkpoints up to the end of that node.
 func (x *Index) touch(p *Pending) (last uint32, have int) {
 	x.path, p.from = x.path[:0], -1
 	for have < p.chain.checkpoints() {
@@ -224,9 +223,9 @@ func (x *Index) touch(p *Pending) (last uint32, have int) {
 	return last, have
 }
 
-// Settle ends a request. If it has succeeded, the nodes that it depends on are confirmed; else
-// those that no other request depends on are rolled back. Nodes that were evicted and inserted
-// again since are left alone, and after Remove of the holder it does nothing.
+// Settle ends a request. After a success the nodes that the request depends on are confirmed;
+// otherwise those that no other request depends on are rolled back. Nodes evicted and inserted
+// again since are left alone, and after Remove of the holder Settle does nothing.
 func (x *Index) Settle(p Pending, succeeded bool) {
 	if !x.Has(p.holder) {
 		return
@@ -256,7 +255,7 @@ func (x *Index) Settle(p Pending, succeeded bool) {
 		}
 	}
 	if succeeded && len(x.path) > 0 {
-		x.merge(x.path[len(x.path)-1])
+		x.mergeLeaf(x.path[len(x.path)-1])
 	}
 }
 

@@ -6,14 +6,14 @@ import (
 )
 
 // maxLevels and maxHolders bound the work of a match: the number of different match lengths, the
-// longest first, and the number of holders of a node. A prefix that more holders have does not
-// distinguish them.
+// longest first, and the number of holders of a node. A prefix of more holders does not distinguish
+// them.
 const maxLevels, maxHolders = 16, 128
 
 // total is the number of blocks from the start of a prompt to the end of a node, and their value.
 type total struct{ blocks, value int }
 
-// Match looks up a prompt and returns the length in blocks of its longest known prefix. Matched,
+// Match looks up a prompt and returns the length in blocks of the longest known prefix. Matched,
 // MatchedBlocks and MatchedValue return the result for each holder until the next call of Match.
 func (x *Index) Match(blocks []uint64) (longest int) {
 	for _, number := range x.matched {
@@ -37,11 +37,11 @@ func (x *Index) Match(blocks []uint64) (longest int) {
 	return sum.blocks
 }
 
-// Matched returns the numbers of the holders that have some of the prompt last passed to Match. The
+// Matched returns the numbers of the holders with some of the prompt last passed to Match. The
 // slice is valid until the next call.
 func (x *Index) Matched() []uint32 { return x.matched }
 
-// MatchedBlocks returns the number of blocks that a holder has of the prompt last passed to Match.
+// MatchedBlocks returns the number of a holder's blocks of the prompt last passed to Match.
 func (x *Index) MatchedBlocks(number uint32) int { return int(x.matchedBlocks[number]) }
 
 // MatchedValue returns the sum of the values of those blocks, see ValueFunc.
@@ -69,7 +69,7 @@ func (x *Index) matchHolders() {
 	}
 }
 
-// nodeByHash returns the node whose first checkpoint has the hash, 0 if there is none.
+// nodeByHash returns the node with the hash as first checkpoint, 0 if there is none.
 func (x *Index) nodeByHash(hash uint64) uint32 {
 	if x.nodeTable == nil {
 		return 0
@@ -85,9 +85,8 @@ func (x *Index) nodeByHash(hash uint64) uint32 {
 	return i
 }
 
-// child returns the child of parent that starts with hash, or a root if parent is 0. It tries the
-// child found last time first, which nearly always matches; a node that never had a child needs no
-// lookup.
+// child returns the child of parent starting with hash, or a root if parent is 0. The child found
+// last is tried first and nearly always matches; a node without any child so far needs no lookup.
 func (x *Index) child(parent uint32, hash uint64) uint32 {
 	if parent == 0 {
 		return x.nodeByHash(hash)
@@ -107,13 +106,13 @@ func (x *Index) child(parent uint32, hash uint64) uint32 {
 }
 
 // descend returns the child of parent that continues the chain at checkpoint k, and the number of
-// its checkpoints that the chain shares.
+// its checkpoints shared with the chain.
 func (x *Index) descend(parent uint32, c chain, k int) (at uint32, common int) {
 	if at = x.child(parent, c.checkpoint(k)); at == 0 {
 		return 0, 0
 	}
 	n := x.nodes.at(at)
-	// A hash stands for all before it, so the last equal one decides.
+	// A hash stands for all blocks before, so the last equal one decides.
 	common = min(int(n.size), c.checkpoints()-k)
 	for common > 1 && n.checkpoints[common-1] != c.checkpoint(k+common-1) {
 		common--
@@ -122,7 +121,7 @@ func (x *Index) descend(parent uint32, c chain, k int) (at uint32, common int) {
 }
 
 // findOrSplit is descend for an insertion: a node that the chain leaves, or ends in, is split
-// there. It returns 0 if there is no such child, and false if the index has no room for the split.
+// there. The results are 0 without such a child, and false if the index has no room for the split.
 func (x *Index) findOrSplit(parent uint32, c chain, k int) (at uint32, ok bool) {
 	at, common := x.descend(parent, c, k)
 	if at == 0 || common == int(x.nodes.at(at).size) {

@@ -3,8 +3,8 @@ package prefixindex
 func (n *node) nextFree() *uint32    { return &n.nextInBucket }
 func (h *holding) nextFree() *uint32 { return &h.nextInBucket }
 
-// addNode adds a child of parent, or a root if that is 0, with the chain's checkpoints from k on.
-// The caller adds its first holding.
+// addNode adds a child of parent, or a root if parent is 0, with the chain's checkpoints from k on.
+// The caller adds the first holding.
 func (x *Index) addNode(parent uint32, c chain, k int) (at uint32) {
 	if x.nodeTable == nil {
 		x.nodeTable, x.holdingTable = make([]uint32, x.maxHoldings+1), make([]uint32, x.maxHoldings+1)
@@ -24,8 +24,8 @@ func (x *Index) addNode(parent uint32, c chain, k int) (at uint32) {
 }
 
 // split moves the first size checkpoints of a node into a new parent node with the same holders.
-// The rest keeps its index, by which its children know it. split reports false if the index is
-// full.
+// The rest keeps the index, by which the children refer to their parent. split reports false if the
+// index is full.
 func (x *Index) split(at uint32, size int) (ok bool) {
 	n := x.nodes.at(at)
 	if x.numHoldings+int(n.holders) > x.maxHoldings {
@@ -52,10 +52,10 @@ func (x *Index) split(at uint32, size int) (ok bool) {
 	return true
 }
 
-// merge moves the checkpoints of a confirmed leaf into its parent, if they fit, the leaf is the
-// only child, and one holder has both and used both last together. Without it a conversation that
-// grows by a few blocks per turn would have a node per turn.
-func (x *Index) merge(i uint32) {
+// mergeLeaf moves the checkpoints of a confirmed leaf into its parent, if they fit, the leaf is the
+// only child, and one holder has both and used both last together. Otherwise a conversation growing
+// by a few blocks per turn would have a node per turn.
+func (x *Index) mergeLeaf(i uint32) {
 	h := x.holdings.at(i)
 	own, n := &x.holders[h.number], x.nodes.at(h.node)
 	p := x.nodes.at(n.parent)
@@ -69,14 +69,14 @@ func (x *Index) merge(i uint32) {
 	own.blocks += blocks
 }
 
-// holdingBlocks returns the number of blocks that a holding covers.
+// holdingBlocks returns the number of blocks covered by a holding.
 func (x *Index) holdingBlocks(i uint32) int {
 	n := x.nodes.at(x.holdings.at(i).node)
 	return blockCount(int(n.start+n.size)) - blockCount(int(n.start))
 }
 
-// addHolding adds a holding of a node for the request of this turn. It counts as used just before
-// above, the holding of the parent, or most recently if that is 0.
+// addHolding adds a holding of a node for the request of this turn. The holding counts as used just
+// before above, the holding of the parent, or most recently if above is 0.
 func (x *Index) addHolding(at, number, above uint32) (i uint32) {
 	i = x.link(at, number)
 	h := x.holdings.at(i)
@@ -102,7 +102,7 @@ func (x *Index) link(at, number uint32) (i uint32) {
 	return i
 }
 
-// removeHolding removes a holding from all lists, and its node if that was the last one.
+// removeHolding removes a holding from all lists, and the node after its last holding.
 func (x *Index) removeHolding(i uint32) {
 	h := x.holdings.at(i)
 	n := x.nodes.at(h.node)
@@ -160,8 +160,8 @@ func (x *Index) countLeaf(i uint32, change int32) {
 	x.leaves += uint32(change)
 }
 
-// lruPush inserts a holding into its holder's LRU list just behind above, or as the most recently
-// used if that is 0.
+// lruPush inserts a holding into the holder's LRU list just behind above, or as the most recently
+// used if above is 0.
 func (x *Index) lruPush(i, above uint32) {
 	h := x.holdings.at(i)
 	owner := &x.holders[h.number]
@@ -179,7 +179,7 @@ func (x *Index) lruPush(i, above uint32) {
 	}
 }
 
-// lruRemove removes a holding from its holder's LRU list.
+// lruRemove removes a holding from the holder's LRU list.
 func (x *Index) lruRemove(i uint32) {
 	h := x.holdings.at(i)
 	owner := &x.holders[h.number]
