@@ -9,7 +9,7 @@
 // Health (probes and failed connects) decides whether a replica is up; the circuit breaker decides
 // whether an up replica gets traffic. Neither removes a replica from the set.
 //
-// A [Backend] reaches one replica: package http1 for an engine over plain TCP, [HTTP] for one
-// behind TLS, package agent for an agent over either of them, or a fake in tests. A [Pool] turns
+// A [Backend] reaches one replica: [HTTP] for an engine, over package http1 or, behind TLS,
+// net/http, package agent for an agent over either of them, or a fake in tests. A [Pool] turns
 // full sets of [Endpoint] values into replicas by identity and probes them.
 package llmserver

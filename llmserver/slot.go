@@ -19,7 +19,8 @@ import (
 // leak nor be returned twice, whatever calls race.
 //
 // Start, Release, HandOver, Replica and Token may be called from any goroutine, any number of
-// times. Confirm, Replica.Do and the methods for failures belong to the request's goroutine.
+// times. Confirm, Replica.Do and the methods for failures belong to the goroutine
+// holding the slot: the request's, or that of an agent wait.
 type Slot struct {
 	replica    *Replica
 	token      Token
@@ -27,7 +28,7 @@ type Slot struct {
 	reservedAt time.Duration // monotonic
 	state      atomic.Uint32
 
-	// These belong to the request's goroutine.
+	// These belong to the goroutine holding the slot.
 	confirmed      bool          // the backend holds the slot too
 	sentAt         time.Duration // monotonic; zero until the request is sent
 	readsAtSend    uint64        // health.bodyReads at that time, see Abandoned
@@ -123,8 +124,8 @@ func (s *Slot) Release() {
 // of the gate. The unit is free at no moment, so no other request can take the unit in between.
 //
 // HandOver returns nil if the slot was done already, or if nothing may be admitted: the replica is
-// draining, retired or ejected, or more is ongoing than a lowered limit allows. In the latter case
-// the unit was released. The new slot is not confirmed yet.
+// draining, retired or ejected, or more is ongoing than a lowered limit allows. In all cases
+// but the first the unit was released. The new slot is not confirmed yet.
 func (s *Slot) HandOver(holder string) *Slot {
 	unit, ok := s.markDone()
 	if !ok {

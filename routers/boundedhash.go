@@ -58,7 +58,7 @@ func (b *boundedHash) Rank(p *Payload) iter.Seq[Tier] {
 		}
 	}
 	return func(yield func(Tier) bool) {
-		for _, welcome := range []bool{true, false} {
+		for _, below := range []bool{true, false} {
 			most := own
 			for i := range b.ring.clockwise(hash) {
 				if !b.members[i].Available() {
@@ -66,7 +66,7 @@ func (b *boundedHash) Rank(p *Payload) iter.Seq[Tier] {
 				}
 				under := loads[i] < most
 				most = other
-				if loads[i] < limit && under == welcome && !yield(Tier{Replicas: b.members[i : i+1], Limit: limit}) {
+				if loads[i] < limit && under == below && !yield(Tier{Replicas: b.members[i : i+1], Limit: limit}) {
 					return
 				}
 			}

@@ -51,16 +51,16 @@ func (p *powerOfTwo) Rank(*Payload) iter.Seq[Tier] {
 // sample returns a uniformly random available replica other than not, nil if there is none. Draws
 // are from all members until one fits; after a few misses, when much of the fleet must be down,
 // from the available ones.
-func (p *powerOfTwo) sample(not *llmserver.Replica) *llmserver.Replica {
+func (p *powerOfTwo) sample(except *llmserver.Replica) *llmserver.Replica {
 	if len(p.members) == 0 {
 		return nil
 	}
 	for range 4 {
-		if r := p.members[p.intn(len(p.members))]; r != not && r.Available() {
+		if r := p.members[p.intn(len(p.members))]; r != except && r.Available() {
 			return r
 		}
 	}
-	left := p.availableExcept(not, nil)
+	left := p.availableExcept(except, nil)
 	if len(left) == 0 {
 		return nil
 	}

@@ -90,7 +90,7 @@ func blockValue(branches, prompts uint32, holders int) int {
 
 // learned is the state shared by the policies of one router across changes of membership.
 type learned struct {
-	mu         sync.Mutex // guards all below; held for microseconds, and for no callback
+	mu         sync.Mutex // guards all below; held for microseconds; the only callback under it is blockValue, which is pure
 	prefixes   *prefixindex.Index
 	work       []int   // by number: cost in blocks of the in-flight requests
 	sent       []int   // by number: uncached blocks sent, before sentFloor applies

@@ -10,7 +10,7 @@ import (
 )
 
 // waitQueue holds the requests for which every ranked replica is full, in order of arrival. The
-// queue is passive, without goroutine, timer or clock: the waiting request handles timeouts and
+// queue is passive, without goroutine or timer, and no decision depends on a clock: the waiting request handles timeouts and
 // disconnects, so virtual time can drive the queue, too.
 //
 //	        finishWait
@@ -27,7 +27,7 @@ type waitQueue struct {
 	arrivals   uint64       // the last arrival number assigned
 	onEmpty    func()       // called, with Router.mu held, when the last waiter leaves; may be nil
 
-	handoffs uint64 // slots delivered to waiters
+	handoffs uint64 // slots delivered to waiters, freed ones and free ones
 	skips    uint64 // skips of older waiters, one for each waiter and slot
 }
 
@@ -54,7 +54,7 @@ type waiter struct {
 	tiers    []uint16             // by index in members: 1 for the best tier, 0 for not ranked
 	ranked   []int32              // the indices at which tiers is not 0; incomplete beyond sparseRanks
 	skips    int                  // how often a younger waiter was preferred
-	finished bool                 // no longer in the queue
+	finished bool                 // ended by finishWait or withdraw
 	done     chan handover        // of capacity 1, so that finishWait does not block under the mutex
 
 	prev, next *waiter

@@ -87,7 +87,8 @@ func (s *selector) enqueue() (*waiter, error) {
 // arriving at the same moment as the timeout is used; after a disconnect the slot is passed on. In
 // both cases withdraw decides under the mutex which came first. After a failed withdraw the
 // handover is in w.done already, since finishWait sends under the mutex: the receive does not
-// block, and no slot stays behind.
+// block, and no slot stays behind. If a slot and a disconnect are ready together, select may return
+// the slot; Dispatch then fails, and Release passes the slot on.
 func (r *Router) awaitHandover(ctx context.Context, w *waiter, timeout <-chan struct{}) handover {
 	select {
 	case h := <-w.done:

@@ -54,7 +54,7 @@ func reason(err error) string {
 		return dns.Err
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return "it was closed at the other end"
+		return "connection closed by peer"
 	}
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return "its certificate could not be verified"
