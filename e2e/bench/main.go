@@ -61,10 +61,8 @@ func run(o options) error {
 	defer os.RemoveAll(dir)
 	if o.berth == "" {
 		o.berth = filepath.Join(dir, "berth")
-		build := exec.Command("go", "build", "-o", o.berth, "berth/cmd/berth")
-		build.Stderr, build.Env = os.Stderr, append(os.Environ(), "CGO_ENABLED=0")
-		if err := build.Run(); err != nil {
-			return fmt.Errorf("building berth: %w", err)
+		if err := buildBerth(o.berth); err != nil {
+			return err
 		}
 	}
 	load, err := loadAverage()
@@ -101,6 +99,20 @@ func run(o options) error {
 	if o.page == "" || len(results) == 0 {
 		return nil
 	}
+	return writePage(o, results, load)
+}
+
+func buildBerth(binary string) error {
+	build := exec.Command("go", "build", "-o", binary, "berth/cmd/berth")
+	build.Stderr, build.Env = os.Stderr, append(os.Environ(), "CGO_ENABLED=0")
+	if err := build.Run(); err != nil {
+		return fmt.Errorf("building berth: %w", err)
+	}
+	return nil
+}
+
+// writePage writes the chart, and the results into their section of the page.
+func writePage(o options, results []*result, load string) error {
 	if err := os.WriteFile(o.chart, barChart(results), 0o644); err != nil {
 		return err
 	}
