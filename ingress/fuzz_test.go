@@ -117,7 +117,7 @@ func FuzzHeader(f *testing.F) {
 	for _, seed := range []string{
 		"", "X: y", "x-request-id: a b", "Content-Type: application/json; charset=utf-8", "Content-Type: multipart/form-data; boundary=B",
 		"Content-Encoding: gzip", "Connection: close, X\r\nX: y", "Transfer-Encoding: chunked", "Expect: 100-continue", "TE: trailers\r\nTrailer: X",
-		"X-Reserved-Slot-Token: x\r\nX-Slot-Refused: full", "X-Request-Timeout-Seconds: 1", "x_session_id: s\r\nX-Session-Id:", "Upgrade: h2c",
+		"X-Reserved-Slot-Token: x\r\nX-Slot-Refused: full", "X-Slot-Secret: x\r\nX-Slot-Holder: y\r\nX-Slot-Own: 1", "X-Request-Timeout-Seconds: 1", "x_session_id: s\r\nX-Session-Id:", "Upgrade: h2c",
 		"Authorization: Bearer x\r\nX-Api-Key: y", "Traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "Origin: http://x",
 	} {
 		f.Add(seed)
@@ -139,7 +139,8 @@ func FuzzHeader(f *testing.F) {
 		for name, values := range r.Header {
 			switch name {
 			case "Connection", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Proxy-Authenticate", "Proxy-Authentication-Info",
-				"Proxy-Authorization", "Proxy-Connection", "X-Reserved-Slot-Token":
+				"Proxy-Authorization", "Proxy-Connection", "X-Reserved-Slot-Token", "X-Slot-Holder", "X-Slot-Secret", "X-Slot-Refused",
+				"X-Num-Ongoing-Requests", "X-Slot-Instance", "X-Slot-Seq", "X-Slot-Own":
 				if s.header[name] != nil {
 					t.Fatalf("%s was forwarded", name)
 				}

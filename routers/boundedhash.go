@@ -9,10 +9,10 @@ import (
 	"berth/llmserver"
 )
 
-// boundedHash is a consistent hash with bounded load: no replica takes more than MaxLoadFactor
-// times the mean. The ranking goes all around the ring, skips replicas at the bound, and ends with
-// those as one tier. Source: Mirrokni, Thorup and Zadimoghaddam, "Consistent Hashing with Bounded
-// Loads", 2018.
+// boundedHash is a consistent hash with bounded load: it prefers replicas below MaxLoadFactor times
+// the mean. The ranking goes all around the ring, skips replicas at the bound, and has those as one
+// tier at its end; queued requests ignore the bound. Source: Mirrokni, Thorup and Zadimoghaddam,
+// "Consistent Hashing with Bounded Loads", 2018.
 //
 // On its own, that rule lets one hot session fill its home replica to the bound, spill to the next
 // one, and so on, evicting the sessions at home there. So a session fills only its home replica to

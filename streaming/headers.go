@@ -36,11 +36,7 @@ func TrimRequestHeader(h http.Header) {
 
 // isOwnRequestField reports whether a request field is meant for berth, or set anew on each hop.
 func isOwnRequestField(name string) bool {
-	switch name {
-	case "Content-Length", "Expect", "X-Reserved-Slot-Token", "X-Slot-Holder":
-		return true
-	}
-	return false
+	return name == "Content-Length" || name == "Expect" || isSlotProtocol(name)
 }
 
 // CopyResponseHeader copies the end-to-end fields of the upstream response header src to dst,
@@ -107,11 +103,12 @@ func isHopByHop(name string) bool {
 	return false
 }
 
-// isSlotProtocol reports whether a response field belongs to the slot protocol, which never reaches
-// a client.
+// isSlotProtocol reports whether a field belongs to the slot protocol between ingress and agent. No
+// such field is copied, in a request or in a response: each hop sets its own.
 func isSlotProtocol(name string) bool {
 	switch name {
-	case "X-Reserved-Slot-Token", "X-Num-Ongoing-Requests", "X-Slot-Instance", "X-Slot-Seq", "X-Slot-Refused", "X-Slot-Own":
+	case "X-Reserved-Slot-Token", "X-Slot-Holder", "X-Slot-Secret",
+		"X-Num-Ongoing-Requests", "X-Slot-Instance", "X-Slot-Seq", "X-Slot-Own", "X-Slot-Refused":
 		return true
 	}
 	return false

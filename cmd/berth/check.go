@@ -32,7 +32,7 @@ func checkCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&path, "config", "", "the YAML file to check")
-	cmd.Flags().BoolVar(&show, "print", false, "print the effective configuration, with every default")
+	cmd.Flags().BoolVar(&show, "print", false, "print the effective configuration, with every default but those of policy arguments")
 	cmd.MarkFlagRequired("config")
 	return cmd
 }

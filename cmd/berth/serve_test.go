@@ -155,6 +155,35 @@ func TestServeLogsEveryReload(t *testing.T) {
 	}
 }
 
+func TestServeLogsBeginAndEndOfTheDrain(t *testing.T) {
+	s := startServer(t, "")
+	s.end(t)
+	text := s.log.take()
+	if draining, stopped := strings.Index(text, "msg=draining"), strings.Index(text, "msg=stopped\n"); draining < 0 || stopped < draining {
+		t.Errorf("the log has no msg=draining followed by msg=stopped\n%s", text)
+	}
+}
+
+func TestServeBannerNamesTheAdminPaths(t *testing.T) {
+	s := startServer(t, "")
+	defer s.end(t)
+	var banner bytes.Buffer
+	printBanner(&banner, config.Default(), s.Server)
+	for _, path := range []string{"/internal/slots", "/internal/decisions", "/metrics"} {
+		if !strings.Contains(banner.String(), path) {
+			t.Errorf("the banner has no %s\n%s", path, banner.String())
+		}
+		resp, err := http.Get("http://" + s.AdminAddress() + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			t.Errorf("GET %s: %s", path, resp.Status)
+		}
+	}
+}
+
 func TestServeWarnsOfKeysThatNeedARestart(t *testing.T) {
 	log := new(journal)
 	running := config.Default()

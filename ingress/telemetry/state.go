@@ -40,7 +40,7 @@ type stateCollector struct {
 var (
 	descSlots    = prometheus.NewDesc("berth_slots", "Slots in use, by state: reserved until the request is sent, then running.", []string{"model", "replica", "state"}, nil)
 	descCapacity = prometheus.NewDesc("berth_slots_capacity", "Slots of a replica.", []string{"model", "replica"}, nil)
-	descUp       = prometheus.NewDesc("berth_replica_up", "1 if the replica can be chosen, 0 if it is down, ejected, draining or gone.", []string{"model", "replica"}, nil)
+	descUp       = prometheus.NewDesc("berth_replica_up", "1 if the replica can be chosen, 0 if not: down, draining, gone, or ejected and not needed by the panic threshold.", []string{"model", "replica"}, nil)
 	descState    = prometheus.NewDesc("berth_replica_state", "1 for the state that the replica is in, 0 for the others.", []string{"model", "replica", "state"}, nil)
 	descEjected  = prometheus.NewDesc("berth_replica_ejections_total", "Ejections of the replica because of failing requests.", []string{"model", "replica"}, nil)
 	descKeys     = prometheus.NewDesc("berth_key_ongoing_requests", "Requests in progress by name of the API key: POSTs, and requests for stored responses.", []string{"key"}, nil)

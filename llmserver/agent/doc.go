@@ -8,8 +8,8 @@
 //	POST   /internal/slots          reserve   {"token":"<uuid>","lease_s":3,"wait_ms":0}
 //	DELETE /internal/slots/{token}  release a reservation
 //	GET    /internal/slots          read the counts
-//	POST   anything else            to the engine, in a slot
-//	GET    anything else            to the engine
+//	POST   a request for work       to the engine, in a slot
+//	       anything else            to the engine (GET, management, cancel of a response)
 //
 // Callers may identify themselves with X-Slot-Holder. Every report then includes the caller's own
 // share (num_own_requests, X-Slot-Own), which the caller cannot derive because calls may be
