@@ -14,7 +14,7 @@
 //	attempt.go        reserves a slot, dispatches into it and relays the response
 //	retry.go          decides on another attempt
 //	busy.go           detects an engine that is too busy; timeouts.go bounds the attempt
-//	ownerlookup.go    searches for the replica with a stored response; owners.go remembers it
+//	ownerlookup.go    searches for the replica with a stored response; owners.go remembers it (recentmap.go)
 //	request.go        holds the state of one request, shared by the files above
 //	errorresponse.go  writes error responses; errors.go is the one table of API errors
 //

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -48,9 +47,7 @@ type ownerLookups struct {
 
 	mu         sync.Mutex               // guards the fields below
 	inProgress map[string]chan struct{} // by ID; closed when the lookup has ended
-	misses     map[string]ownerMiss
-	missOrder  []string // the keys of misses, as a ring; once full, next is the oldest
-	next       int
+	misses     recentMap[ownerMiss]
 }
 
 // An ownerMiss is a lookup without an owner as its result. It is immutable.
@@ -68,7 +65,6 @@ func newOwnerLookups(owners *responseOwners, count func(result string)) *ownerLo
 		running:    make(chan struct{}, maxConcurrentLookups),
 		count:      count,
 		inProgress: make(map[string]chan struct{}),
-		misses:     make(map[string]ownerMiss),
 	}
 }
 
@@ -167,7 +163,7 @@ func (l *ownerLookups) recentMiss(id string, models []*model) (m ownerMiss, ok b
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	// Expired misses stay until they are overwritten; their number is bounded.
-	m, ok = l.misses[id]
+	m, ok = l.misses.values[id]
 	if !ok || time.Now().After(m.until) {
 		return ownerMiss{}, false
 	}
@@ -189,18 +185,9 @@ func (l *ownerLookups) rememberMiss(id string, models []*model, err error) {
 	for _, asked := range models {
 		m.models = append(m.models, asked.config.ID)
 	}
-	id = strings.Clone(id) // id may be part of a request header, which must not stay in memory
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if _, known := l.misses[id]; !known {
-		if len(l.missOrder) < maxMisses {
-			l.missOrder = append(l.missOrder, "")
-		}
-		delete(l.misses, l.missOrder[l.next])
-		l.missOrder[l.next] = id
-		l.next = (l.next + 1) % maxMisses
-	}
-	l.misses[id] = m
+	l.misses.put(id, m, maxMisses)
 }
 
 // forgetMisses forgets all misses. It is called after a reload, which may have added replicas. The
@@ -208,7 +195,7 @@ func (l *ownerLookups) rememberMiss(id string, models []*model, err error) {
 func (l *ownerLookups) forgetMisses() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	clear(l.misses)
+	clear(l.misses.values)
 }
 
 // searchOwner asks all replicas of these models, remembers the result and returns it as findOwner

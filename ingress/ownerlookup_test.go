@@ -177,8 +177,8 @@ func TestOwnerLookupRemembersMissesBriefly(t *testing.T) {
 		for i := range 2 * maxMisses {
 			l.rememberMiss(fmt.Sprint(i), []*model{m}, nil)
 		}
-		if len(l.misses) != maxMisses || missed("0", m) || !missed(fmt.Sprint(2*maxMisses-1), m) {
-			t.Errorf("%d are remembered", len(l.misses))
+		if len(l.misses.values) != maxMisses || missed("0", m) || !missed(fmt.Sprint(2*maxMisses-1), m) {
+			t.Errorf("%d are remembered", len(l.misses.values))
 		}
 	})
 }

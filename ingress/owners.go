@@ -18,10 +18,8 @@ import (
 // The zero value is ready to use. Any goroutine may call the methods, which do not block: mu is
 // held for a few map operations, never for I/O.
 type responseOwners struct {
-	mu       sync.Mutex // guards the fields below
-	replicas map[string]*llmserver.Replica
-	ids      []string // the keys of replicas, as a ring; once full, next is the oldest
-	next     int
+	mu       sync.Mutex // guards replicas
+	replicas recentMap[*llmserver.Replica]
 }
 
 const (
@@ -33,7 +31,7 @@ const (
 func (o *responseOwners) owner(id string) *llmserver.Replica {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.replicas[id]
+	return o.replicas.values[id]
 }
 
 // ownerAmong returns the last known replica of a response and the model of that replica. Both are
@@ -51,25 +49,11 @@ func (o *responseOwners) ownerAmong(id string, models []*model) (*model, *llmser
 }
 
 // setOwner records r as the owner of a response, in place of an earlier owner. The oldest entry is
-// dropped if there are maxOwners already; a later request for that response costs a lookup. The map
-// keeps a copy of id, since id may be a part of a request header, which would stay in memory as a
-// whole.
+// dropped if there are maxOwners already; a later request for that response costs a lookup.
 func (o *responseOwners) setOwner(id string, r *llmserver.Replica) {
-	id = strings.Clone(id)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.replicas == nil {
-		o.replicas = make(map[string]*llmserver.Replica)
-	}
-	if _, known := o.replicas[id]; !known {
-		if len(o.ids) < maxOwners {
-			o.ids = append(o.ids, "")
-		}
-		delete(o.replicas, o.ids[o.next])
-		o.ids[o.next] = id
-		o.next = (o.next + 1) % maxOwners
-	}
-	o.replicas[id] = r
+	o.replicas.put(id, r, maxOwners)
 }
 
 // sniffID wraps the body of a successful response to record r as the owner as soon as the ID has

@@ -44,8 +44,8 @@ func TestOwnersForgetOldResponses(t *testing.T) {
 		h.setOwner(fmt.Sprint(i), r)
 		h.setOwner(fmt.Sprint(i), r)
 	}
-	if len(h.replicas) != maxOwners || len(h.ids) != maxOwners {
-		t.Errorf("%d are remembered, in a ring of %d", len(h.replicas), len(h.ids))
+	if len(h.replicas.values) != maxOwners || len(h.replicas.ids) != maxOwners {
+		t.Errorf("%d are remembered, in a ring of %d", len(h.replicas.values), len(h.replicas.ids))
 	}
 	if h.owner(fmt.Sprint(2*maxOwners)) != r || h.owner(fmt.Sprint(2*maxOwners-1)) != nil {
 		t.Error("other responses than the oldest were forgotten")
@@ -57,7 +57,7 @@ func TestOwnersKeepOnlyID(t *testing.T) {
 	var h responseOwners
 	for range 2 { // an assignment replaces an equal string key of a map
 		h.setOwner(head[len("GET /v1/responses/"):][:len("resp_1")], nil)
-		for id := range h.replicas {
+		for id := range h.replicas.values {
 			if within := uintptr(unsafe.Pointer(unsafe.StringData(id))) - uintptr(unsafe.Pointer(unsafe.StringData(head))); within < uintptr(len(head)) {
 				t.Errorf("%s is part of the request header, at %d", id, within)
 			}
