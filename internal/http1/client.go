@@ -30,7 +30,7 @@ type Client struct {
 // ClientOptions are the settings of a Client. They may be changed at any time, see SetOptions.
 type ClientOptions struct {
 	ConnectTimeout time.Duration // of a new connection; 0 means no timeout
-	SendTimeout    time.Duration // of a request unread by the server; 0 means no timeout
+	SendTimeout    time.Duration // for the server to read more of a request; 0 means no timeout
 	// APIKey, if not empty, is sent as a bearer token in place of the request's own Authorization
 	// and X-Api-Key fields.
 	APIKey string
@@ -87,8 +87,8 @@ func (c *Client) Close() { c.pool.closePool() }
 // the connection, as Close of the response body does.
 //
 // If the context has ended, the error is the cause of the context's end. If the connection failed
-// or the response was invalid, the error is an *Error. Any other error means a request not
-// expressible in HTTP, of which nothing was sent.
+// or the response was invalid, the error is an *Error. Any other error means that the request
+// cannot be written as HTTP; nothing was sent then.
 //
 // The body of the response must be closed. Close may be called by any goroutine, also during a Read
 // by another. Before the end of the body Close blocks for up to 250 ms, waiting for the server to
@@ -105,7 +105,7 @@ func (c *Client) Do(req *http.Request) (*http.Response, error) {
 		return &rt.response, nil
 	}
 	if failed, ok := errors.AsType[*Error](err); ok && failed.Stale() {
-		c.pool.closeIdle() // probably stale too, and not to be met by another attempt
+		c.pool.closeIdle() // probably stale too; another attempt must not take one
 	}
 	return nil, err
 }

@@ -6,7 +6,7 @@ import (
 	"net/http"
 )
 
-// A bodyFraming is the way in which the end of a response body is marked.
+// A bodyFraming is how the end of a response body is marked.
 type bodyFraming uint8
 
 const (

@@ -21,7 +21,7 @@ type clientConn struct {
 	reused    bool      // taken from the pool, not new
 	idleSince time.Time // end of the last response; valid in the pool
 
-	sendTimeout time.Duration // of a request unread by the server; 0 means no timeout
+	sendTimeout time.Duration // for the server to read more of a request; 0 means no timeout
 	upload      uploadState
 
 	// The functions are created once per connection, not once per request.
@@ -42,9 +42,9 @@ func newClientConn(nc net.Conn) *clientConn {
 	return c
 }
 
-// halfClose closes the sending half, a disconnect to the server, and ends a blocked Read. A
-// connection without halves is closed. Any goroutine may call halfClose, also without owning the
-// connection; halfClose does not block.
+// halfClose closes the sending half, which is a disconnect to the server, and ends a blocked Read.
+// A connection that cannot be half-closed is closed. Any goroutine may call halfClose, also without
+// owning the connection; it does not block.
 func (c *clientConn) halfClose() {
 	half, ok := c.Conn.(interface{ CloseWrite() error })
 	if !ok || half.CloseWrite() != nil {
@@ -71,9 +71,9 @@ func (c *clientConn) lingeringClose() {
 	}
 }
 
-// noPendingData reports whether the connection is open without unread data. Without a socket to
-// inspect the result is true. noPendingData neither blocks nor reads. Only the owner may call it,
-// because of peekEmpty.
+// noPendingData reports whether the connection is open and has no unread data. Without a socket to
+// inspect, it returns true. It neither blocks nor reads. Only the owner may call it, because
+// peekEmpty is not synchronized.
 func (c *clientConn) noPendingData() bool {
 	if c.raw == nil {
 		return true

@@ -14,11 +14,11 @@ import (
 // to the connection. After a later failure the server may have had the request.
 const staleWindow = time.Second
 
-// Error is the error of a request without a response header. The fields record the progress of the
-// request, for the decision whether another attempt is safe.
+// Error is the error of a request for which no response header was received. The fields record how
+// far the request came, from which a caller decides whether another attempt is safe.
 type Error struct {
 	Connected     bool      // the request had a connection
-	Reused        bool      // the connection was an idle one, not new
+	Reused        bool      // the connection was an idle one from the pool
 	ResponseBegun bool      // at least one byte of a response was received
 	Start         time.Time // the time at which the request got a connection
 	Err           error     // the cause
@@ -39,7 +39,7 @@ func (e *Error) Timeout() bool {
 }
 
 // Stale reports whether the server most likely closed an idle connection before the request
-// arrived. The request was then not seen by the server.
+// arrived, and so has not seen the request.
 func (e *Error) Stale() bool {
 	return e.Connected && e.Reused && !e.ResponseBegun && !e.Timeout() &&
 		!errors.Is(e.Err, tcp.ErrSendTimeout) && !errors.Is(e.Err, errRequestBody) &&

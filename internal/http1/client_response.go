@@ -64,7 +64,8 @@ func (rt *roundTrip) setFraming() error {
 	case r.Request.Method == http.MethodHead:
 		r.ContentLength = length
 	case r.StatusCode == http.StatusNoContent:
-		rt.reusable = rt.reusable && !isChunked && length <= 0 // else a body may follow, against the rules
+		// With chunked coding or a length, a body may follow, against the rules.
+		rt.reusable = rt.reusable && !isChunked && length <= 0
 	case r.StatusCode < http.StatusOK || r.StatusCode == http.StatusNotModified:
 	case isChunked:
 		rt.framing, r.ContentLength = framingChunked, -1
@@ -119,8 +120,8 @@ func willClose(r *http.Response) bool {
 		r.ProtoMinor == 0 && !httpguts.HeaderValuesContainsToken(connection, "keep-alive")
 }
 
-// parseTrailerNames moves the names of the announced trailer fields from the header to the response's
-// Trailer.
+// parseTrailerNames moves the names of the announced trailer fields from the header to the
+// response's Trailer.
 func (rt *roundTrip) parseTrailerNames() error {
 	names, ok := rt.response.Header["Trailer"]
 	if !ok {

@@ -11,14 +11,14 @@ import (
 	"berth/internal/tcp"
 )
 
-// A roundTrip is one request and the response on a connection, and the body of the response. The
-// round trip owns the connection until done:
+// A roundTrip is one request, its response on a connection, and the body of the response. The round
+// trip owns the connection until it is done:
 //
 //	open → done   by the last byte read, or by Close
 //
-// The transition is one CAS on done, and the goroutine of the successful CAS releases the
-// connection. One goroutine at a time may call the methods; only Close may be called by any
-// goroutine, at any time. After an error of Read, only Close releases the connection.
+// The transition is one CAS on done, and the goroutine that wins it releases the connection. The
+// methods are for one goroutine at a time; only Close may be called by any goroutine, at any time.
+// After an error of Read, only Close releases the connection.
 type roundTrip struct {
 	response   http.Response   // the caller's, once Do has returned
 	ctx        context.Context // of the request

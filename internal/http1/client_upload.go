@@ -14,8 +14,8 @@ const (
 	// singleWriteMax is the amount that an empty socket buffer accepts without waiting for the
 	// server.
 	singleWriteMax = 16 << 10
-	// uploadPoll is the time after which a blocked write is interrupted to check for an early
-	// response of a server no longer reading.
+	// uploadPoll is how long a write may block before the connection is checked for an early
+	// response of a server that has stopped reading.
 	uploadPoll = 100 * time.Millisecond
 	// uploadChunk is the amount sent between two checks for an early response.
 	uploadChunk = 1 << 20

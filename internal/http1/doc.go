@@ -1,15 +1,15 @@
 // Package http1 is HTTP/1.1 for the request path: a [Server] for clients and a [Client] for
 // upstream servers. Both drive a connection from the goroutine of the current request and read and
-// write the socket directly. Everything else is left to net/http.
+// write the socket directly. A Server leaves everything else to net/http.
 //
 // # Server
 //
 // A [Server] wraps an http.Server. Simple connections are served directly: HTTP/1.1 over TCP, a
 // request header of at most 4 KiB whose fields have one possible meaning, and a body of declared
 // length. At the first other request, the connection is handed over to net/http for good, together
-// with all bytes of no completed request. So h2c, chunked uploads, Expect, HEAD and malformed or
-// hostile input are subject to net/http's rules. An HTTP/2 preface after the first request closes
-// the connection, because net/http would accept a preface only at the beginning.
+// with all bytes that belong to no completed request. So h2c, chunked uploads, Expect, HEAD and
+// malformed or hostile input are subject to net/http's rules. An HTTP/2 preface after the first
+// request closes the connection, because net/http would accept a preface only at the beginning.
 //
 // To notice a disconnect while a request is being served, net/http reads ahead in another
 // goroutine, woken several times per request. A Server uses tcp.WatchClose, one goroutine for all
@@ -40,7 +40,7 @@
 // Responses are interpreted as in net/http, or refused. Refused, although net/http accepts them,
 // are: folded header lines, a space before the colon, versions other than HTTP/1.x, a status below
 // 100, transfer codings in HTTP/1.0, status 101, a chunk size of 2^63 or more, more than 4 KiB of
-// excess chunk framing, and trailers with lines after the first empty line. A Content-Length
-// beside chunked coding is ignored, as in net/http, and the connection is not reused. Header fields
-// other than the framing are passed on unchanged: no Cache-Control is derived from Pragma.
+// excess chunk framing, and trailers with lines after the first empty line. A Content-Length beside
+// chunked coding is ignored, as in net/http, and the connection is not reused. Header fields other
+// than the framing are passed on unchanged: no Cache-Control is derived from Pragma.
 package http1

@@ -93,8 +93,8 @@ func (s *Server) startFallback(l net.Listener) bool {
 	return true
 }
 
-// startConn starts the goroutine of an accepted connection. A connection not watchable for a
-// disconnect is handed over, which blocks until the fallback server accepts.
+// startConn starts the goroutine of an accepted connection. If a disconnect cannot be watched for,
+// the connection is handed over instead, which blocks until the fallback server accepts it.
 func (s *Server) startConn(nc net.Conn) {
 	if tcp, ok := nc.(*net.TCPConn); ok {
 		if c, err := newServerConn(s, tcp); err == nil {

@@ -5,12 +5,12 @@ import (
 	"net/http"
 )
 
-// ResetAborted returns a handler running h. If h panics within a response to an HTTP/1.0 client
-// without a Content-Length, the connection is reset. The end of such a response is the end of the
+// ResetAborted returns a handler that runs h and resets the connection if h panics within a
+// response to an HTTP/1.0 client that has no Content-Length. Such a response ends with the
 // connection, so after an orderly close the response would look complete. A response with a marked
 // end, as in HTTP/1.1, is better closed, because a reset may overtake the last bytes.
 //
-// The connection is taken from net/http by Hijack; the ConnState becomes StateHijacked.
+// The connection is taken from net/http by Hijack, and its ConnState becomes StateHijacked.
 func ResetAborted(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ProtoAtLeast(1, 1) {

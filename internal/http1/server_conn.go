@@ -24,15 +24,15 @@ type serverConn struct {
 	state      atomic.Uint64 // a timedState
 
 	clientGone atomic.Bool                    // the client has disconnected, or the server is closing
-	active     atomic.Pointer[responseWriter] // cancelled by a disconnect; nil between requests
+	active     atomic.Pointer[responseWriter] // its request ends at a disconnect; nil between requests
 
 	readBuffer
 	hadRequest  bool // there was an earlier request
 	lastWasPOST bool // that request was a POST
 }
 
-// newServerConn returns the connection for an accepted TCP connection. After an error, a connection
-// not watchable for a disconnect, nc is unchanged and still belongs to the caller.
+// newServerConn returns the connection for an accepted TCP connection. An error means that its
+// disconnect cannot be watched for; nc is then unchanged and still belongs to the caller.
 func newServerConn(s *Server, nc *net.TCPConn) (*serverConn, error) {
 	c := &serverConn{server: s, remoteAddr: nc.RemoteAddr().String()}
 	c.ctx = context.WithValue(context.WithValue(context.Background(), http.ServerContextKey, s.fallback),
@@ -93,13 +93,14 @@ func (c *serverConn) serveRequests() (ended bool) {
 	}
 }
 
-// readRequest reads the header of the next request, and blocks until then. Without a request w is
-// nil, and ended is true at the end of the connection and false for a request of net/http.
+// readRequest reads the header of the next request, and blocks until then. If w is nil, ended is
+// true at the end of the connection, and false if the next request is for net/http.
 func (c *serverConn) readRequest() (w *responseWriter, ended bool) {
 	skipped := 0
 	for checked := 0; ; {
 		for c.lastWasPOST && skipped < 4 && len(c.unread) > 0 && (c.unread[0] == '\r' || c.unread[0] == '\n') {
-			c.unread, skipped = c.unread[1:], skipped+1 // tolerated as in net/http: some old clients end a body so
+			// Tolerated, as in net/http: some old clients send a line break after the body.
+			c.unread, skipped = c.unread[1:], skipped+1
 		}
 		if len(c.unread) == 0 {
 			c.releasePage()
@@ -107,7 +108,8 @@ func (c *serverConn) readRequest() (w *responseWriter, ended bool) {
 		if end := bytes.Index(c.unread, []byte("\r\n\r\n")); end >= 0 {
 			return c.startRequest(string(c.unread[:end+2]), end+4)
 		}
-		begun := !c.hadRequest && len(c.unread) > 0 || skipped+len(c.unread) >= 4 // net/http ignores fewer bytes
+		// After a first request net/http ignores fewer than 4 bytes.
+		begun := !c.hadRequest && len(c.unread) > 0 || skipped+len(c.unread) >= 4
 		if lines := bytes.LastIndexByte(c.unread, '\n') + 1; begun && lines > checked {
 			if checked = lines; !parseSimple(string(c.unread[:lines]), new(http.Request)) {
 				return nil, false

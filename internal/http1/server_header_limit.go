@@ -3,13 +3,13 @@ package http1
 import "net/http"
 
 const (
-	// MaxHeaderBytes bounds the header of a request, with the target. 64 KiB is the limit of
-	// uvicorn, and so of vLLM and SGLang, and several times the usual size with the cookies and
-	// tokens of browsers, SDKs and gateways; nginx and HAProxy accept less.
+	// MaxHeaderBytes bounds the header of a request, including the target. 64 KiB is the limit of
+	// uvicorn, and so of vLLM and SGLang, and several times the size that browsers, SDKs and
+	// gateways send with cookies and tokens; nginx and HAProxy accept less.
 	MaxHeaderBytes = 64 << 10
-	// ReadHeaderBytes is the amount after which a server stops reading a header. ReadHeaderBytes is
-	// the larger one: a header beyond MaxHeaderBytes gets an error in the API's own form, a header
-	// beyond ReadHeaderBytes an error of net/http.
+	// ReadHeaderBytes is where a server stops reading a header. It exceeds MaxHeaderBytes, so that
+	// a header beyond MaxHeaderBytes gets an error in the API's own form; a header beyond
+	// ReadHeaderBytes gets net/http's.
 	ReadHeaderBytes = 2 * MaxHeaderBytes
 )
 

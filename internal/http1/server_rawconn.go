@@ -132,9 +132,9 @@ func (c *rawConn) writeVector(first, second, third []byte) error {
 }
 
 // An ioDeadline is the deadline of one direction of a rawConn. Unlike the deadline of a net.Conn,
-// an ioDeadline ends only reads and writes with a wait, and is armed only for the wait. A request
-// may move and remove the deadline many times, most requests never wait, and each change of an
-// armed deadline costs a change of a runtime timer.
+// it ends a read or write only if the call has to wait, so it is armed only then. A request may
+// move and remove the deadline many times, most requests never wait, and each change of an armed
+// deadline costs a change of a runtime timer.
 type ioDeadline struct {
 	setDeadline func(time.Time) error // of the TCP connection
 
@@ -153,7 +153,8 @@ func (d *ioDeadline) setTime(t time.Time) {
 	}
 }
 
-// beforeIO is called before a read or write. An outdated armed deadline would end the call at once.
+// beforeIO is called before a read or write. It replaces an outdated armed deadline, which would
+// end the call at once.
 func (d *ioDeadline) beforeIO() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -170,7 +171,7 @@ func (d *ioDeadline) beforeWait() {
 	d.applyLocked()
 }
 
-// afterIO is called after a read or write. The deadline stays armed until the next change or call.
+// afterIO is called after a read or write. An armed deadline stays armed, see beforeIO.
 func (d *ioDeadline) afterIO() {
 	d.mu.Lock()
 	d.waiting = false

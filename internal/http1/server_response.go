@@ -32,8 +32,8 @@ type responseWriter struct {
 	headerBuf     pageBuffer // status line and fields, until they are sent
 	pending       pageBuffer // chunkPrefix bytes, and then the unsent part of the body
 
-	fullDuplex  bool // the request's body stays readable after the header
-	chunked     bool // the coding of the response
+	fullDuplex  bool // the request's body stays readable after the response header
+	chunked     bool // the response is in chunked coding
 	closeAfter  bool // the connection is closed after the response
 	headerSent  bool
 	handlerDone bool  // the handler has returned
@@ -90,8 +90,8 @@ func (w *responseWriter) SetWriteDeadline(t time.Time) error {
 	return nil
 }
 
-// EnableFullDuplex keeps the request's body readable after the response header. A call after the
-// header has no effect on the drained body.
+// EnableFullDuplex keeps the request's body readable after the response header was sent. It must be
+// called before.
 func (w *responseWriter) EnableFullDuplex() error {
 	w.fullDuplex = true
 	return nil
@@ -214,14 +214,14 @@ func (w *responseWriter) finishResponse() (reusable bool) {
 	return true
 }
 
-// closeDelimited reports whether the response has begun and has no marked end but the end of the
-// connection.
+// closeDelimited reports whether the response has begun and only the end of the connection marks
+// its end.
 func (w *responseWriter) closeDelimited() bool {
 	return w.headerSent && bodyAllowed(w.status) && !w.chunked && w.contentLength < 0
 }
 
-// cleanUp releases everything of the request. Later writes fail. Closing the body waits for a read
-// in progress, which has to be ended by closing the connection before.
+// cleanUp releases everything that belongs to the request. Later writes fail. Closing the body
+// waits for a read in progress, so a connection that is not reused is closed before.
 func (w *responseWriter) cleanUp() {
 	w.body.Close()
 	w.headerBuf.dropPage()

@@ -60,8 +60,8 @@ func (w *responseWriter) prependChunkSize(size int) []byte {
 	return w.pending.bytes[begin:]
 }
 
-// bodyEnd returns the framing after size bytes of the body: the end of the chunk, and after the last
-// byte the last chunk and the trailers.
+// bodyEnd returns the framing after size bytes of the body: the end of the chunk, and after the
+// last byte the last chunk and the trailers.
 func (w *responseWriter) bodyEnd(size int) string {
 	switch {
 	case !w.chunked:
@@ -97,9 +97,9 @@ type framingFields struct {
 	trailers                                  []string // names announced by the handler
 }
 
-// finishHeader completes the header. pending and p are the beginning of the body, or all of the
-// body if the handler has returned. The request's body is drained first, because some clients read
-// nothing before sending all of the body.
+// finishHeader completes the header. pending and p are the beginning of the body, or all of it if
+// the handler has returned. The request's body is drained first, which may block, because some
+// clients read nothing before they have sent all of the body.
 func (w *responseWriter) finishHeader(pending, p []byte) {
 	f, header := &w.framing, w.headerBuf.bytes
 	coding, size := firstValue(f.transferEncoding), len(pending)+len(p)
