@@ -45,7 +45,8 @@ func (p *connPool) takeConn() *clientConn {
 }
 
 // reusable reports whether a connection is open, without unread data, after the given idle time.
-// Stray bytes would be taken for the next response, perhaps to another client.
+// Stray bytes would be taken for the next response, perhaps of another client. Only the owner may
+// call it.
 func (c *clientConn) reusable(idle time.Duration) bool {
 	return canPeek && idle < idleTimeout && c.noPendingData()
 }

@@ -51,8 +51,9 @@ func orInfinite(d time.Duration) time.Duration {
 }
 
 // Serve accepts connections, and starts a goroutine for each, until the listener fails, or until
-// Shutdown or Close is called. The error is http.ErrServerClosed in the second case. Serve closes
-// the listener, does not wait for the connections, and may be called once.
+// Shutdown or Close is called. The error is http.ErrServerClosed in the second case. Temporary
+// errors of the listener are logged and retried. Serve closes the listener, does not wait for the
+// connections, and may be called once.
 func (s *Server) Serve(l net.Listener) error {
 	defer l.Close()
 	if !s.startFallback(l) {
@@ -145,10 +146,10 @@ func (s *Server) Connections() int {
 	return len(s.conns)
 }
 
-// sweepConns advances the clock by one tick and closes connections idle, or reading a header, for
-// too long. The timer calls sweepConns and is armed only while there are connections. One timer for
-// all connections costs nothing per request; in return a connection may exceed a timeout by a
-// little more than a quarter of the shortest timeout.
+// sweepConns advances the clock by one tick and closes connections that have been idle, or reading
+// a header, for too long. The timer calls sweepConns and is armed only while there are connections.
+// One timer for all connections costs nothing per request; in return a connection may exceed a
+// timeout by a little more than a quarter of the shortest timeout.
 func (s *Server) sweepConns() {
 	now := s.ticks.Add(1)
 	s.mu.Lock()

@@ -60,7 +60,7 @@ func (b *requestBody) readLocked(p []byte) (n int, err error) {
 }
 
 // Close makes further reads fail, and waits for a read in progress. The rest of the body is drained
-// at the sending of the response. A second call does nothing.
+// when the response is sent. A second call does nothing.
 func (b *requestBody) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -69,8 +69,8 @@ func (b *requestBody) Close() error {
 }
 
 // drainBody discards the rest of the body, if less than maxDrain, and reports whether the body has
-// ended. Further reads fail if so, and also if the handler has returned. drainBody blocks until the
-// rest has arrived, up to the read deadline, and first for a read in progress. Called in the
+// ended. Further reads fail if so, and in any case once the handler has returned. drainBody waits
+// for a read in progress, and then for the rest of the body, up to the read deadline. Called in the
 // goroutine of the response.
 func (b *requestBody) drainBody() bool {
 	b.mu.Lock()

@@ -90,8 +90,8 @@ func (w *responseWriter) SetWriteDeadline(t time.Time) error {
 	return nil
 }
 
-// EnableFullDuplex keeps the request's body readable after the response header was sent. It must be
-// called before.
+// EnableFullDuplex keeps the request's body readable after the response header was sent. It has no
+// effect once the header has been sent.
 func (w *responseWriter) EnableFullDuplex() error {
 	w.fullDuplex = true
 	return nil
@@ -101,8 +101,8 @@ func (w *responseWriter) EnableFullDuplex() error {
 // from the header.
 func (w *responseWriter) Header() http.Header { return w.header }
 
-// WriteHeader fixes status and header. Informational headers are sent at once, any number of them,
-// and the call blocks like Write. A second final status is logged and ignored.
+// WriteHeader fixes status and header. Informational headers are sent at once, any number of them;
+// WriteHeader blocks for these like Write. A call after the final status is logged and ignored.
 func (w *responseWriter) WriteHeader(status int) {
 	switch {
 	case w.status != 0:
