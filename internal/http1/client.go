@@ -17,7 +17,8 @@ import (
 	"berth/internal/tcp"
 )
 
-// Client sends requests to one server over plain TCP. Its methods may be called from any goroutine.
+// A Client sends requests to one server over plain TCP. All methods may be called from any
+// goroutine at any time.
 type Client struct {
 	base    *url.URL
 	address string // to connect to
@@ -26,17 +27,18 @@ type Client struct {
 	pool    connPool
 }
 
-// ClientOptions are the settings of a Client that may change while it is in use.
+// ClientOptions are the settings of a Client. They may be changed at any time, see SetOptions.
 type ClientOptions struct {
 	ConnectTimeout time.Duration // of a new connection; 0 means no timeout
-	SendTimeout    time.Duration // while the server reads nothing of a request; 0 means no timeout
+	SendTimeout    time.Duration // for the server to read more of a request; 0 means no timeout
 	// APIKey, if not empty, is sent as a bearer token in place of the request's own Authorization
 	// and X-Api-Key fields.
 	APIKey string
 }
 
-// NewClient returns a Client for the server at baseURL, of the form http://host:port, whose path, if
-// any, is prepended to that of each request. It connects only when a request needs a connection.
+// NewClient returns a Client for the server at baseURL, of the form http://host:port. The path of
+// baseURL, if any, is prepended to the path of each request. NewClient does not connect:
+// connections are opened by Do.
 func NewClient(baseURL string, o ClientOptions) (*Client, error) {
 	base, err := url.Parse(baseURL)
 	if err != nil || base.Host == "" || base.Scheme != "http" {
@@ -56,7 +58,8 @@ func NewClient(baseURL string, o ClientOptions) (*Client, error) {
 	return c, nil
 }
 
-// withoutZone removes the zone of a link-local IPv6 address, which has no meaning on another machine.
+// withoutZone removes the zone of a link-local IPv6 address. A zone has no meaning on another
+// machine.
 func withoutZone(host string) string {
 	before, zone, found := strings.Cut(host, "%")
 	if !found {
@@ -65,40 +68,50 @@ func withoutZone(host string) string {
 	return before + zone[max(0, strings.IndexByte(zone, ']')):]
 }
 
-// SetOptions replaces the options for requests that begin from now on.
+// SetOptions replaces the options for later requests. A request still waiting for a connection may
+// be sent with the new options.
 func (c *Client) SetOptions(o ClientOptions) { c.options.Store(&o) }
 
-// Close closes idle connections, and active ones when their responses end. Later requests are still
-// served, each on a new connection.
-func (c *Client) Close() { c.pool.close() }
+// Close closes the idle connections at once, and each active connection at the end of the current
+// response; Close does not wait for these. Later requests are still served, each on a new
+// connection. A second call does nothing.
+func (c *Client) Close() { c.pool.closePool() }
 
-// Do sends a request, once, and returns when the response header has been read. Of the request's URL
-// it uses path and query. ContentLength must be exact: never unknown, and never zero for a body that
-// has bytes. The request's body is read and closed before Do returns.
+// Do sends a request, once, and returns when the response header has been read. Only path and query
+// of the request's URL are used. ContentLength must be exact: never unknown, and never zero for a
+// body with bytes. The request's body is read, in the calling goroutine, and closed before Do
+// returns.
 //
-// If the context of the request has ended, the error is the cause of that. If the connection failed
-// or the response was invalid, it is an *Error. Any other error means that the request cannot be
-// written as HTTP; nothing was sent then.
+// Do blocks until the header has arrived, the connection has failed or the context of the request
+// has ended. After a failure, or the context's end, Do gives the server up to 250 ms more to close
+// the connection, as Close of the response body does.
 //
-// The body of the response must be closed, by any goroutine, also while another one reads it.
+// If the context has ended, the error is the cause of the context's end. If the connection failed
+// or the response was invalid, the error is an *Error. Any other error means that the request
+// cannot be written as HTTP; nothing was sent then.
+//
+// The body of the response must be closed. Close may be called by any goroutine, also during a Read
+// by another. Before the end of the body Close blocks for up to 250 ms, waiting for the server to
+// release the request; later calls return at once.
 func (c *Client) Do(req *http.Request) (*http.Response, error) {
 	if req.ContentLength < 0 {
 		panic("BUG: a request of unknown length")
 	}
 	rt, err := c.startRequest(req)
 	if err == nil {
-		err = rt.receive()
+		err = rt.receiveResponse()
 	}
 	if err == nil {
 		return &rt.response, nil
 	}
 	if failed, ok := errors.AsType[*Error](err); ok && failed.Stale() {
-		c.pool.closeIdle() // they are as old, and one more attempt must not meet them
+		c.pool.closeIdle() // probably stale too; another attempt must not take one
 	}
 	return nil, err
 }
 
-// startRequest sends the request. After an error the round trip has released everything.
+// startRequest takes a connection and sends the request. After an error there is no round trip: the
+// connection is closed, or back in the pool.
 func (c *Client) startRequest(req *http.Request) (*roundTrip, error) {
 	if req.Body != nil {
 		defer req.Body.Close()
@@ -126,7 +139,8 @@ func (c *Client) startRequest(req *http.Request) (*roundTrip, error) {
 	return rt, nil
 }
 
-// getConn returns the idle connection that was used last, or a new one.
+// getConn returns the most recently used idle connection, or a new one. Connecting blocks until the
+// connect timeout or the end of ctx. The caller owns the connection.
 func (c *Client) getConn(ctx context.Context) (*clientConn, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)

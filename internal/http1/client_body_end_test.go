@@ -14,7 +14,7 @@ func TestClientSurplusAfterExactReadClosesConnection(t *testing.T) {
 		var p connPool
 		rt := newRoundTrip(newPost(t.Context(), "/"), newClientConn(&scriptConn{data: []byte(smallResponse + surplus)}), &p)
 		rt.reusable = true
-		if err := rt.receive(); err != nil {
+		if err := rt.receiveResponse(); err != nil {
 			t.Fatal(err)
 		}
 		if n, err := rt.response.Body.Read(make([]byte, 2)); n != 2 || err != io.EOF {
@@ -23,7 +23,7 @@ func TestClientSurplusAfterExactReadClosesConnection(t *testing.T) {
 		if (p.popConn() != nil) != again {
 			t.Errorf("with surplus %q: the connection is reused: %t", surplus, !again)
 		}
-		p.close()
+		p.closePool()
 	}
 }
 

@@ -152,10 +152,10 @@ func TestClientContextEndAfterResponseHasNoEffect(t *testing.T) {
 func TestClientResponseEndingWithContextLeavesNoConnection(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var p connPool
-	t.Cleanup(p.close)
+	t.Cleanup(p.closePool)
 	rt := newRoundTrip(newPost(ctx, "/"), newClientConn(&scriptConn{data: []byte(smallResponse)}), &p)
 	rt.reusable = true
-	if err := rt.receive(); err != nil {
+	if err := rt.receiveResponse(); err != nil {
 		t.Fatal(err)
 	}
 	cancel()

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// maxChunkOverhead bounds the framing in excess of 16 bytes per chunk plus two per byte of data.
-	// Only useless chunk extensions exceed that.
+	// maxChunkOverhead bounds the framing in excess of 16 bytes per chunk plus two per byte of
+	// data. Only useless chunk extensions exceed this bound.
 	maxChunkOverhead = 4 << 10
 	maxTrailer       = 4 << 10
 )
@@ -20,8 +20,8 @@ var (
 	errTrailerTooLong = errors.New("the trailer is too long")
 )
 
-// A chunkDecoder decodes chunked coding in place, wherever reads cut it. Its zero value is ready for
-// use. The states follow the grammar of RFC 9112, section 7.1:
+// A chunkDecoder decodes chunked coding in place, from pieces of any size. The zero value is ready
+// for use. The states follow the grammar of RFC 9112, section 7.1:
 //
 //	sizeStart → size → (pad | extension) → sizeLF → data → dataCR → dataLF → sizeStart
 //	                                              ↘ lastCR → lastLF → end
@@ -29,9 +29,9 @@ var (
 type chunkDecoder struct {
 	state    chunkState
 	digits   int8
-	size     uint64 // of the chunk; in chunkData the part that is left
+	size     uint64 // of the chunk; in chunkData, of the rest
 	overhead int
-	trailer  []byte // the fields after the last chunk, with the empty line that ends them
+	trailer  []byte // the fields after the last chunk, with the empty line after them
 }
 
 type chunkState uint8
@@ -51,8 +51,9 @@ const (
 	chunkEnd
 )
 
-// decodeChunks moves the data in p to the front of p and returns its length. used is how much of p
-// belongs to the body: all of it, unless the error is io.EOF, the end of the body.
+// decodeChunks moves the data in p to the front of p and returns the length of the data. used is
+// the length of the part of p belonging to the body: all of p, unless the error is io.EOF, the end
+// of the body.
 func (d *chunkDecoder) decodeChunks(p []byte) (n, used int, err error) {
 	for used < len(p) {
 		if d.state == chunkData {
@@ -83,9 +84,9 @@ func (d *chunkDecoder) stepByte(b byte) error {
 	case chunkSizeLF:
 		return d.stepSizeLF(b)
 	case chunkDataCR:
-		return d.expect(b, '\r', chunkDataLF)
+		return d.expectByte(b, '\r', chunkDataLF)
 	case chunkDataLF:
-		return d.expect(b, '\n', chunkSizeStart)
+		return d.expectByte(b, '\n', chunkSizeStart)
 	case chunkLastCR:
 		if b == '\r' {
 			d.state = chunkLastLF
@@ -94,7 +95,7 @@ func (d *chunkDecoder) stepByte(b byte) error {
 		d.state = chunkTrailer
 		return d.stepTrailer(b)
 	case chunkLastLF:
-		return d.expect(b, '\n', chunkEnd)
+		return d.expectByte(b, '\n', chunkEnd)
 	case chunkTrailer:
 		return d.stepTrailer(b)
 	default:
@@ -102,7 +103,7 @@ func (d *chunkDecoder) stepByte(b byte) error {
 	}
 }
 
-func (d *chunkDecoder) expect(b, want byte, next chunkState) error {
+func (d *chunkDecoder) expectByte(b, want byte, next chunkState) error {
 	if b != want {
 		return errChunk
 	}
@@ -110,7 +111,7 @@ func (d *chunkDecoder) expect(b, want byte, next chunkState) error {
 	return nil
 }
 
-// stepSize consumes a byte of the line that contains a chunk's size.
+// stepSize consumes a byte of the line with the size of a chunk.
 func (d *chunkDecoder) stepSize(b byte) error {
 	if d.overhead++; d.overhead > maxChunkOverhead {
 		return errChunkOverhead

@@ -10,26 +10,28 @@ import (
 	"berth/internal/tcp"
 )
 
-// clientLingerTimeout bounds how long an aborted request waits for the server to close its side.
+// clientLingerTimeout bounds the wait of an aborted request for the server to close the connection.
 const clientLingerTimeout = 250 * time.Millisecond
 
-// A clientConn is a connection to a server. One round trip at a time owns it, or the pool. Close and
-// halfClose may be called by any goroutine, any number of times, and end a read or write in progress.
+// A clientConn is a connection to a server, owned by one round trip at a time, or by the pool. Only
+// the owner may use the connection, with two exceptions: Close and halfClose may be called by any
+// goroutine, any number of times, and end a read or write in progress.
 type clientConn struct {
 	net.Conn
-	reused    bool      // it has carried a request before
-	idleSince time.Time // when its last response ended; valid while it is in the pool
+	reused    bool      // taken from the pool, not new
+	idleSince time.Time // end of the last response; valid in the pool
 
-	sendTimeout time.Duration // while the server reads nothing of a request; 0 means no timeout
+	sendTimeout time.Duration // for the server to read more of a request; 0 means no timeout
 	upload      uploadState
 
-	// The functions are made once per connection, not once per request.
+	// The functions are created once per connection, not once per request.
 	onCancel  func()          // halfClose
-	raw       syscall.RawConn // nil if there is no socket to inspect
+	raw       syscall.RawConn // nil without a socket to inspect
 	peek      func(fd uintptr)
 	peekEmpty bool // result of peek: a read would block
 }
 
+// newClientConn returns the connection for nc. The caller owns the connection.
 func newClientConn(nc net.Conn) *clientConn {
 	c := &clientConn{Conn: nc}
 	c.onCancel = c.halfClose
@@ -40,8 +42,9 @@ func newClientConn(nc net.Conn) *clientConn {
 	return c
 }
 
-// halfClose closes the sending half, which the server takes for a disconnect, and wakes a blocked
-// Read.
+// halfClose closes the sending half, which is a disconnect to the server, and ends a blocked Read.
+// A connection that cannot be half-closed is closed. Any goroutine may call halfClose, also without
+// owning the connection; it does not block.
 func (c *clientConn) halfClose() {
 	half, ok := c.Conn.(interface{ CloseWrite() error })
 	if !ok || half.CloseWrite() != nil {
@@ -51,24 +54,26 @@ func (c *clientConn) halfClose() {
 	_ = c.SetReadDeadline(time.Unix(1, 0))
 }
 
-// lingeringClose half-closes the connection and closes it when the server has closed its side, or
-// after clientLingerTimeout. It discards all that the server still sends. A broken connection is closed
-// at once.
+// lingeringClose half-closes the connection, discards all data still sent by the server, and closes
+// the connection when the server has closed the other half, or after clientLingerTimeout.
+// lingeringClose blocks until then, but not on a broken connection. A Read by another goroutine may
+// be in progress and ends.
 func (c *clientConn) lingeringClose() {
 	defer c.Close()
 	c.halfClose()
 	p := pages.Get().(*page)
 	defer pages.Put(p)
 	for until := time.Now().Add(clientLingerTimeout); time.Now().Before(until); {
-		_ = c.SetReadDeadline(until) // each time, because a concurrent halfClose resets it
+		_ = c.SetReadDeadline(until) // each time: a concurrent halfClose may reset the deadline
 		if _, err := c.Read(p[:]); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			return
 		}
 	}
 }
 
-// noPendingData reports whether the connection is open and nothing has arrived that was not read. It
-// neither blocks nor reads.
+// noPendingData reports whether the connection is open and has no unread data. Without a socket to
+// inspect, it returns true. It neither blocks nor reads. Only the owner may call it, because
+// peekEmpty is not synchronized.
 func (c *clientConn) noPendingData() bool {
 	if c.raw == nil {
 		return true
@@ -76,9 +81,10 @@ func (c *clientConn) noPendingData() bool {
 	return c.raw.Control(c.peek) == nil && c.peekEmpty
 }
 
-// writeRequest writes all of p and then of rest, unless the server responds or closes the connection
-// while it does not read: early is true then. The error is tcp.ErrSendTimeout if the server reads
-// nothing for sendTimeout.
+// writeRequest writes all of p and then of rest. early is true if the server responds or closes the
+// connection instead of reading; the rest is not written then. The error is tcp.ErrSendTimeout if
+// the server reads nothing for sendTimeout. writeRequest blocks until one of these; only the owner
+// may call it.
 func (c *clientConn) writeRequest(p, rest []byte) (early bool, err error) {
 	if len(rest) == 0 && len(p) <= singleWriteMax {
 		_, err := c.Write(p)
@@ -87,8 +93,8 @@ func (c *clientConn) writeRequest(p, rest []byte) (early bool, err error) {
 	return c.writeUpload(net.Buffers{p, rest})
 }
 
-// writeUpload is writeRequest for data that may exceed the socket's buffer. While a write hangs, it
-// checks every uploadPoll whether the server has responded, because no goroutine reads meanwhile.
+// writeUpload is writeRequest for data possibly larger than the socket buffer. A blocked write is
+// interrupted every uploadPoll to check for a response, because no goroutine reads meanwhile.
 func (c *clientConn) writeUpload(p net.Buffers) (early bool, err error) {
 	c.startUpload()
 	defer c.SetWriteDeadline(time.Time{})

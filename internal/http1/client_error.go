@@ -10,17 +10,17 @@ import (
 	"berth/internal/tcp"
 )
 
-// staleWindow is how soon a request must fail on a reused connection for the connection to be at
-// fault. Later the server had the request and failed.
+// staleWindow is the time within which a request on a reused connection must fail to be attributed
+// to the connection. After a later failure the server may have had the request.
 const staleWindow = time.Second
 
-// Error is the error of a request for which no response header was received. It records how far the
-// request came, from which a caller decides whether another attempt is safe.
+// Error is the error of a request for which no response header was received. The fields record how
+// far the request came, from which a caller decides whether another attempt is safe.
 type Error struct {
 	Connected     bool      // the request had a connection
-	Reused        bool      // the connection had carried another request before
+	Reused        bool      // the connection was an idle one from the pool
 	ResponseBegun bool      // at least one byte of a response was received
-	Start         time.Time // when the request got its connection
+	Start         time.Time // the time at which the request got a connection
 	Err           error     // the cause
 }
 
@@ -30,26 +30,26 @@ func (e *Error) Error() string { return e.Reason() }
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Timeout reports whether connecting took too long, or the connection was given up because the
-// server sent nothing, also by the kernel. A server that stopped reading the request is no timeout
-// in this sense: the cause is tcp.ErrSendTimeout then.
+// Timeout reports whether connecting took too long, or the connection ended, also in the kernel,
+// because the server sent nothing. A request no longer read by the server is no timeout in this
+// sense: the cause is tcp.ErrSendTimeout then.
 func (e *Error) Timeout() bool {
 	n, ok := errors.AsType[net.Error](e.Err)
 	return ok && n.Timeout()
 }
 
-// Stale reports whether the server most likely closed an idle connection before the request arrived,
-// so that the server has not seen the request.
+// Stale reports whether the server most likely closed an idle connection before the request
+// arrived, and so has not seen the request.
 func (e *Error) Stale() bool {
 	return e.Connected && e.Reused && !e.ResponseBegun && !e.Timeout() &&
 		!errors.Is(e.Err, tcp.ErrSendTimeout) && !errors.Is(e.Err, errRequestBody) &&
 		time.Since(e.Start) < staleWindow
 }
 
-// Reason returns the innermost cause without addresses, so that the text may reach a client.
-func (e *Error) Reason() string { return reason(e.Err) }
+// Reason returns the innermost cause without addresses. The text may be shown to clients.
+func (e *Error) Reason() string { return errorReason(e.Err) }
 
-func reason(err error) string {
+func errorReason(err error) string {
 	if dns, ok := errors.AsType[*net.DNSError](err); ok {
 		return dns.Err
 	}

@@ -219,7 +219,7 @@ func TestClientReadsResponseAfterWriteError(t *testing.T) {
 	if err := rt.sendRequest([]byte("POST / HTTP/1.1\r\n\r\n")); err != nil {
 		t.Fatal(err)
 	}
-	if err := rt.receive(); err != nil || rt.response.StatusCode != http.StatusServiceUnavailable {
+	if err := rt.receiveResponse(); err != nil || rt.response.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("the response is %v, %v", rt.response, err)
 	}
 	if idleConns(&c) != 0 {

@@ -212,5 +212,5 @@ func newScriptedRoundTrip(method string, s *scriptConn) *roundTrip {
 // receiveScripted returns a round trip whose response header was read from s, and the error of that.
 func receiveScripted(method string, s *scriptConn) (*roundTrip, error) {
 	rt := newScriptedRoundTrip(method, s)
-	return rt, rt.receive()
+	return rt, rt.receiveResponse()
 }

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// maxResponseHeader bounds the header of a response, together with the interim ones before it.
+// maxResponseHeader bounds the header of a response, together with all preceding interim headers.
 const maxResponseHeader = 256 << 10
 
 var (
@@ -23,8 +23,9 @@ var (
 	errTruncatedHeader = errors.New("it broke off within its header")
 )
 
-// readHeader reads to the first empty line and returns everything up to the end of that line. Bytes
-// that cannot begin a response are reported at once, since their sender may be waiting.
+// readHeader reads up to the first empty line and returns the header with this line; further bytes
+// stay unread. Bytes that cannot begin a response are reported at once, since the sender may be
+// waiting.
 func (rt *roundTrip) readHeader(limit int) (string, error) {
 	for line := 0; ; {
 		if version := "HTTP/1."; !strings.HasPrefix(version, string(rt.unread[:min(len(rt.unread), len(version))])) {
@@ -51,7 +52,8 @@ func (rt *roundTrip) readHeader(limit int) (string, error) {
 	}
 }
 
-// fillFrom reads once from r into a page, or into more memory if the page is full.
+// fillFrom reads once from r into a page, or into larger memory if the page is full. May block in
+// r.Read.
 func (b *readBuffer) fillFrom(r io.Reader) (int, error) {
 	switch {
 	case b.page == nil && b.unread == nil:
@@ -67,8 +69,8 @@ func (b *readBuffer) fillFrom(r io.Reader) (int, error) {
 	return n, err
 }
 
-// headerEnd returns where the header in b ends, after its first empty line, or 0 if that has not
-// arrived. line is where to begin searching; next is where to continue when there is more.
+// headerEnd returns the end of the header in b, after the first empty line, or 0 without an empty
+// line. The search begins at line; next is the position to continue from with more bytes.
 func headerEnd(b []byte, line int) (end, next int) {
 	for {
 		i := bytes.IndexByte(b[line:], '\n')
@@ -108,7 +110,8 @@ func (rt *roundTrip) parseHeader(s string) error {
 
 func isDigit(b byte) bool { return '0' <= b && b <= '9' }
 
-// parseFields parses header or trailer fields up to the empty line, which must be the last one.
+// parseFields parses header or trailer fields up to the empty line, which must be the last line of
+// s.
 func parseFields(s string) (http.Header, error) {
 	b := newHeaderBuilder(min(strings.Count(s, "\n"), 64)) // bounded, since the header may be hostile
 	for {
@@ -121,7 +124,7 @@ func parseFields(s string) (http.Header, error) {
 		name, value, ok := strings.Cut(line, ":")
 		value = strings.Trim(value, " \t")
 		if !ok || !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(value) {
-			return nil, errMalformedHeader // also a folded line: its name begins with a space
+			return nil, errMalformedHeader // also a folded line, with a space in the name
 		}
 		b.addField(textproto.CanonicalMIMEHeaderKey(name), value)
 	}

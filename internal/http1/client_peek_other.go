@@ -2,9 +2,9 @@
 
 package http1
 
-// canPeek reports whether recvWouldBlock inspects the socket on this platform. Here it does not, so
+// canPeek reports whether recvWouldBlock inspects the socket on this platform. Without inspection
 // no connection is reused.
 const canPeek = false
 
-// recvWouldBlock returns true. What it misses shows at the next write or read.
+// recvWouldBlock returns true. A closed connection is noticed at the next write or read.
 func recvWouldBlock(uintptr) bool { return true }

@@ -7,26 +7,29 @@ import (
 )
 
 const (
-	// idleTimeout is how long an unused connection is kept. It is below the 5 s after which common
-	// engines close one: uvicorn, and so vLLM and SGLang, and llama.cpp's default.
+	// idleTimeout bounds the time a connection stays in the pool. The bound is below the 5 s after
+	// which common engines close an idle connection: uvicorn, and so vLLM and SGLang, and llama.cpp
+	// by default.
 	idleTimeout = 4 * time.Second
-	// maxIdle bounds the connections that remain after a burst.
+	// maxIdle bounds the connections remaining after a burst.
 	maxIdle = 4096
 )
 
-// A connPool holds the idle connections to one server. The connection used last is reused first, so
-// that the surplus of a burst grows old and is closed. The zero value is empty and ready for use.
-// Its methods may be called from any goroutine.
+// A connPool holds and owns the idle connections to one server. The most recently used connection
+// is reused first, so the surplus of a burst grows old and is closed. The zero value is empty and
+// ready for use. All methods may be called from any goroutine; none blocks on the network.
+// Connections are closed without holding mu, because closing is a system call.
 type connPool struct {
 	mu         sync.Mutex
 	idle       []*clientConn // ordered by last use, the most recent at the end
-	timer      *time.Timer   // closes the oldest connection when its time is over
+	timer      *time.Timer   // calls closeExpired; nil before the first connection
 	timerArmed bool
-	closed     bool // no connection is kept any more
+	closed     bool // further connections are refused
 }
 
-// takeConn returns an idle connection that is still open and has no pending data, or nil. It closes
-// the connections that do not qualify.
+// takeConn removes an idle connection from the pool, open and without pending data, and gives the
+// ownership to the caller. takeConn returns nil if there is none, and closes all unsuitable
+// connections on the way.
 func (p *connPool) takeConn() *clientConn {
 	for {
 		c := p.popConn()
@@ -41,12 +44,14 @@ func (p *connPool) takeConn() *clientConn {
 	}
 }
 
-// reusable reports whether a connection that was idle for the given time is open with nothing unread
-// on it. Stray bytes would be taken for the next response, perhaps of another client.
+// reusable reports whether a connection is open, without unread data, after the given idle time.
+// Stray bytes would be taken for the next response, perhaps of another client. Only the owner may
+// call it.
 func (c *clientConn) reusable(idle time.Duration) bool {
 	return canPeek && idle < idleTimeout && c.noPendingData()
 }
 
+// popConn removes the most recently used connection, or returns nil.
 func (p *connPool) popConn() *clientConn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -60,7 +65,8 @@ func (p *connPool) popConn() *clientConn {
 	return c
 }
 
-// putConn keeps a connection that has no request, or closes it if the pool is full or closed.
+// putConn takes the ownership of a connection without a request, and closes the connection if the
+// pool is full or closed.
 func (p *connPool) putConn(c *clientConn) {
 	c.idleSince = time.Now()
 	if !p.pushConn(c) {
@@ -68,6 +74,7 @@ func (p *connPool) putConn(c *clientConn) {
 	}
 }
 
+// pushConn adds a connection. It returns false, without adding, if the pool is full or closed.
 func (p *connPool) pushConn(c *clientConn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -79,8 +86,8 @@ func (p *connPool) pushConn(c *clientConn) bool {
 	return true
 }
 
-// armTimer sets the timer to when the oldest connection reaches idleTimeout, unless it is set. The
-// caller holds mu.
+// armTimer sets the timer to the expiry of the oldest connection, unless already set. The caller
+// holds mu.
 func (p *connPool) armTimer() {
 	if p.timerArmed || len(p.idle) == 0 {
 		return
@@ -94,7 +101,8 @@ func (p *connPool) armTimer() {
 	}
 }
 
-// closeExpired closes the connections that have been idle for idleTimeout. The timer calls it.
+// closeExpired closes the connections idle for at least idleTimeout. Called in the goroutine of the
+// timer.
 func (p *connPool) closeExpired() {
 	p.mu.Lock()
 	p.timerArmed = false
@@ -109,7 +117,7 @@ func (p *connPool) closeExpired() {
 	closeConns(expired) // without the lock: closing is a system call
 }
 
-// closeIdle closes all idle connections.
+// closeIdle closes all idle connections. The pool stays usable.
 func (p *connPool) closeIdle() {
 	p.mu.Lock()
 	all := p.idle
@@ -118,8 +126,9 @@ func (p *connPool) closeIdle() {
 	closeConns(all)
 }
 
-// close closes all idle connections, and from now on every connection that is put back.
-func (p *connPool) close() {
+// closePool closes all idle connections, and makes putConn close all later ones. A second call does
+// nothing.
+func (p *connPool) closePool() {
 	p.mu.Lock()
 	p.closed = true
 	p.mu.Unlock()

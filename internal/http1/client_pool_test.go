@@ -174,7 +174,7 @@ func TestConnPoolSkipsExpiredConnections(t *testing.T) {
 
 func TestConnPoolKeepsAtMostMaxIdle(t *testing.T) {
 	p := connPool{}
-	t.Cleanup(p.close)
+	t.Cleanup(p.closePool)
 	s := &closeCounter{}
 	for range maxIdle + 3 {
 		p.putConn(newClientConn(s))

@@ -11,23 +11,23 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// A requestBuffer is where a request is composed, so that it goes out in one write, or one per 64
-// KiB. It is held only while the request is written.
+// A requestBuffer is the memory in which a request is composed, for one write per 64 KiB. A request
+// holds a buffer only while being written.
 type requestBuffer [64 << 10]byte
 
 var requestBuffers = sync.Pool{New: func() any { return new(requestBuffer) }}
 
 var errInvalidAPIKey = errors.New("the replica's key cannot be sent")
 
-// appendHeader appends the request's header to b: fields as given, except for the framing, the Host
-// and, if the options have an API key, the client's own. No User-Agent is added. An error names
-// the invalid part, without its value.
+// appendHeader appends the request's header to b: all fields as given, except for the framing, the
+// Host and, if the options have an API key, the client's own. No User-Agent is added. An error
+// names the invalid part, without the value.
 func (c *Client) appendHeader(b []byte, req *http.Request) ([]byte, error) {
 	method := req.Method
 	if method == "" {
 		method = http.MethodGet
 	}
-	if !httpguts.ValidHeaderFieldName(method) { // which is a token, as a method is
+	if !httpguts.ValidHeaderFieldName(method) { // both are tokens
 		return nil, fmt.Errorf("the method %q cannot be sent", method)
 	}
 	b = append(b, method...)
@@ -54,8 +54,8 @@ func (c *Client) appendHeader(b []byte, req *http.Request) ([]byte, error) {
 	return append(b, crlf...), nil
 }
 
-// appendTarget appends the base path, the request's own path and its query. It escapes characters
-// that would end the request line: a client of HTTP/2 can send a space there.
+// appendTarget appends the base path, the request's own path and the query. Characters that would
+// end the request line are escaped: a client of HTTP/2 can send a space in a query.
 func (c *Client) appendTarget(b []byte, u *url.URL) []byte {
 	start := len(b)
 	if c.base.Path != "" {
@@ -78,7 +78,7 @@ func (c *Client) appendTarget(b []byte, u *url.URL) []byte {
 	return b
 }
 
-// appendHeaderFields appends the fields that are the caller's to set.
+// appendHeaderFields appends the fields of the caller, without those set by the Client.
 func (c *Client) appendHeaderFields(b []byte, header http.Header) ([]byte, error) {
 	hasKey := c.options.Load().APIKey != ""
 	for name, values := range header {

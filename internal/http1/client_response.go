@@ -18,8 +18,8 @@ var (
 	errContentLength    = errors.New("its length is contradictory or no number")
 )
 
-// readResponse reads the header of the response. It skips interim responses: any number of them, as
-// long as all headers together fit into maxResponseHeader.
+// readResponse reads the header of the response. Interim responses are skipped, any number of them,
+// as long as all headers together fit into maxResponseHeader.
 func (rt *roundTrip) readResponse() error {
 	limit := maxResponseHeader
 	for {
@@ -43,8 +43,8 @@ func (rt *roundTrip) readResponse() error {
 	}
 }
 
-// setFraming determines how the body ends and whether the connection can be reused, by RFC 9112,
-// section 6.3. It refuses ambiguous framing.
+// setFraming determines the end of the body and the reuse of the connection, by RFC 9112, section
+// 6.3. Ambiguous framing is refused.
 func (rt *roundTrip) setFraming() error {
 	r := &rt.response
 	isChunked, err := takeTransferEncoding(r)
@@ -64,7 +64,8 @@ func (rt *roundTrip) setFraming() error {
 	case r.Request.Method == http.MethodHead:
 		r.ContentLength = length
 	case r.StatusCode == http.StatusNoContent:
-		rt.reusable = rt.reusable && !isChunked && length <= 0 // else a body may follow, against the rules
+		// With chunked coding or a length, a body may follow, against the rules.
+		rt.reusable = rt.reusable && !isChunked && length <= 0
 	case r.StatusCode < http.StatusOK || r.StatusCode == http.StatusNotModified:
 	case isChunked:
 		rt.framing, r.ContentLength = framingChunked, -1
@@ -77,8 +78,8 @@ func (rt *roundTrip) setFraming() error {
 	return nil
 }
 
-// takeTransferEncoding moves the Transfer-Encoding from the header to where readers of an
-// http.Response expect it. It reports whether the body is chunked.
+// takeTransferEncoding moves the Transfer-Encoding from the header to the field of http.Response,
+// and reports whether the body is chunked.
 func takeTransferEncoding(r *http.Response) (isChunked bool, err error) {
 	codings, ok := r.Header["Transfer-Encoding"]
 	if !ok {
@@ -92,8 +93,8 @@ func takeTransferEncoding(r *http.Response) (isChunked bool, err error) {
 	return true, nil
 }
 
-// parseContentLength returns the Content-Length, or -1 if there is none. It reduces equal fields to
-// one.
+// parseContentLength returns the Content-Length, or -1 without one. Repeated equal fields are
+// reduced to one; unequal ones are an error.
 func parseContentLength(h http.Header) (int64, error) {
 	lengths := h["Content-Length"]
 	if len(lengths) == 0 {
@@ -119,8 +120,8 @@ func willClose(r *http.Response) bool {
 		r.ProtoMinor == 0 && !httpguts.HeaderValuesContainsToken(connection, "keep-alive")
 }
 
-// parseTrailerNames moves the names of the announced trailer fields from the header to the response's
-// Trailer.
+// parseTrailerNames moves the names of the announced trailer fields from the header to the
+// response's Trailer.
 func (rt *roundTrip) parseTrailerNames() error {
 	names, ok := rt.response.Header["Trailer"]
 	if !ok {
@@ -144,8 +145,8 @@ func (rt *roundTrip) parseTrailerNames() error {
 	return nil
 }
 
-// mergeTrailer adds the fields after the last chunk to the response's Trailer. It returns io.EOF, the
-// end of the body, unless they are malformed.
+// mergeTrailer adds the fields after the last chunk to the response's Trailer. The error is io.EOF,
+// the end of the body, unless the fields are malformed.
 func (rt *roundTrip) mergeTrailer() error {
 	if rt.chunks.trailer == nil {
 		return io.EOF

@@ -11,20 +11,21 @@ import (
 	"berth/internal/tcp"
 )
 
-// A roundTrip is one request and its response on a connection, and the body of that response. It
-// owns the connection until it is done:
+// A roundTrip is one request, its response on a connection, and the body of the response. The round
+// trip owns the connection until it is done:
 //
 //	open → done   by the last byte read, or by Close
 //
-// The transition is one CAS, and whoever wins it releases the connection. All methods but Close are
-// for one goroutine at a time. After an error of Read, only Close releases the connection.
+// The transition is one CAS on done, and the goroutine that wins it releases the connection. The
+// methods are for one goroutine at a time; only Close may be called by any goroutine, at any time.
+// After an error of Read, only Close releases the connection.
 type roundTrip struct {
 	response   http.Response   // the caller's, once Do has returned
 	ctx        context.Context // of the request
 	conn       *clientConn
 	pool       *connPool
 	start      time.Time
-	stopCancel func() bool // unregisters halfClose from ctx; false if that has run or is running
+	stopCancel func() bool // unregisters halfClose from ctx; false if halfClose has begun
 	done       atomic.Bool
 
 	readBuffer
@@ -38,7 +39,8 @@ type roundTrip struct {
 	err       error // of all further reads
 }
 
-// newRoundTrip begins a round trip. From now on the end of the request's context half-closes c.
+// newRoundTrip begins a round trip, the new owner of c. From now on the end of the request's
+// context half-closes c, in a separate goroutine.
 func newRoundTrip(req *http.Request, c *clientConn, p *connPool) *roundTrip {
 	ctx := req.Context()
 	rt := &roundTrip{ctx: ctx, conn: c, pool: p, start: time.Now(), stopCancel: context.AfterFunc(ctx, c.onCancel)}
@@ -46,15 +48,15 @@ func newRoundTrip(req *http.Request, c *clientConn, p *connPool) *roundTrip {
 	return rt
 }
 
-// errRequestBody is the error of a request whose body fails or is shorter than announced.
+// errRequestBody is the error of a request with a failing or too short body.
 var errRequestBody = errors.New("the request's body could not be read to its end")
 
-// sendRequest writes b, the header, and the request's body after it. If the server responds or closes
-// the connection before it has read everything, sendRequest stops without an error: the response is
-// still to be read.
+// sendRequest writes b, the header, and then the request's body. It blocks while the server does
+// not read, up to the send timeout. If the server responds or closes the connection before the end
+// of the request, sendRequest stops without an error: the response is still to be read.
 //
-// The part of the body that fits into b's capacity goes out with the header in one write. So does,
-// without being copied, a longer body that is a Sender.
+// The part of the body fitting into b's capacity is sent with the header in one write. The whole of
+// a longer body is, without copying, if the body is a Sender.
 func (rt *roundTrip) sendRequest(b []byte) error {
 	body, left := rt.response.Request.Body, rt.response.Request.ContentLength
 	if s, ok := body.(Sender); ok && left > int64(cap(b)-len(b)) {
@@ -79,7 +81,8 @@ func (rt *roundTrip) sendRequest(b []byte) error {
 	}
 }
 
-// sendFrom writes the header and then the body from its own memory.
+// sendFrom writes the header and then the body, without copying. SendTo is called in this
+// goroutine.
 func (rt *roundTrip) sendFrom(body Sender, header []byte, left int64) error {
 	u := uploadWriter{rt: rt, pending: header, remaining: left}
 	if err := body.SendTo(&u); err != nil && err != errUploadStopped || err == nil && u.remaining > 0 {
@@ -89,7 +92,7 @@ func (rt *roundTrip) sendFrom(body Sender, header []byte, left int64) error {
 	return nil
 }
 
-// writeBuffers writes all of p and then of rest. It returns false if the upload is to stop: the
+// writeBuffers writes all of p and then of rest. It returns false if the upload must stop: the
 // response, or the end of the connection, is to be read now, or the send timeout has passed.
 func (rt *roundTrip) writeBuffers(p, rest []byte, last bool) bool {
 	early, err := rt.conn.writeRequest(p, rest)
@@ -97,12 +100,12 @@ func (rt *roundTrip) writeBuffers(p, rest []byte, last bool) bool {
 	return err == nil && !early && (last || rt.conn.noPendingData())
 }
 
-// receive reads to the end of the response header. After an error the round trip has released
-// everything.
-func (rt *roundTrip) receive() error {
+// receiveResponse reads the response up to the end of the header, and blocks until then or until
+// the end of the context. After an error the connection has been released.
+func (rt *roundTrip) receiveResponse() error {
 	err := rt.readResponse()
 	if rt.ctx.Err() != nil {
-		err = rt.ctx.Err() // some servers respond when they notice a disconnect
+		err = rt.ctx.Err() // some servers respond after a disconnect
 	}
 	if err != nil {
 		return rt.failWith(err)
@@ -119,8 +122,8 @@ func (rt *roundTrip) receive() error {
 	return nil
 }
 
-// failWith ends the round trip before its response and returns the error for the caller: the cause
-// of the context's end, or else an *Error. It waits for the server to close its side, see Close.
+// failWith ends the round trip before the response and returns the error for the caller: the cause
+// of the context's end, or else an *Error. failWith blocks as Close does.
 func (rt *roundTrip) failWith(err error) error {
 	defer rt.Close()
 	rt.releasePage()
@@ -130,8 +133,9 @@ func (rt *roundTrip) failWith(err error) error {
 	return &Error{Connected: true, Reused: rt.conn.reused, ResponseBegun: rt.responseBegun, Start: rt.start, Err: err}
 }
 
-// endBody records that a read ended with err and returns the error for the reader. The end of the
-// body ends the round trip; after any other error that is left to Close.
+// endBody records the end of reading with err and returns the error for the reader. After io.EOF,
+// the end of the body, the round trip is done, unless Close was first; after any other error the
+// connection stays half-open until Close.
 func (rt *roundTrip) endBody(err error) error {
 	if err == io.EOF && rt.done.CompareAndSwap(false, true) {
 		alive := rt.stopCancel() // else the end of the context is half-closing the connection
@@ -153,10 +157,11 @@ func (rt *roundTrip) endBody(err error) error {
 	return err
 }
 
-// Close ends the round trip. Before the end of the body it half-closes the connection, so that the
-// server aborts the response, and returns when the server has released the request, as far as that
-// can be observed: it has closed its side, or 250 ms have passed. The caller holds its slot until
-// then. Further calls do nothing. Memory that a concurrent Read may be using is left to that Read.
+// Close ends the round trip. Before the end of the body Close half-closes the connection, to make
+// the server abort the response, and blocks until the server has released the request, as far as
+// observable: until the server has closed the other half, or for 250 ms. The caller holds the slot
+// until then. A second call, or one after the end of the body, returns at once and does not wait
+// for the first. Memory possibly used by a concurrent Read is left to this Read.
 func (rt *roundTrip) Close() error {
 	if rt.done.CompareAndSwap(false, true) {
 		rt.stopCancel()

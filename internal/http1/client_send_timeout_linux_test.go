@@ -80,7 +80,7 @@ func TestClientUserTimeoutIsRaisedDuringUpload(t *testing.T) {
 				t.Fatalf("before the response to %d bytes the user timeout is %d ms, want %d", len(body), got, want)
 			}
 		}
-		if err := rt.receive(); err != nil {
+		if err := rt.receiveResponse(); err != nil {
 			t.Fatal(err)
 		}
 		if got := userTimeoutOf(t, rt.conn); got != 30_000 {

@@ -11,23 +11,26 @@ import (
 )
 
 const (
-	// singleWriteMax is how much an empty socket buffer takes without waiting for the server.
+	// singleWriteMax is the amount that an empty socket buffer accepts without waiting for the
+	// server.
 	singleWriteMax = 16 << 10
-	// uploadPoll is how long a write may hang before the connection is checked for an early
-	// response of a server that reads no more.
+	// uploadPoll is how long a write may block before the connection is checked for an early
+	// response of a server that has stopped reading.
 	uploadPoll = 100 * time.Millisecond
-	// uploadChunk is how much of a body is sent between two checks for an early response.
+	// uploadChunk is the amount sent between two checks for an early response.
 	uploadChunk = 1 << 20
 )
 
-// Sender is a request body in memory. SendTo writes its unread part, as io.WriterTo does, but may hold a lock that Close waits for. net/http's transport, which calls WriteTo, could
-// deadlock on that.
+// A Sender is a request body in memory. SendTo writes the unread part to w, like the WriteTo of
+// io.WriterTo, and may hold a lock needed by Close. The name differs from WriteTo because
+// net/http's transport calls WriteTo and could deadlock on such a lock.
 type Sender interface{ SendTo(w io.Writer) error }
 
-// errUploadStopped ends an upload whose remainder the server does not want.
+// errUploadStopped ends an upload whose remainder is not wanted by the server.
 var errUploadStopped = errors.New("the server has responded or closed the connection")
 
-// An uploadWriter is the destination of a Sender. It takes no more than the announced length.
+// An uploadWriter is the destination of a Sender, bounded by the announced length. An uploadWriter
+// belongs to the goroutine of the round trip.
 type uploadWriter struct {
 	rt        *roundTrip
 	pending   []byte // the header and short writes; sent with the next write
@@ -35,7 +38,8 @@ type uploadWriter struct {
 	stopped   bool
 }
 
-// Write sends p, or keeps it for the next write if more is to follow and both fit into one write.
+// Write sends p, or keeps p for the next write if more is to follow and both fit into one write.
+// Bytes beyond the announced length are dropped.
 func (u *uploadWriter) Write(p []byte) (n int, err error) {
 	p = p[:min(int64(len(p)), u.remaining)]
 	if len(u.pending)+len(p) <= singleWriteMax && int64(len(p)) < u.remaining {
@@ -52,7 +56,9 @@ func (u *uploadWriter) Write(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// An uploadState controls TCP_USER_TIMEOUT from the first long write of a request to its response.
+// An uploadState controls TCP_USER_TIMEOUT from the first long write of a request to the beginning
+// of the response. The owner of the connection calls startUpload and finishUpload, the goroutine of
+// the timer raiseUserTimeout.
 type uploadState struct {
 	mu     sync.Mutex
 	active bool        // between startUpload and finishUpload
@@ -60,10 +66,10 @@ type uploadState struct {
 	timer  *time.Timer // calls raiseUserTimeout; nil before the first upload
 }
 
-// startUpload makes the kernel wait as long as sendTimeout for a server that reads nothing. Sent data
-// may still wait for the server after the last write, so this holds until the response begins, see
-// finishUpload. It takes effect after uploadPoll, since most uploads are complete by then and cost no
-// system call.
+// startUpload makes the kernel wait as long as sendTimeout for a server that reads nothing. Sent
+// data may be unread by the server after the last write, so the longer wait holds until
+// finishUpload. The kernel is not called before uploadPoll: most uploads are complete by then and
+// need no system call. Further calls during an upload do nothing.
 func (c *clientConn) startUpload() {
 	if c.raw == nil || c.sendTimeout == 0 {
 		return
@@ -81,7 +87,8 @@ func (c *clientConn) startUpload() {
 	u.active = true
 }
 
-// raiseUserTimeout raises the kernel's timeout, unless the upload has finished. The timer calls it.
+// raiseUserTimeout raises the kernel's timeout, unless the upload has finished. Called in the
+// goroutine of the timer.
 func (c *clientConn) raiseUserTimeout() {
 	u := &c.upload
 	u.mu.Lock()
@@ -91,7 +98,9 @@ func (c *clientConn) raiseUserTimeout() {
 	}
 }
 
-// finishUpload restores the kernel's timeout. Without an upload it does nothing.
+// finishUpload restores the kernel's timeout when the response has begun. Without an upload
+// finishUpload does nothing. An upload without a response needs no finishUpload, because the
+// connection is closed.
 func (c *clientConn) finishUpload() {
 	u := &c.upload
 	u.mu.Lock()

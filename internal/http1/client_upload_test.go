@@ -88,7 +88,7 @@ func TestClientBlockedUploadEndsWithResponse(t *testing.T) {
 			if s.writes > 2 || rt.reusable {
 				t.Errorf("%s, stuck after %d bytes: %d writes timed out, the connection is kept: %t", name, taken, s.writes, rt.reusable)
 			}
-			if err := rt.receive(); err != nil || rt.response.StatusCode != http.StatusRequestEntityTooLarge {
+			if err := rt.receiveResponse(); err != nil || rt.response.StatusCode != http.StatusRequestEntityTooLarge {
 				t.Errorf("%s, stuck after %d bytes: %s, %v", name, taken, rt.response.Status, err)
 			}
 		}

@@ -4,18 +4,20 @@ import "net/http"
 
 const crlf = "\r\n"
 
-// A headerBuilder builds an http.Header whose values share one slice, instead of one slice per field.
+// A headerBuilder builds an http.Header with one slice shared by all values, instead of one slice
+// per field.
 type headerBuilder struct {
 	header http.Header
 	values []string
 }
 
-// newHeaderBuilder returns a builder with room for so many fields; more are allowed.
+// newHeaderBuilder returns a builder with room for the given number of fields; more are allowed.
 func newHeaderBuilder(fields int) headerBuilder {
 	return headerBuilder{make(http.Header, fields), make([]string, 0, fields)}
 }
 
-// addField adds a field, whose name is in canonical form. It reports whether the name occurred before.
+// addField adds a field. name is in canonical form. The result reports whether the name occurred
+// before.
 func (b *headerBuilder) addField(name, value string) (repeated bool) {
 	if have := b.header[name]; have != nil {
 		b.header[name] = append(have, value)

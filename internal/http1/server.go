@@ -12,24 +12,24 @@ import (
 	"time"
 )
 
-// Server handles simple HTTP/1.1 connections itself and hands all others over to the http.Server it
-// wraps. It uses that server's Handler, ReadHeaderTimeout, IdleTimeout and ErrorLog. It does not do
-// TLS: a listener of TLS belongs to the http.Server alone.
+// A Server serves simple HTTP/1.1 connections and hands all others over to the wrapped http.Server,
+// whose Handler, ReadHeaderTimeout, IdleTimeout and ErrorLog apply to both. TLS listeners belong to
+// the http.Server alone. All methods may be called from any goroutine.
 type Server struct {
 	fallback      *http.Server
 	fallbackConns *fallbackListener
 	date          dateCache
 
 	stopping      atomic.Bool
-	ticks         atomic.Uint32 // sweeps so far, the time that connection states are stamped with
+	ticks         atomic.Uint32 // number of sweeps: the clock of connection states
 	sweepInterval time.Duration
 	goroutines    sync.WaitGroup // of connections, and of the fallback
 
 	mu       sync.Mutex
 	conns    map[*serverConn]struct{}
 	listener net.Listener
-	sweeper  *time.Timer   // nil while there are no connections
-	drained  chan struct{} // nil until stopping; closed when there are no connections
+	sweeper  *time.Timer   // nil without connections
+	drained  chan struct{} // nil until stopping; closed without connections
 }
 
 // NewServer returns a Server that wraps fallback.
@@ -50,8 +50,10 @@ func orInfinite(d time.Duration) time.Duration {
 	return d
 }
 
-// Serve accepts connections until the listener fails, or until Shutdown or Close is called, when it
-// returns http.ErrServerClosed. It may be called once.
+// Serve accepts connections, and starts a goroutine for each, until the listener fails, or until
+// Shutdown or Close is called. The error is http.ErrServerClosed in the second case. Temporary
+// errors of the listener are logged and retried. Serve closes the listener, does not wait for the
+// connections, and may be called once.
 func (s *Server) Serve(l net.Listener) error {
 	defer l.Close()
 	if !s.startFallback(l) {
@@ -79,7 +81,8 @@ func (s *Server) Serve(l net.Listener) error {
 	}
 }
 
-// startFallback starts the fallback server. It returns false if the server has been stopped.
+// startFallback starts the fallback server in a separate goroutine. It returns false if the server
+// has been stopped.
 func (s *Server) startFallback(l net.Listener) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,22 +94,23 @@ func (s *Server) startFallback(l net.Listener) bool {
 	return true
 }
 
-// startConn starts the goroutine of an accepted connection, or hands the connection over if its
-// disconnect cannot be watched for.
+// startConn starts the goroutine of an accepted connection. If a disconnect cannot be watched for,
+// the connection is handed over instead, which blocks until the fallback server accepts it.
 func (s *Server) startConn(nc net.Conn) {
 	if tcp, ok := nc.(*net.TCPConn); ok {
 		if c, err := newServerConn(s, tcp); err == nil {
-			if s.track(c) {
-				go c.serve()
+			if s.trackConn(c) {
+				go c.serveConn()
 			}
 			return
 		}
 	}
-	s.fallbackConns.handOff(nc)
+	s.fallbackConns.handOffConn(nc)
 }
 
-// track adds a connection. If the server is stopping, it closes the connection and returns false.
-func (s *Server) track(c *serverConn) bool {
+// trackConn adds a connection. If the server is stopping, trackConn closes the connection and
+// returns false.
+func (s *Server) trackConn(c *serverConn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopping.Load() {
@@ -117,34 +121,36 @@ func (s *Server) track(c *serverConn) bool {
 	s.goroutines.Add(1)
 	s.conns[c] = struct{}{}
 	if s.sweeper == nil {
-		s.sweeper = time.AfterFunc(s.sweepInterval, s.sweep)
+		s.sweeper = time.AfterFunc(s.sweepInterval, s.sweepConns)
 	}
 	return true
 }
 
-// untrack removes a connection whose goroutine ends.
-func (s *Server) untrack(c *serverConn) {
+// untrackConn removes a connection at the end of the goroutine of the connection. Called exactly
+// once after each successful trackConn.
+func (s *Server) untrackConn(c *serverConn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, c)
 	if len(s.conns) == 0 && s.drained != nil {
-		close(s.drained) // once, since no connection is added while stopping
+		close(s.drained) // once, because trackConn adds none while stopping
 	}
 	s.goroutines.Done()
 }
 
-// Connections returns the number of open connections that the server serves itself, without those of
-// the http.Server it wraps.
+// Connections returns the number of open connections served by s, without the connections of the
+// wrapped http.Server.
 func (s *Server) Connections() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.conns)
 }
 
-// sweep advances the clock by one tick and closes connections that have been reading a header, or
-// idle, for too long. One timer for all connections costs nothing per request; in return a timeout
-// may be exceeded by a little more than a quarter of the shortest one.
-func (s *Server) sweep() {
+// sweepConns advances the clock by one tick and closes connections that have been idle, or reading
+// a header, for too long. The timer calls sweepConns and is armed only while there are connections.
+// One timer for all connections costs nothing per request; in return a connection may exceed a
+// timeout by a little more than a quarter of the shortest timeout.
+func (s *Server) sweepConns() {
 	now := s.ticks.Add(1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,13 +164,13 @@ func (s *Server) sweep() {
 	}
 	s.sweeper = nil
 	if len(s.conns) > 0 {
-		s.sweeper = time.AfterFunc(s.sweepInterval, s.sweep)
+		s.sweeper = time.AfterFunc(s.sweepInterval, s.sweepConns)
 	}
 }
 
 // Shutdown stops accepting, closes connections without an active request and waits for the others,
-// whose responses announce that the connection closes. It returns nil when all are closed, or the
-// error of ctx if that ends first.
+// whose responses announce the end of the connection. Shutdown blocks until all are closed and then
+// returns nil, or returns the error of ctx if ctx ends first. A further call waits again.
 func (s *Server) Shutdown(ctx context.Context) error {
 	drained := s.beginStop(func(c *serverConn) {
 		if seen := timedState(c.state.Load()); seen.state() == stateHeader || seen.state() == stateIdle {
@@ -182,8 +188,9 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 }
 
-// Close closes all connections at once and cancels the active requests. It returns when their
-// handlers have returned, except for those of the http.Server it wraps.
+// Close closes all connections at once, cancels the active requests and blocks until their handlers
+// have returned, except for handlers of the wrapped http.Server. So a handler must not call Close.
+// Close may be called after Shutdown, and more than once.
 func (s *Server) Close() error {
 	s.beginStop(func(c *serverConn) {
 		c.TCPConn.Close()
@@ -192,11 +199,13 @@ func (s *Server) Close() error {
 	s.fallbackConns.Close()
 	_ = s.fallback.Close()
 	s.goroutines.Wait()
-	return s.fallback.Close() // connections that it accepted meanwhile
+	return s.fallback.Close() // connections accepted meanwhile
 }
 
-// beginStop closes the listener, so that no connection is added, and calls end for each existing one.
-// The returned channel is closed when there are none.
+// beginStop closes the listener, so no connection is added any more, and calls end for each
+// existing connection. The caller of beginStop must not hold mu; end is called with mu held and
+// must not block. The returned channel, the same at each call, is closed when no connection is
+// left.
 func (s *Server) beginStop(end func(*serverConn)) (drained <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -216,8 +225,9 @@ func (s *Server) beginStop(end func(*serverConn)) (drained <-chan struct{}) {
 	return s.drained
 }
 
-// runHandler runs the handler and reports whether it returned. If it panics, pending
-// bytes are not sent. The panic is logged, unless it is http.ErrAbortHandler.
+// runHandler runs the handler, in the goroutine of the connection, and reports whether the handler
+// returned. After a panic pending bytes are not sent. The panic is logged, unless the cause is
+// http.ErrAbortHandler.
 func (s *Server) runHandler(w *responseWriter) (returned bool) {
 	defer func() {
 		if cause := recover(); cause != nil && cause != http.ErrAbortHandler {

@@ -5,10 +5,10 @@ import (
 	"net/http"
 )
 
-// ResetAborted returns a handler that runs h and resets the connection if h panics within a response
-// to an HTTP/1.0 client that has no Content-Length. Such a response ends with its connection, so
-// after an orderly close it would look complete. A response that marks its end, as in HTTP/1.1, is
-// better closed, because a reset may overtake its last bytes.
+// ResetAborted returns a handler that runs h and resets the connection if h panics within a
+// response to an HTTP/1.0 client that has no Content-Length. Such a response ends with the
+// connection, so after an orderly close the response would look complete. A response with a marked
+// end, as in HTTP/1.1, is better closed, because a reset may overtake the last bytes.
 //
 // The connection is taken from net/http by Hijack, and its ConnState becomes StateHijacked.
 func ResetAborted(h http.Handler) http.Handler {
@@ -28,8 +28,8 @@ func ResetAborted(h http.Handler) http.Handler {
 	})
 }
 
-// resetConn closes a connection of net/http so that the client reads an error instead of the end. It
-// skips the close_notify of TLS, which would mark an end as well.
+// resetConn closes a connection of net/http with a reset: the client reads an error instead of the
+// end. The close_notify of TLS is skipped, because a close_notify would mark an end as well.
 func resetConn(w http.ResponseWriter) {
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {

@@ -12,33 +12,33 @@ import (
 	"berth/internal/tcp"
 )
 
-// A serverConn is a client's connection. Its goroutine, that of serve, reads requests and runs the
-// handler for them, one after the other. Other goroutines may use only state, clientGone, active and
-// the methods that say so.
+// A serverConn is a client's connection. The goroutine of serveConn owns the connection, reads
+// requests and runs the handler, one request after the other. Other goroutines may use only state,
+// clientGone, active and the methods documented for any goroutine.
 type serverConn struct {
 	rawConn
 	server     *Server
-	ctx        context.Context // parent of the requests' contexts; holds net/http's two values
+	ctx        context.Context // parent of the requests' contexts, with net/http's two values
 	remoteAddr string
 	watch      tcp.Watch
 	state      atomic.Uint64 // a timedState
 
 	clientGone atomic.Bool                    // the client has disconnected, or the server is closing
-	active     atomic.Pointer[responseWriter] // whose request a disconnect cancels; nil between requests
+	active     atomic.Pointer[responseWriter] // its request ends at a disconnect; nil between requests
 
 	readBuffer
-	hadRequest  bool // there has been a request before
+	hadRequest  bool // there was an earlier request
 	lastWasPOST bool // that request was a POST
 }
 
-// newServerConn returns the connection of an accepted TCP connection. The error means that its
-// disconnect cannot be watched for; nc is unchanged then.
+// newServerConn returns the connection for an accepted TCP connection. An error means that its
+// disconnect cannot be watched for; nc is then unchanged and still belongs to the caller.
 func newServerConn(s *Server, nc *net.TCPConn) (*serverConn, error) {
 	c := &serverConn{server: s, remoteAddr: nc.RemoteAddr().String()}
 	c.ctx = context.WithValue(context.WithValue(context.Background(), http.ServerContextKey, s.fallback),
 		http.LocalAddrContextKey, nc.LocalAddr())
 	c.state.Store(uint64(newTimedState(stateHeader, s.ticks.Load())))
-	if err := c.init(nc); err != nil {
+	if err := c.initConn(nc); err != nil {
 		return nil, err
 	}
 	var err error
@@ -46,8 +46,8 @@ func newServerConn(s *Server, nc *net.TCPConn) (*serverConn, error) {
 	return c, err
 }
 
-// onPeerClosed records that the client has disconnected and cancels the active request. Any
-// goroutine may call it; it does not block.
+// onPeerClosed records the disconnect of the client and cancels the active request. Any goroutine
+// may call onPeerClosed, more than once; it does not block.
 func (c *serverConn) onPeerClosed() {
 	c.clientGone.Store(true)
 	if w := c.active.Load(); w != nil {
@@ -55,8 +55,9 @@ func (c *serverConn) onPeerClosed() {
 	}
 }
 
-// serve owns the connection until it is closed or handed over.
-func (c *serverConn) serve() {
+// serveConn serves the connection until closed or handed over, and releases everything of the
+// connection before returning. Called once, as a goroutine.
+func (c *serverConn) serveConn() {
 	handedOver := false
 	defer func() {
 		if !handedOver {
@@ -64,10 +65,10 @@ func (c *serverConn) serve() {
 			c.TCPConn.Close()
 		}
 		c.releasePage()
-		c.server.untrack(c)
+		c.server.untrackConn(c)
 	}()
 	ended := c.serveRequests()
-	lateHTTP2 := c.hadRequest && bytes.HasPrefix(c.unread, []byte("PRI")) // a preface must come first
+	lateHTTP2 := c.hadRequest && bytes.HasPrefix(c.unread, []byte("PRI")) // too late for a preface
 	if ended || lateHTTP2 || !c.transition(stateClosed) {
 		return
 	}
@@ -75,11 +76,11 @@ func (c *serverConn) serve() {
 	c.watch.Stop()
 	c.readDeadline.beforeIO() // disarms a deadline of a past request
 	c.writeDeadline.beforeIO()
-	c.server.fallbackConns.handOff(&handoffConn{tcp.Wrap(c.TCPConn), bytes.NewReader(bytes.Clone(c.unread))})
+	c.server.fallbackConns.handOffConn(&handoffConn{tcp.Wrap(c.TCPConn), bytes.NewReader(bytes.Clone(c.unread))})
 }
 
-// serveRequests serves one request after the other. It returns true when the connection has ended,
-// and false when the next request, of which unread is the beginning, is for net/http.
+// serveRequests serves one request after the other. It returns true at the end of the connection,
+// and false if the next request, with the beginning in unread, is for net/http.
 func (c *serverConn) serveRequests() (ended bool) {
 	for {
 		w, ended := c.readRequest()
@@ -92,13 +93,14 @@ func (c *serverConn) serveRequests() (ended bool) {
 	}
 }
 
-// readRequest reads the header of the next request. If it returns nil, ended tells a connection that
-// has ended from a request that is for net/http.
+// readRequest reads the header of the next request, and blocks until then. If w is nil, ended is
+// true at the end of the connection, and false if the next request is for net/http.
 func (c *serverConn) readRequest() (w *responseWriter, ended bool) {
 	skipped := 0
 	for checked := 0; ; {
 		for c.lastWasPOST && skipped < 4 && len(c.unread) > 0 && (c.unread[0] == '\r' || c.unread[0] == '\n') {
-			c.unread, skipped = c.unread[1:], skipped+1 // as net/http tolerates: old clients end a body that way
+			// Tolerated, as in net/http: some old clients send a line break after the body.
+			c.unread, skipped = c.unread[1:], skipped+1
 		}
 		if len(c.unread) == 0 {
 			c.releasePage()
@@ -106,7 +108,8 @@ func (c *serverConn) readRequest() (w *responseWriter, ended bool) {
 		if end := bytes.Index(c.unread, []byte("\r\n\r\n")); end >= 0 {
 			return c.startRequest(string(c.unread[:end+2]), end+4)
 		}
-		begun := !c.hadRequest && len(c.unread) > 0 || skipped+len(c.unread) >= 4 // net/http ignores fewer bytes
+		// After a first request net/http ignores fewer than 4 bytes.
+		begun := !c.hadRequest && len(c.unread) > 0 || skipped+len(c.unread) >= 4
 		if lines := bytes.LastIndexByte(c.unread, '\n') + 1; begun && lines > checked {
 			if checked = lines; !parseSimple(string(c.unread[:lines]), new(http.Request)) {
 				return nil, false
@@ -124,8 +127,8 @@ func (c *serverConn) readRequest() (w *responseWriter, ended bool) {
 	}
 }
 
-// startRequest begins the request whose complete header has size bytes, its lines without the empty
-// one. It returns as readRequest does.
+// startRequest begins the request with a complete header of size bytes. lines is the header without
+// the empty line. The results are those of readRequest.
 func (c *serverConn) startRequest(lines string, size int) (w *responseWriter, ended bool) {
 	var r http.Request
 	if !parseSimple(lines, &r) || r.Host == "" {
@@ -143,7 +146,8 @@ func (c *serverConn) startRequest(lines string, size int) (w *responseWriter, en
 	return newResponseWriter(c, &r), true
 }
 
-// fillPage reads once. It takes a page when bytes have arrived, so that waiting holds none.
+// fillPage reads once, and blocks until bytes have arrived. The page is taken after the wait, so a
+// waiting connection holds none.
 func (c *serverConn) fillPage() error {
 	if c.page == nil {
 		p, n, err := c.readPage()
@@ -161,8 +165,8 @@ func (c *serverConn) fillPage() error {
 	return err
 }
 
-// serveRequest runs the handler and sends the rest of the response. It reports whether the connection
-// can be reused, and otherwise closes it.
+// serveRequest runs the handler and sends the rest of the response. It reports whether the
+// connection can be reused; if not, the connection is closed.
 func (c *serverConn) serveRequest(w *responseWriter) (reusable bool) {
 	c.active.Store(w)
 	if c.clientGone.Load() {
@@ -184,16 +188,17 @@ func (c *serverConn) serveRequest(w *responseWriter) (reusable bool) {
 	return returned && w.finishResponse()
 }
 
-// serverLingerTimeout is how long a client may read the response to a request that was not read
-// completely. If the connection were closed at once, unread data would reset it, and the client's
-// kernel could discard the response.
+// serverLingerTimeout bounds the time for a client to read the response to a request not read
+// completely. Closing at once would reset the connection because of the unread data, and the
+// client's kernel could discard the response.
 const serverLingerTimeout = 500 * time.Millisecond
 
-// lingeringClose closes the sending half and discards the data that still arrives.
+// lingeringClose closes the sending half and discards further data until the client has closed the
+// other half, or for serverLingerTimeout. It blocks until then. The caller closes the connection.
 func (c *serverConn) lingeringClose() {
 	_ = c.TCPConn.CloseWrite()
 	until := time.Now().Add(serverLingerTimeout)
-	c.readDeadline.set(until)
+	c.readDeadline.setTime(until)
 	p := pages.Get().(*page)
 	defer pages.Put(p)
 	for time.Now().Before(until) {

@@ -11,8 +11,8 @@ package http1
 //	header, idle → active → idle
 //	header, idle, active → closed
 //
-// Each transition is one CAS. So the server closes a connection
-// only while no request is active on it, and a request whose header is complete gets its response.
+// Each transition is one CAS. So the server closes a connection only without an active request, and
+// a request with a complete header gets a response.
 type connState uint64
 
 const (
@@ -22,7 +22,7 @@ const (
 	stateClosed
 )
 
-// A timedState is a connState and the tick of the server's clock at which it began.
+// A timedState is a connState and the tick of the server's clock at the beginning of the state.
 type timedState uint64
 
 func newTimedState(s connState, since uint32) timedState {
@@ -33,16 +33,16 @@ func (s timedState) state() connState { return connState(s >> 32) }
 func (s timedState) since() uint32    { return uint32(s) }
 
 // transition enters a state. It returns false if the server has closed the connection. Only the
-// connection's goroutine may call it.
+// connection's goroutine may call transition; it does not block.
 func (c *serverConn) transition(to connState) bool {
 	now := c.state.Load()
 	return timedState(now).state() != stateClosed && c.state.CompareAndSwap(now, uint64(newTimedState(to, c.server.ticks.Load())))
 }
 
-// closeIf closes the connection, unless its state has changed since seen was read. Any goroutine may
-// call it.
+// closeIf closes the connection, unless the state has changed since the caller loaded seen. Only a
+// seen state without a request may be passed. Any goroutine may call closeIf; it does not block.
 func (c *serverConn) closeIf(seen timedState) {
 	if c.state.CompareAndSwap(uint64(seen), uint64(newTimedState(stateClosed, 0))) {
-		c.TCPConn.Close() // no request is active that would have to be cancelled
+		c.TCPConn.Close() // no request is active, so none is to be cancelled
 	}
 }

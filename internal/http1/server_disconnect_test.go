@@ -133,19 +133,19 @@ func TestIODeadlineIsArmedOnlyWhileWaiting(t *testing.T) {
 		}
 		armed = nil
 	}
-	d.set(one)
+	d.setTime(one)
 	d.beforeIO()
 	d.afterIO()
 	expect("set while nothing waits")
 	d.beforeIO()
 	d.beforeWait()
 	expect("a read waits", one)
-	d.set(two)
+	d.setTime(two)
 	expect("set while a read waits", two)
 	d.beforeWait()
 	d.afterIO()
 	expect("still waiting")
-	d.set(time.Time{})
+	d.setTime(time.Time{})
 	expect("removed while nothing waits")
 	d.beforeIO()
 	expect("the next read begins", time.Time{})

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// A fallbackListener is the listener of the wrapped http.Server: it accepts the connections that are
-// handed over.
+// A fallbackListener is the listener of the wrapped http.Server. Accept returns the connections
+// handed over. All methods may be called from any goroutine.
 type fallbackListener struct {
 	address net.Addr
 	conns   chan net.Conn
@@ -19,8 +19,9 @@ func newFallbackListener() *fallbackListener {
 	return &fallbackListener{conns: make(chan net.Conn), closed: make(chan struct{})}
 }
 
-// handOff passes c to Accept, for which it waits, or closes c if the listener is closed.
-func (l *fallbackListener) handOff(c net.Conn) {
+// handOffConn passes c to Accept and blocks until c is accepted, or closes c if the listener is
+// closed. c belongs to the listener from the call on.
+func (l *fallbackListener) handOffConn(c net.Conn) {
 	select {
 	case l.conns <- c:
 	case <-l.closed:
@@ -44,11 +45,11 @@ func (l *fallbackListener) Close() error {
 
 func (l *fallbackListener) Addr() net.Addr { return l.address }
 
-// A handoffConn is a connection with the bytes that were read from it before. It hides ReadFrom and
-// WriteTo of the TCP connection, which would skip those bytes.
+// A handoffConn is a connection with the bytes already read from the connection. ReadFrom and
+// WriteTo of the TCP connection are hidden, because they would skip these bytes.
 type handoffConn struct {
 	net.Conn
-	unread io.Reader // nil once it is read
+	unread io.Reader // nil at the end
 }
 
 func (c *handoffConn) Read(p []byte) (int, error) {
@@ -61,7 +62,7 @@ func (c *handoffConn) Read(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
-// NetConn returns the connection itself.
+// NetConn returns the wrapped connection.
 func (c *handoffConn) NetConn() net.Conn { return c.Conn }
 
 func (c *handoffConn) CloseWrite() error {

@@ -28,8 +28,8 @@ func appendStatusLine(out []byte, status int) []byte {
 	return append(out, crlf...)
 }
 
-// appendHeader appends the fields of h, sorted by name. It stores those that are decided when the
-// header is sent in f instead.
+// appendHeader appends the fields of h, sorted by name. The fields decided at the sending of the
+// header are stored in f instead.
 func appendHeader(out []byte, h http.Header, status int, f *framingFields) []byte {
 	var buf [24]string // on the stack, as most headers are smaller
 	names := buf[:0]
@@ -63,14 +63,14 @@ func appendHeader(out []byte, h http.Header, status int, f *framingFields) []byt
 		}
 		names = append(names, name)
 	}
-	slices.Sort(names) // so that equal headers are equal bytes
+	slices.Sort(names) // equal headers are equal bytes
 	for _, name := range names {
 		out = appendFieldLines(out, name, h[name])
 	}
 	return out
 }
 
-// addTrailers adds the names in a Trailer field.
+// addTrailers adds the names in the values of a Trailer field.
 func (f *framingFields) addTrailers(lists []string) {
 	f.hasTrailers = f.hasTrailers || len(lists) > 0
 	for _, list := range lists {
@@ -83,11 +83,11 @@ func (f *framingFields) addTrailers(lists []string) {
 	}
 }
 
-// newlineReplacer removes the line breaks by which a value could begin a line of its own.
+// newlineReplacer removes the line breaks of a value, which could begin a line.
 var newlineReplacer = strings.NewReplacer("\n", " ", "\r", " ")
 
-// appendFieldLines appends a line for each value, without its line breaks, or nothing if the name is
-// invalid.
+// appendFieldLines appends one line per value, with line breaks removed from the value, or nothing
+// if the name is invalid.
 func appendFieldLines(out []byte, name string, values []string) []byte {
 	if !httpguts.ValidHeaderFieldName(name) {
 		return out
@@ -101,7 +101,8 @@ func appendFieldLines(out []byte, name string, values []string) []byte {
 	return out
 }
 
-// A dateCache formats the current time once per second. Any goroutine may use it.
+// A dateCache formats the current time once per second. Any goroutine may use a dateCache; two may
+// format the same second.
 type dateCache struct {
 	last atomic.Pointer[cachedDate]
 }
@@ -111,8 +112,8 @@ type cachedDate struct {
 	text   string
 }
 
-// now returns the current time as the value of a Date field.
-func (d *dateCache) now() string {
+// currentDate returns the current time as the value of a Date field.
+func (d *dateCache) currentDate() string {
 	now := time.Now()
 	last := d.last.Load()
 	if second := now.Unix(); last == nil || last.second != second {

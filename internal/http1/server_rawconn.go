@@ -8,28 +8,28 @@ import (
 	"time"
 )
 
-// A rawConn is a TCP connection that is read and written by its descriptor, for two reasons. Waiting
-// for a request holds no buffer: a page is taken when bytes have arrived. And a deadline costs
-// nothing until a read or write has to wait, see ioDeadline.
+// A rawConn is a TCP connection read and written by the descriptor, for two reasons. Waiting for a
+// request holds no buffer: a page is taken when bytes have arrived. And a deadline costs nothing
+// until a read or write has to wait, see ioDeadline.
 //
-// One goroutine at a time may read and one may write. Deadlines may be set and the connection closed
-// by any goroutine.
+// One goroutine at a time may read and one may write, both at the same time. Any goroutine may set
+// deadlines and close the connection.
 type rawConn struct {
 	*net.TCPConn
 	raw                         syscall.RawConn
 	readDeadline, writeDeadline ioDeadline
 
-	// Arguments and results of the functions for raw, which are made once per connection.
+	// Arguments and results of the functions for raw. These are created once per connection.
 	readFunc, writeFunc func(fd uintptr) bool
 	readBuf, writeBuf   []byte
-	readPageBuf         *page // read into if readBuf is nil
+	readPageBuf         *page // filled if readBuf is nil
 	readN               int
 	readErr, writeErr   error
 	vector              net.Buffers
 	vectorBuf           [3][]byte
 }
 
-func (c *rawConn) init(tcp *net.TCPConn) (err error) {
+func (c *rawConn) initConn(tcp *net.TCPConn) (err error) {
 	c.TCPConn = tcp
 	c.raw, err = tcp.SyscallConn()
 	c.readDeadline.setDeadline, c.writeDeadline.setDeadline = tcp.SetReadDeadline, tcp.SetWriteDeadline
@@ -37,7 +37,8 @@ func (c *rawConn) init(tcp *net.TCPConn) (err error) {
 	return err
 }
 
-// readRaw reads once, at least one byte. The error at the end of the connection is io.EOF.
+// readRaw reads once, and blocks until there is at least one byte. The error at the end of the
+// connection is io.EOF.
 func (c *rawConn) readRaw(p []byte) (int, error) {
 	c.readBuf = p
 	c.readDeadline.beforeIO()
@@ -53,8 +54,8 @@ func (c *rawConn) readRaw(p []byte) (int, error) {
 	return c.readN, nil
 }
 
-// readPage is readRaw into a page that is taken when bytes have arrived. The caller returns the page
-// to the pool.
+// readPage is readRaw into a page taken when bytes have arrived. The page belongs to the caller, to
+// be returned to the pool.
 func (c *rawConn) readPage() (*page, int, error) {
 	n, err := c.readRaw(nil)
 	p := c.readPageBuf
@@ -62,8 +63,8 @@ func (c *rawConn) readPage() (*page, int, error) {
 	return p, n, err
 }
 
-// tryRead reads once. It returns false if the read would block, which makes raw wait and call it
-// again.
+// tryRead reads once. It returns false if the read would block; raw then waits and calls tryRead
+// again, in the same goroutine.
 func (c *rawConn) tryRead(fd uintptr) (done bool) {
 	p := c.readBuf
 	var own *page
@@ -89,7 +90,7 @@ func (c *rawConn) tryRead(fd uintptr) (done bool) {
 	return true
 }
 
-// writeRaw writes all of p.
+// writeRaw writes all of p, and blocks until then, up to the write deadline.
 func (c *rawConn) writeRaw(p []byte) error {
 	c.writeBuf = p
 	c.writeDeadline.beforeIO()
@@ -102,7 +103,8 @@ func (c *rawConn) writeRaw(p []byte) error {
 	return err
 }
 
-// tryWrite writes the rest of writeBuf. It returns false if a write would block.
+// tryWrite writes the rest of writeBuf. It returns false if a write would block; raw then waits and
+// calls tryWrite again.
 func (c *rawConn) tryWrite(fd uintptr) (done bool) {
 	for {
 		var n int
@@ -117,7 +119,8 @@ func (c *rawConn) tryWrite(fd uintptr) (done bool) {
 	}
 }
 
-// writeVector writes three buffers, in one system call if the kernel has room for them.
+// writeVector writes three buffers, in one system call if the kernel has room for them, and blocks
+// like writeRaw.
 func (c *rawConn) writeVector(first, second, third []byte) error {
 	c.vector = append(c.vectorBuf[:0], first, second, third)
 	c.writeDeadline.beforeIO()
@@ -128,10 +131,10 @@ func (c *rawConn) writeVector(first, second, third []byte) error {
 	return err
 }
 
-// An ioDeadline is the deadline of one direction of a rawConn. Unlike that of a net.Conn it ends a
-// read or write only if that has to wait, so it is armed only then. It may be moved and removed many
-// times per request, most requests never wait, and each change of an armed deadline costs a change of
-// a runtime timer.
+// An ioDeadline is the deadline of one direction of a rawConn. Unlike the deadline of a net.Conn,
+// it ends a read or write only if the call has to wait, so it is armed only then. A request may
+// move and remove the deadline many times, most requests never wait, and each change of an armed
+// deadline costs a change of a runtime timer.
 type ioDeadline struct {
 	setDeadline func(time.Time) error // of the TCP connection
 
@@ -140,9 +143,9 @@ type ioDeadline struct {
 	waiting     bool
 }
 
-// set sets the deadline; the zero time removes it. A read or write that waits ends if t has passed.
-// Any goroutine may call it.
-func (d *ioDeadline) set(t time.Time) {
+// setTime sets the deadline; the zero time removes the deadline. A waiting read or write ends once
+// t has passed. Any goroutine may call setTime, any number of times; it does not block.
+func (d *ioDeadline) setTime(t time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.want = t; d.waiting {
@@ -150,7 +153,8 @@ func (d *ioDeadline) set(t time.Time) {
 	}
 }
 
-// beforeIO is called before a read or write, which an outdated armed deadline would end at once.
+// beforeIO is called before a read or write. It replaces an outdated armed deadline, which would
+// end the call at once.
 func (d *ioDeadline) beforeIO() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -159,7 +163,7 @@ func (d *ioDeadline) beforeIO() {
 	}
 }
 
-// beforeWait is called when the read or write has to wait.
+// beforeWait is called when the read or write has to wait, and arms the deadline.
 func (d *ioDeadline) beforeWait() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -167,14 +171,15 @@ func (d *ioDeadline) beforeWait() {
 	d.applyLocked()
 }
 
-// afterIO is called after a read or write.
+// afterIO is called after a read or write. An armed deadline stays armed, see beforeIO.
 func (d *ioDeadline) afterIO() {
 	d.mu.Lock()
 	d.waiting = false
 	d.mu.Unlock()
 }
 
-// applyLocked arms the wanted deadline. It fails only on a closed connection.
+// applyLocked arms the wanted deadline; arming fails only on a closed connection. The caller holds
+// mu.
 func (d *ioDeadline) applyLocked() {
 	if d.armed != d.want && d.setDeadline(d.want) == nil {
 		d.armed = d.want

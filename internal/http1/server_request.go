@@ -10,7 +10,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// The classes of a byte: where it may occur.
+// The classes of a byte: the allowed places.
 const (
 	classToken  = 1 << iota // in a field's name
 	classValue              // in a field's value: visible ASCII, space and tab
@@ -47,13 +47,13 @@ func allOf(s string, class uint8) bool {
 	return true
 }
 
-// simpleMethods are the methods that a simple request may have.
+// simpleMethods are the methods of simple requests.
 var simpleMethods = [...]string{http.MethodPost, http.MethodGet, http.MethodDelete, http.MethodPut, http.MethodPatch, http.MethodOptions}
 
-// parseSimple sets r from the lines of a header: request line and fields, each with its CRLF, without
-// the empty line. It reports whether they are simple: nothing in them has a second possible meaning.
-// All others are for net/http, so it may be as strict as it likes. The caller checks for the required
-// Host, because the lines may be the beginning of a header.
+// parseSimple sets r from the lines of a header: request line and fields, each with a CRLF, without
+// the empty line. The result reports whether all lines are simple, without a second possible
+// meaning. parseSimple may be as strict as needed, since all other requests are for net/http. The
+// caller checks for the required Host, because the lines may be the beginning of a header.
 func parseSimple(lines string, r *http.Request) (simple bool) {
 	line, fields, found := strings.Cut(lines, "\r\n")
 	return found && parseRequestLine(line, r) && parseSimpleFields(fields, r)
@@ -114,8 +114,9 @@ func parseSimpleFields(s string, r *http.Request) bool {
 	return true
 }
 
-// acceptField sets the fields of r that net/http derives from a header field. It reports whether the field may occur in
-// a simple request. repeated is true for a field whose name occurred before.
+// acceptField sets the fields of r derived from a header field in net/http. The result reports
+// whether the field may occur in a simple request. repeated is true for a field with the name of an
+// earlier one.
 func acceptField(name, value string, repeated bool, r *http.Request) bool {
 	switch name {
 	case "Host":

@@ -6,11 +6,12 @@ import (
 	"sync"
 )
 
-// maxDrain is how much unread request body is discarded to keep the connection, as in net/http.
+// maxDrain bounds the unread request body discarded to keep the connection, as in net/http.
 const maxDrain = 256 << 10
 
-// A requestBody is the body of a request, of declared length. It never reads more of the connection
-// than that. Read and Close may be called by any goroutine, also after the handler has returned.
+// A requestBody is the body of a request, of declared length. No byte after the body is read from
+// the connection. Read and Close may be called by any goroutine, also after the handler has
+// returned.
 type requestBody struct {
 	w *responseWriter
 
@@ -29,7 +30,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	return b.readLocked(p)
 }
 
-// readLocked reads once. The last bytes come with io.EOF.
+// readLocked reads once, and may block. The last bytes come with io.EOF. The caller holds mu.
 func (b *requestBody) readLocked(p []byte) (n int, err error) {
 	switch {
 	case b.err != nil:
@@ -41,7 +42,7 @@ func (b *requestBody) readLocked(p []byte) (n int, err error) {
 	}
 	c := b.w.conn
 	p = p[:min(int64(len(p)), b.remaining)]
-	if n = c.consume(p); n == 0 {
+	if n = c.consumeUnread(p); n == 0 {
 		n, err = c.readRaw(p)
 	}
 	if err != nil {
@@ -58,7 +59,8 @@ func (b *requestBody) readLocked(p []byte) (n int, err error) {
 	return n, err
 }
 
-// Close makes further reads fail. The rest of the body is drained when the response is sent.
+// Close makes further reads fail, and waits for a read in progress. The rest of the body is drained
+// when the response is sent. A second call does nothing.
 func (b *requestBody) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -66,15 +68,18 @@ func (b *requestBody) Close() error {
 	return nil
 }
 
-// drain discards the rest of the body, if it is less than maxDrain, and reports whether the body has
-// ended. Then, and once the handler has returned, further reads fail.
-func (b *requestBody) drain() bool {
+// drainBody discards the rest of the body, if less than maxDrain, and reports whether the body has
+// ended. Further reads fail if so, and in any case once the handler has returned. drainBody waits
+// for a read in progress, and then for the rest of the body, up to the read deadline. Called in the
+// goroutine of the response.
+func (b *requestBody) drainBody() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	closed := b.closed
-	b.closed = closed || b.w.handlerDone // else a goroutine of the handler could read beside lingeringClose
+	b.closed = closed || b.w.handlerDone // no read beside lingeringClose
 	switch {
-	case b.remaining == 0, b.err == io.ErrUnexpectedEOF && (closed || b.remaining < maxDrain): // the client has gone, as the handler has seen
+	// After io.ErrUnexpectedEOF the client has disconnected, already seen by the handler.
+	case b.remaining == 0, b.err == io.ErrUnexpectedEOF && (closed || b.remaining < maxDrain):
 		b.closed = true
 		return true
 	case b.remaining >= maxDrain:

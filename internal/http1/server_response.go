@@ -11,11 +11,13 @@ import (
 // errHandlerReturned is the error of a write after the handler has returned.
 var errHandlerReturned = errors.New("the handler has returned")
 
-// A responseWriter is a request and the http.ResponseWriter of its response. Until the handler
-// returns it belongs to the handler, one goroutine at a time; deadlines may be set by any goroutine.
+// A responseWriter is a request and the http.ResponseWriter of the response. Until the handler
+// returns a responseWriter belongs to the handler, one goroutine at a time, and then to the
+// goroutine of the connection. Any goroutine may set deadlines and call cancel at any time.
 //
-// Written bytes are kept in a page until they exceed it, or the handler flushes or returns. The
-// header is sent with the first of them, so that a short response is one write.
+// Written bytes are kept in a page until the page is full, or the handler flushes or returns. The
+// header is sent with the first bytes, so a short response is one write. Write and Flush block
+// while the client does not read, up to the write deadline.
 type responseWriter struct {
 	conn    *serverConn
 	request *http.Request
@@ -30,22 +32,22 @@ type responseWriter struct {
 	headerBuf     pageBuffer // status line and fields, until they are sent
 	pending       pageBuffer // chunkPrefix bytes, and then the unsent part of the body
 
-	fullDuplex  bool // the request's body may be read after the header was sent
-	chunked     bool // the response is
+	fullDuplex  bool // the request's body stays readable after the response header
+	chunked     bool // the response is in chunked coding
 	closeAfter  bool // the connection is closed after the response
 	headerSent  bool
 	handlerDone bool  // the handler has returned
 	err         error // of all further writes
 }
 
-// A pageBuffer holds bytes to be sent, in a page, or in more memory if a header is that large. Empty,
-// it holds no memory.
+// A pageBuffer holds unsent bytes, in a page, or in larger memory for a large header. An empty
+// pageBuffer holds no memory.
 type pageBuffer struct {
 	bytes []byte
 	page  *page
 }
 
-// takePage takes a page from the pool and begins with its first size bytes.
+// takePage takes a page from the pool. The first size bytes of the page become the content.
 func (b *pageBuffer) takePage(size int) {
 	b.page = pages.Get().(*page)
 	b.bytes = b.page[:size]
@@ -59,7 +61,7 @@ func (b *pageBuffer) dropPage() {
 	}
 }
 
-// newResponseWriter returns the writer of the response to r, whose context and body it sets.
+// newResponseWriter returns the writer of the response to r, and sets context and body of r.
 func newResponseWriter(c *serverConn, r *http.Request) *responseWriter {
 	w := &responseWriter{conn: c, header: make(http.Header), contentLength: -1, closeAfter: r.Close}
 	w.body.w = w
@@ -74,28 +76,33 @@ func newResponseWriter(c *serverConn, r *http.Request) *responseWriter {
 	return w
 }
 
-// SetReadDeadline ends a read of the request's body that waits at t or later.
+// SetReadDeadline ends a read of the request's body still waiting at t or later. Any goroutine may
+// call SetReadDeadline.
 func (w *responseWriter) SetReadDeadline(t time.Time) error {
-	w.conn.readDeadline.set(t)
+	w.conn.readDeadline.setTime(t)
 	return nil
 }
 
-// SetWriteDeadline ends a write that waits for the client at t or later.
+// SetWriteDeadline ends a write still waiting for the client at t or later. Any goroutine may call
+// SetWriteDeadline.
 func (w *responseWriter) SetWriteDeadline(t time.Time) error {
-	w.conn.writeDeadline.set(t)
+	w.conn.writeDeadline.setTime(t)
 	return nil
 }
 
-// EnableFullDuplex keeps the request's body readable after the response header was sent.
+// EnableFullDuplex keeps the request's body readable after the response header was sent. It has no
+// effect once the header has been sent.
 func (w *responseWriter) EnableFullDuplex() error {
 	w.fullDuplex = true
 	return nil
 }
 
-// Header returns the header to be sent by WriteHeader. Later only trailers are taken from it.
+// Header returns the header to be sent by WriteHeader. After WriteHeader only trailers are taken
+// from the header.
 func (w *responseWriter) Header() http.Header { return w.header }
 
-// WriteHeader fixes status and header. Informational ones are sent at once, any number of them.
+// WriteHeader fixes status and header. Informational headers are sent at once, any number of them;
+// WriteHeader blocks for these like Write. A call after the final status is logged and ignored.
 func (w *responseWriter) WriteHeader(status int) {
 	switch {
 	case w.status != 0:
@@ -125,7 +132,8 @@ func (w *responseWriter) WriteHeader(status int) {
 	}
 }
 
-// Write writes a part of the body. Its errors are those of net/http and of the connection.
+// Write writes a part of the body. The errors are those of net/http and of the connection. p is not
+// kept after the return.
 func (w *responseWriter) Write(p []byte) (int, error) {
 	if w.status == 0 {
 		w.WriteHeader(http.StatusOK)
@@ -149,11 +157,12 @@ func (w *responseWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// maxUnsized is how long a body of undeclared length may be to be sent with its length when the
-// handler has returned: net/http's bound.
+// maxUnsized bounds a body of undeclared length sent with a Content-Length after the handler has
+// returned: net/http's bound.
 const maxUnsized = 2 << 10
 
-// appendPending appends p to the pending bytes. It returns false if there is no room.
+// appendPending appends p to the pending bytes. Without room the result is false and nothing is
+// appended.
 func (w *responseWriter) appendPending(p []byte) bool {
 	room := len(page{}) - chunkPrefix - len(crlf) - len(lastChunk)
 	if !w.headerSent && w.contentLength < 0 {
@@ -183,15 +192,16 @@ func (w *responseWriter) FlushError() error {
 	return w.sendPending(nil)
 }
 
-// finishResponse sends the rest of the response after the handler has returned. It reports whether
-// the connection can be reused.
+// finishResponse sends the rest of the response after the handler has returned, and reports whether
+// the connection can be reused. finishResponse blocks for the client: to send the rest, to drain
+// the body, or to linger. Called once, in the goroutine of the connection.
 func (w *responseWriter) finishResponse() (reusable bool) {
 	w.handlerDone = true
 	w.cancel() // the rest may wait for the client
 	if w.FlushError() != nil {
 		return false
 	}
-	drained := w.body.drain()
+	drained := w.body.drainBody()
 	truncated := w.contentLength >= 0 && bodyAllowed(w.status) && w.written != w.contentLength
 	if w.closeAfter || truncated || !drained {
 		if !drained {
@@ -199,18 +209,19 @@ func (w *responseWriter) finishResponse() (reusable bool) {
 		}
 		return false
 	}
-	w.conn.readDeadline.set(time.Time{})
-	w.conn.writeDeadline.set(time.Time{})
+	w.conn.readDeadline.setTime(time.Time{})
+	w.conn.writeDeadline.setTime(time.Time{})
 	return true
 }
 
-// closeDelimited reports whether the response has begun and only the end of the connection marks its
-// end.
+// closeDelimited reports whether the response has begun and only the end of the connection marks
+// its end.
 func (w *responseWriter) closeDelimited() bool {
 	return w.headerSent && bodyAllowed(w.status) && !w.chunked && w.contentLength < 0
 }
 
-// cleanUp releases everything that belongs to the request. Later writes fail.
+// cleanUp releases everything that belongs to the request. Later writes fail. Closing the body
+// waits for a read in progress, so a connection that is not reused is closed before.
 func (w *responseWriter) cleanUp() {
 	w.body.Close()
 	w.headerBuf.dropPage()
@@ -221,8 +232,8 @@ func (w *responseWriter) cleanUp() {
 	}
 }
 
-// setError records an error of the connection, if it is not nil, and cancels the request, whose
-// response cannot be sent any more. It returns err.
+// setError records err, an error of the connection, unless nil, and cancels the request, because
+// the response cannot be completed. The result is err.
 func (w *responseWriter) setError(err error) error {
 	if err != nil {
 		w.err = err

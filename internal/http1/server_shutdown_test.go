@@ -132,7 +132,7 @@ func TestFallbackListenerClosesConnectionsOnceClosed(t *testing.T) {
 	}
 	o := newFallbackListener()
 	o.Close()
-	o.handOff(c)
+	o.handOffConn(c)
 	if _, err := client.Read(make([]byte, 1)); err != io.EOF {
 		t.Errorf("got %v", err)
 	}

@@ -16,9 +16,9 @@ const (
 	chunkPrefix = 16 + len(crlf)
 )
 
-// sendPending sends the header if that is due, the pending bytes and p, as one chunk if the response
-// is chunked, and the end of the body if the handler has returned. All of that is one write. p is
-// copied only if it fits into a page with the rest.
+// sendPending sends the header if not yet sent, the pending bytes and p, as one chunk if the
+// response is chunked, and the end of the body if the handler has returned. All of this is one
+// write. p is copied only if there is room for p in the same page.
 func (w *responseWriter) sendPending(p []byte) error {
 	pending := w.pending.bytes[min(len(w.pending.bytes), chunkPrefix):]
 	size := len(pending) + len(p)
@@ -46,8 +46,8 @@ func (w *responseWriter) sendPending(p []byte) error {
 	return w.setError(w.writeParts(out, p, w.bodyEnd(size)))
 }
 
-// prependChunkSize writes the size of a chunk into the room before the pending bytes and returns the
-// chunk from there.
+// prependChunkSize writes the size of a chunk into the room before the pending bytes and returns
+// the chunk, beginning with the size.
 func (w *responseWriter) prependChunkSize(size int) []byte {
 	if w.pending.page == nil {
 		w.pending.takePage(chunkPrefix)
@@ -60,8 +60,8 @@ func (w *responseWriter) prependChunkSize(size int) []byte {
 	return w.pending.bytes[begin:]
 }
 
-// bodyEnd returns the framing after size bytes of the body: the end of the chunk, and after the last
-// byte the last chunk and the trailers.
+// bodyEnd returns the framing after size bytes of the body: the end of the chunk, and after the
+// last byte the last chunk and the trailers.
 func (w *responseWriter) bodyEnd(size int) string {
 	switch {
 	case !w.chunked:
@@ -78,7 +78,7 @@ func (w *responseWriter) bodyEnd(size int) string {
 	return last
 }
 
-// writeParts writes its three parts in one system call.
+// writeParts writes the three parts in one system call.
 func (w *responseWriter) writeParts(out, p []byte, end string) error {
 	if len(out)+len(p)+len(end) <= cap(out) {
 		return w.conn.writeRaw(append(append(out, p...), end...))
@@ -86,20 +86,20 @@ func (w *responseWriter) writeParts(out, p []byte, end string) error {
 	return w.conn.writeVector(out, p, []byte(end))
 }
 
-// framingFields are the header fields that are decided when the header is sent, as they were at
+// framingFields are the header fields decided at the sending of the header, with their values at
 // WriteHeader.
 type framingFields struct {
 	contentLength, transferEncoding, connection []string
 
-	hasContentLength, hasContentType, hasDate bool // even if set to nothing
-	hasContentEncoding                        bool // and it is not empty
+	hasContentLength, hasContentType, hasDate bool // even if empty
+	hasContentEncoding                        bool // and not empty
 	hasTrailers                               bool
-	trailers                                  []string // names that the handler announced
+	trailers                                  []string // names announced by the handler
 }
 
-// finishHeader completes the header. pending and p are the beginning of the body, or all of it if the
-// handler has returned. It drains the request's body first, because some clients read nothing before
-// they have sent all of it.
+// finishHeader completes the header. pending and p are the beginning of the body, or all of it if
+// the handler has returned. The request's body is drained first, which may block, because some
+// clients read nothing before they have sent all of the body.
 func (w *responseWriter) finishHeader(pending, p []byte) {
 	f, header := &w.framing, w.headerBuf.bytes
 	coding, size := firstValue(f.transferEncoding), len(pending)+len(p)
@@ -110,14 +110,14 @@ func (w *responseWriter) finishHeader(pending, p []byte) {
 	}
 	stopping := w.conn.server.stopping.Load()
 	w.closeAfter = w.closeAfter || stopping || firstValue(f.connection) == "close"
-	if !w.closeAfter && !w.fullDuplex && !w.body.drain() {
+	if !w.closeAfter && !w.fullDuplex && !w.body.drainBody() {
 		w.closeAfter = true
 	}
 	if bodyAllowed(w.status) && size > 0 && !f.hasContentType && !f.hasContentEncoding && coding == "" {
 		header = appendFieldLine(header, "Content-Type", sniffContentType(pending, p))
 	}
 	if !f.hasDate {
-		header = appendFieldLine(header, "Date", w.conn.server.date.now())
+		header = appendFieldLine(header, "Date", w.conn.server.date.currentDate())
 	}
 	sized := w.contentLength >= 0
 	if sized && coding != "" && coding != "identity" {
@@ -133,7 +133,7 @@ func (w *responseWriter) finishHeader(pending, p []byte) {
 	w.headerBuf.bytes = append(header, crlf...)
 }
 
-// appendFraming decides how the end of the body is marked and appends the field for it.
+// appendFraming decides how the end of the body is marked and appends the corresponding field.
 func (w *responseWriter) appendFraming(header []byte, sized bool, coding string) []byte {
 	switch {
 	case !bodyAllowed(w.status):
@@ -151,7 +151,7 @@ func (w *responseWriter) appendFraming(header []byte, sized bool, coding string)
 	return header
 }
 
-// sniffContentType returns the content type of a body by its beginning.
+// sniffContentType returns the content type of a body by the first bytes.
 func sniffContentType(pending, p []byte) string {
 	if len(pending) == 0 {
 		return http.DetectContentType(p)
