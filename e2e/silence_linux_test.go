@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"runtime"
 	"strings"
 	"syscall"
@@ -89,15 +90,31 @@ func readStream(c net.Conn) error {
 }
 
 // isolateNetwork moves the test into a new network namespace and returns a function that turns its
-// loopback on and off. The namespace belongs to the goroutine's locked thread: listeners,
-// connections and processes created by this goroutine are in the namespace, those of other
-// goroutines are not.
+// loopback on and off. Until the end of the test the namespace belongs to the goroutine's locked
+// thread: listeners, connections and processes created by this goroutine are in the namespace,
+// those of other goroutines are not.
 func isolateNetwork(t *testing.T) (link func(up bool)) {
 	t.Helper()
-	runtime.LockOSThread() // never unlocked: the thread ends with the test
+	runtime.LockOSThread()
+	outer, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := syscall.Unshare(syscall.CLONE_NEWNET); err != nil {
 		skipOrFail(t, "a network namespace requires root: unshare: %v", err)
 	}
+	// The thread must not end with the test, which it would if it stayed locked: the kernel kills
+	// every process with a Pdeathsig when the thread that started it ends, and this thread may have
+	// started processes of other tests.
+	t.Cleanup(func() {
+		defer outer.Close()
+		setns := map[string]uintptr{"amd64": 308, "arm64": 268}[runtime.GOARCH] // not in package syscall
+		if _, _, errno := syscall.Syscall(setns, outer.Fd(), syscall.CLONE_NEWNET, 0); errno != 0 {
+			t.Errorf("leaving the network namespace: %v", errno)
+			return
+		}
+		runtime.UnlockOSThread()
+	})
 	socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_DGRAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
