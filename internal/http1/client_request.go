@@ -35,14 +35,15 @@ func (c *Client) appendHeader(b []byte, req *http.Request) ([]byte, error) {
 	b = c.appendTarget(b, req.URL)
 	b = append(b, " HTTP/1.1\r\n"...)
 	b = appendFieldLine(b, "Host", c.host)
-	if key := c.options.Load().APIKey; key != "" {
+	key := c.options.Load().APIKey // once: SetOptions may be called meanwhile
+	if key != "" {
 		if !httpguts.ValidHeaderFieldValue(key) {
 			return nil, errInvalidAPIKey
 		}
 		b = append(b, "Authorization: Bearer "...)
 		b = append(append(b, key...), crlf...)
 	}
-	b, err := c.appendHeaderFields(b, req.Header)
+	b, err := appendHeaderFields(b, req.Header, key != "")
 	if err != nil {
 		return nil, err
 	}
@@ -78,9 +79,9 @@ func (c *Client) appendTarget(b []byte, u *url.URL) []byte {
 	return b
 }
 
-// appendHeaderFields appends the fields of the caller, without those set by the Client.
-func (c *Client) appendHeaderFields(b []byte, header http.Header) ([]byte, error) {
-	hasKey := c.options.Load().APIKey != ""
+// appendHeaderFields appends the fields of the caller, without those set by the Client. hasKey
+// reports whether the Client has an API key of its own, which replaces the caller's.
+func appendHeaderFields(b []byte, header http.Header, hasKey bool) ([]byte, error) {
 	for name, values := range header {
 		switch name {
 		case "Host", "Content-Length", "Transfer-Encoding", "Trailer":
