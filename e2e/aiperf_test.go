@@ -114,8 +114,8 @@ type average struct{ Avg float64 }
 
 type failure struct{ Type, Message string }
 
-// runAIPerf runs a command of docs/testing.md and returns its report. A byte tokenizer is placed in the
-// download cache.
+// runAIPerf runs a command of docs/testing.md and returns its report. A byte tokenizer is placed in
+// the download cache.
 func (l *loadTarget) runAIPerf(t *testing.T, python, command string) (r report) {
 	t.Helper()
 	dir := t.TempDir()

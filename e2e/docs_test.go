@@ -158,7 +158,8 @@ func anchors(text string) (all []string) {
 	return all
 }
 
-// importRow is a row of the table of imports in docs/architecture.md: a package, and those that it may import.
+// importRow is a row of the table of imports in docs/architecture.md: a package, and those that it
+// may import.
 var importRow = regexp.MustCompile("(?m)^\\| `([\\w/]+)` \\|([^|]*)\\|")
 
 // The import table of the documents equals mayImport.

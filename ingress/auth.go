@@ -7,8 +7,8 @@ import (
 	"github.com/gin-gonic/gin"
 )
 
-// unloggedRoutes are the routes for health checks and scrapes. They are counted, but neither logged nor
-// traced, and need no API key.
+// unloggedRoutes are the routes for health checks and scrapes. They are counted, but neither logged
+// nor traced, and need no API key.
 var unloggedRoutes = map[string]bool{"/livez": true, "/readyz": true, "/health": true, "/metrics": true}
 
 // authorize admits requests with a valid API key, if keys are configured. The request counts

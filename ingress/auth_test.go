@@ -13,7 +13,8 @@ import (
 	"berth/config"
 )
 
-// withKeys adds API keys to a configuration. Each key is named like its value and may use the given models.
+// withKeys adds API keys to a configuration. Each key is named like its value and may use the given
+// models.
 func withKeys(c *config.Config, limit int, keys map[string][]string) *config.Config {
 	for key, models := range keys {
 		c.Auth.Keys = append(c.Auth.Keys, config.Key{

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// badInput is an invalid request and the wanted error. By default it is a POST to /v1/chat/completions.
+// badInput is an invalid request and the wanted error. By default it is a POST to
+// /v1/chat/completions.
 type badInput struct {
 	name, call, body string
 	headers          []string // names and values in turn

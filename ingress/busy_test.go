@@ -22,7 +22,8 @@ import (
 	"berth/streaming"
 )
 
-// answering returns the URL of a replica that always sends the same response, and counts its responses.
+// answering returns the URL of a replica that always sends the same response, and counts its
+// responses.
 func answering(t *testing.T, status int, body string) (string, *atomic.Int32) {
 	calls := new(atomic.Int32)
 	return upstream(t, func(w http.ResponseWriter, r *http.Request) {
@@ -144,7 +145,8 @@ func TestBusyResponseThatBreaksIsUpstreamError(t *testing.T) {
 	wantError(t, f.chat("m"), 502, "upstream_broken", "")
 }
 
-// A replica is blamed only for a response that breaks before its first byte, and not by berth's own timeout.
+// A replica is blamed only for a response that breaks before its first byte, and not by berth's own
+// timeout.
 func TestBusyBreakBeforeFirstByteBlamesReplica(t *testing.T) {
 	broken := fmt.Errorf("%w: EOF", streaming.ErrUpstreamBroken)
 	for name, test := range map[string]struct {

@@ -103,7 +103,8 @@ func TestCircuitIgnoresClientDisconnects(t *testing.T) {
 	}
 }
 
-// If all replicas fail, requests are still tried: half of them are ejected, the others kept by the panic threshold.
+// If all replicas fail, requests are still tried: half of them are ejected, the others kept by the
+// panic threshold.
 func TestCircuitTriesRequestsWhenAllFail(t *testing.T) {
 	var calls [2]atomic.Int32
 	fails := func(n int) string {

@@ -116,8 +116,8 @@ type excessConn struct {
 	closeOnce func() error
 }
 
-// CloseWrite closes the sending half. net/http calls it before Close, so that the client can read the
-// response.
+// CloseWrite closes the sending half. net/http calls it before Close, so that the client can read
+// the response.
 func (c *excessConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

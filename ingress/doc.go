@@ -21,8 +21,8 @@
 // The control path: registry.go applies a configuration, prepared by plan.go and, for simulated
 // engines, by simulated.go; restart.go delays reloads after restarts of replicas. apikeys.go holds
 // the API keys. admin.go, adminguard.go and control.go are the listener for operators, state.go the
-// state behind the gauges. memory.go, exhaustion.go and wire.go deal with limits and settings of the
-// process.
+// state behind the gauges. memory.go, exhaustion.go and wire.go deal with limits and settings of
+// the process.
 //
 // A file uses files further down that list. The exceptions are the types Server, model and apiKey:
 // every handler is a method of Server, and the state of a request names its model and key.

@@ -172,7 +172,8 @@ func clientGone(ctx context.Context, err error) bool {
 	return ctx.Err() != nil || errors.Is(err, streaming.ErrClientGone)
 }
 
-// unknownModel returns an errUnknownModel with the requested name, cut to a length fit for a message.
+// unknownModel returns an errUnknownModel with the requested name, cut to a length fit for a
+// message.
 func unknownModel(name string) error {
 	if len(name) > 200 {
 		name = name[:200] + "…"

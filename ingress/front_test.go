@@ -18,8 +18,8 @@ import (
 	"berth/routers"
 )
 
-// front is a server under test with clients of it. When the test ends, every slot and every byte must be back, and
-// nothing may have been logged as an error unless the test has looked at the log.
+// front is a server under test with clients of it. When the test ends, every slot and every byte
+// must be back, and nothing may have been logged as an error unless the test has looked at the log.
 type front struct {
 	*Server
 	t      *testing.T
@@ -111,7 +111,8 @@ func configured(models ...config.Model) *config.Config {
 	}
 }
 
-// modelOn is a model whose replicas, of two slots each, are called a, b, c and so on. They are never probed.
+// modelOn is a model whose replicas, of two slots each, are called a, b, c and so on. They are
+// never probed.
 func modelOn(id string, urls ...string) config.Model {
 	m := config.Model{
 		ID:                id,

@@ -184,8 +184,8 @@ func TestDisconnectDuringResponse(t *testing.T) {
 	}
 }
 
-// A client that has closed its sending half may still read: its connection must not look like a complete
-// response.
+// A client that has closed its sending half may still read: its connection must not look like a
+// complete response.
 func TestDisconnectHalfClosedClient(t *testing.T) {
 	g := gated(t)
 	f := serve(t, modelOn("m", g.url))

@@ -97,7 +97,8 @@ func (l *ownerLookups) findOwner(r *http.Request, id string, models []*model) (*
 			}
 			return nil, nil, fmt.Errorf("%w: %w", streaming.ErrClientGone, context.Cause(ctx))
 		case err != nil:
-			// lookupTimeout has ended. Nothing is known about the response, so no miss is remembered.
+			// lookupTimeout has ended. Nothing is known about the response, so no miss is
+			// remembered.
 			return nil, nil, errOwnerUnknown
 		case end != nil:
 			defer end()

@@ -37,7 +37,8 @@ func (x *proxyRequest) prepare() error {
 		h = openai.NewPromptHasher(size)
 		defer h.Release()
 	}
-	// The scan reads JSON or a form, by Content-Type, and rejects bodies that replicas could not parse.
+	// The scan reads JSON or a form, by Content-Type, and rejects bodies that replicas could not
+	// parse.
 	f, err := openai.ScanBody(x.c.Request.Header, b.Bytes(), h)
 	if err != nil {
 		return err

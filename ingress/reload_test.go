@@ -20,7 +20,8 @@ func (b onClose) Close() {
 	b.Backend.Close()
 }
 
-// A replica goes out of service only when no request can find its model any more, and none waits for it.
+// A replica goes out of service only when no request can find its model any more, and none waits
+// for it.
 func TestReplicaIsRetiredAfterTheNewTableIsInUse(t *testing.T) {
 	r := newRegistry(quietTelemetry(), slog.New(slog.DiscardHandler))
 	var removed *model
@@ -52,8 +53,8 @@ func TestReplicaIsRetiredAfterTheNewTableIsInUse(t *testing.T) {
 	}
 }
 
-// A model observes its new replicas before its requests can wait for them. Otherwise a slot that is freed in
-// between would serve no waiter.
+// A model observes its new replicas before its requests can wait for them. Otherwise a slot that is
+// freed in between would serve no waiter.
 func TestReloadObservesReplicasBeforeUse(t *testing.T) {
 	f := serve(t, modelOn("m", refusing(1)), modelOn("n", refusing(2)))
 	moved := f.model("n").replicas[0]

@@ -47,8 +47,8 @@ func (x *proxyRequest) serveStored() error {
 	return x.forwardStored(owner)
 }
 
-// forwardStored sends a request without body and slot to one replica and relays the response. After a
-// stale connection, the request is sent once more: such requests are idempotent.
+// forwardStored sends a request without body and slot to one replica and relays the response. After
+// a stale connection, the request is sent once more: such requests are idempotent.
 func (x *proxyRequest) forwardStored(replica *llmserver.Replica) error {
 	ctx, stop := withTotalTimeout(x.c.Request.Context(), x.record.Start, x.model.config.TotalTimeout, x.allowed)
 	defer stop()

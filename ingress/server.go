@@ -21,9 +21,9 @@ import (
 // then drains, Close releases everything. Apply replaces the configuration at any time between New
 // and Close.
 //
-// Requests read immutable values and atomics of a Server; owners and lookups have locks of their own. New, Serve and Close belong to one
-// goroutine, the owner's. Apply may run concurrently with Serve, on any goroutine, one call at a
-// time.
+// Requests read immutable values and atomics of a Server; owners and lookups have locks of their
+// own. New, Serve and Close belong to one goroutine, the owner's. Apply may run concurrently with
+// Serve, on any goroutine, one call at a time.
 type Server struct {
 	log       *slog.Logger
 	telemetry *telemetry.Telemetry

@@ -17,7 +17,8 @@ import (
 	"berth/streaming"
 )
 
-// short is a timeout that tests can wait for. Nothing in a test that must not time out may take as long.
+// short is a timeout that tests can wait for. Nothing in a test that must not time out may take as
+// long.
 const short = 40 * time.Millisecond
 
 // streamed returns the body of a streaming chat request.
@@ -111,7 +112,8 @@ var overTimes = map[string]overTime{
 	},
 }
 
-// end sends such a request and returns how its end differs from the wanted one; empty if it does not.
+// end sends such a request and returns how its end differs from the wanted one; empty if it does
+// not.
 func (test overTime) end(t *testing.T, h2c bool, bound time.Duration) (wrong string) {
 	s := silentAfter(t, test.answer)
 	m := modelOn("m", s.url, s.url+"/other")
@@ -144,8 +146,8 @@ func (test overTime) end(t *testing.T, h2c bool, bound time.Duration) (wrong str
 	return fmt.Sprintf("got %d %q, %v", r.StatusCode, r.body, r.err)
 }
 
-// On a busy machine a short timeout may end before the request has reached the wanted phase; a longer one
-// decides then.
+// On a busy machine a short timeout may end before the request has reached the wanted phase; a
+// longer one decides then.
 func TestTimeoutEndsRequestAtReplica(t *testing.T) {
 	for name, test := range overTimes {
 		for protocol, h2c := range map[string]bool{"HTTP/1.1": false, "h2c": true} {
@@ -232,8 +234,8 @@ func TestTimeoutTotalIncludesQueue(t *testing.T) {
 	}
 }
 
-// A request is queued for twice its first-byte timeout. On a busy machine the replica itself may be late, so
-// there are several tries with growing timeouts; none would succeed if the queue counted.
+// A request is queued for twice its first-byte timeout. On a busy machine the replica itself may be
+// late, so there are several tries with growing timeouts; none would succeed if the queue counted.
 func TestTimeoutFirstByteExcludesQueue(t *testing.T) {
 	var last reply
 	for bound := short; bound < 2*time.Second; bound *= 3 {

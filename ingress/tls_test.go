@@ -66,8 +66,8 @@ func encrypted(t *testing.T, models ...config.Model) (*config.Config, *x509.Cert
 	return c, pair(t, c.HTTP.TLS, 1, time.Now().Add(time.Hour))
 }
 
-// overTLS returns a client that trusts the certificate and the number of its connections. It offers HTTP/2
-// on request.
+// overTLS returns a client that trusts the certificate and the number of its connections. It offers
+// HTTP/2 on request.
 func overTLS(t *testing.T, cert *x509.Certificate, h2 bool) (*http.Client, *atomic.Int32) {
 	trusted, dials := x509.NewCertPool(), new(atomic.Int32)
 	trusted.AddCert(cert)

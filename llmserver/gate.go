@@ -74,8 +74,8 @@ func (g *gate) setPhase(p phase) {
 
 // reserveUnit takes one unit if fewer requests are ongoing than the limit and, if bound > 0, than
 // bound. The check and the count are the same compare-and-swap: of many callers that compete for
-// the last unit exactly one gets it. reserveUnit returns ErrFull, ErrDraining or ErrGone if nothing was
-// taken.
+// the last unit exactly one gets it. reserveUnit returns ErrFull, ErrDraining or ErrGone if nothing
+// was taken.
 func (g *gate) reserveUnit(bound int) error {
 	return g.update(func(w uint64) (uint64, error) {
 		c := unpackCounts(w)

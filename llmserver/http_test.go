@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// eachTransport runs a test over package http1 and over net/http's transport. dial returns a backend
-// whose idle connections are closed at the end of the test.
+// eachTransport runs a test over package http1 and over net/http's transport. dial returns a
+// backend whose idle connections are closed at the end of the test.
 func eachTransport(t *testing.T, test func(t *testing.T, dial func(Endpoint) *HTTP)) {
 	for name, dialHTTP := range map[string]func(Endpoint) (*HTTP, error){"http1": dialHTTP1, "nethttp": dialNetHTTP} {
 		t.Run(name, func(t *testing.T) {

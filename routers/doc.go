@@ -40,7 +40,8 @@
 // A request that finds a slot takes no lock of the router: members, policy and limits are an
 // immutable generation behind an atomic pointer, and a slot is reserved by the compare-and-swap of
 // the replica's gate. Router.mu guards the wait queue and is held for no I/O. The queue has neither
-// goroutine nor timer, and no decision of its depends on a clock, so [Router.Try] can drive the queue in virtual time.
+// goroutine nor timer, and no decision of its depends on a clock, so [Router.Try] can drive the
+// queue in virtual time.
 //
 // # A policy of one's own
 //

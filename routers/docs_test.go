@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// argumentRow is a row of the table of policies in docs/configuration.md: class, argument, type and default. Rows that follow
-// that of a class leave the class out.
+// argumentRow is a row of the table of policies in docs/configuration.md: class, argument, type and
+// default. Rows that follow that of a class leave the class out.
 var argumentRow = regexp.MustCompile("(?m)^\\| ?(?:`(\\w+Router)`[^|]*)?\\| `([a-z_]+)` \\|[^|]+\\|([^|]+)\\|")
 
 // knownArguments returns the arguments of a class, as its error names them.

@@ -48,9 +48,9 @@ func (p *powerOfTwo) Rank(*Payload) iter.Seq[Tier] {
 	}
 }
 
-// sample returns a uniformly random available replica other than except, nil if there is none. Draws
-// are from all members until one fits; after a few misses, when much of the fleet must be down,
-// from the available ones.
+// sample returns a uniformly random available replica other than except, nil if there is none.
+// Draws are from all members until one fits; after a few misses, when much of the fleet must be
+// down, from the available ones.
 func (p *powerOfTwo) sample(except *llmserver.Replica) *llmserver.Replica {
 	if len(p.members) == 0 {
 		return nil

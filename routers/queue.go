@@ -10,8 +10,8 @@ import (
 )
 
 // waitQueue holds the requests for which every ranked replica is full, in order of arrival. The
-// queue is passive, without goroutine or timer, and no decision depends on a clock: the waiting request handles timeouts and
-// disconnects, so virtual time can drive the queue, too.
+// queue is passive, without goroutine or timer, and no decision depends on a clock: the waiting
+// request handles timeouts and disconnects, so virtual time can drive the queue, too.
 //
 //	        finishWait
 //	waiting ─────────▶ finished   with a slot, or with the reason why there will be none

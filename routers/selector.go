@@ -11,8 +11,9 @@ import (
 )
 
 // selector is one call of Choose or Try in progress. A selector belongs to the request's goroutine,
-// takes the router's mutex only in enqueue and when a refused slot is passed on, and holds at most one slot at any time: the next replica is
-// tried only after the slot on the previous one was refused and is done.
+// takes the router's mutex only in enqueue and when a refused slot is passed on, and holds at most
+// one slot at any time: the next replica is tried only after the slot on the previous one was
+// refused and is done.
 type selector struct {
 	router  *Router
 	payload *Payload

@@ -36,8 +36,8 @@ func rootCommand() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	// Not cobra's Version and SetVersionTemplate: package text/template keeps the linker from removing
-	// unused methods, which are a third of the binary.
+	// Not cobra's Version and SetVersionTemplate: package text/template keeps the linker from
+	// removing unused methods, which are a third of the binary.
 	version := root.Flags().BoolP("version", "v", false, "print version, commit and Go version")
 	root.RunE = func(cmd *cobra.Command, _ []string) error {
 		if *version {

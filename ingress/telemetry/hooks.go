@@ -13,8 +13,8 @@ import (
 
 // RouterHooks returns the hooks of a model's router, which count reservations and releases in m and
 // keep recent decisions. policy returns the class of the model's policy at the time of a decision.
-// The router calls the hooks on the goroutines of its requests, and AgentWaitEnded on a goroutine of
-// its own; none of them blocks.
+// The router calls the hooks on the goroutines of its requests, and AgentWaitEnded on a goroutine
+// of its own; none of them blocks.
 func (t *Telemetry) RouterHooks(m *ModelMetrics, policy func() string) routers.Hooks {
 	countReservation := func(outcome string) { m.reservations.WithLabelValues(outcome).Inc() }
 	releases := make(map[string]prometheus.Counter, len(releaseCauses))

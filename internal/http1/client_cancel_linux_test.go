@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// fullBacklog returns the URL of a listener whose backlog is full: connecting to it neither succeeds nor
-// fails.
+// fullBacklog returns the URL of a listener whose backlog is full: connecting to it neither
+// succeeds nor fails.
 func fullBacklog(t *testing.T) (base string) {
 	t.Helper()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)

@@ -89,8 +89,8 @@ func rawServer(t testing.TB, serve func(n int, c net.Conn)) (base string) {
 	return "http://" + l.Addr().String()
 }
 
-// cannedServer sends the same response to every request. connections returns, for each request so far,
-// the number of its connection.
+// cannedServer sends the same response to every request. connections returns, for each request so
+// far, the number of its connection.
 func cannedServer(t testing.TB, response string) (base string, connections func() []int) {
 	var mu sync.Mutex
 	var seen []int
@@ -209,7 +209,8 @@ func newScriptedRoundTrip(method string, s *scriptConn) *roundTrip {
 	return rt
 }
 
-// receiveScripted returns a round trip whose response header was read from s, and the error of that.
+// receiveScripted returns a round trip whose response header was read from s, and the error of
+// that.
 func receiveScripted(method string, s *scriptConn) (*roundTrip, error) {
 	rt := newScriptedRoundTrip(method, s)
 	return rt, rt.receiveResponse()

@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// netHTTPResponse returns the response that net/http parses: the first one that is not interim, or that
-// has another version.
+// netHTTPResponse returns the response that net/http parses: the first one that is not interim, or
+// that has another version.
 func netHTTPResponse(method string, response []byte) (*http.Response, error) {
 	r := bufio.NewReader(bytes.NewReader(response))
 	for {
@@ -31,8 +31,8 @@ var (
 	oldCoded = regexp.MustCompile(`(?s)HTTP/1\.0 .*\n(?i:transfer-encoding):`)
 )
 
-// isDeliberate reports whether err is one of the refusals that doc.go lists, of responses that net/http
-// accepts.
+// isDeliberate reports whether err is one of the refusals that doc.go lists, of responses that
+// net/http accepts.
 func isDeliberate(err error, raw []byte, theirs *http.Response) bool {
 	switch {
 	case errors.Is(err, errVersion):
@@ -117,8 +117,8 @@ func compareBodies(t *testing.T, r io.Reader, ours, theirs *http.Response) {
 	}
 }
 
-// isStrictBodyError reports whether an error of a body is one of the refusals that doc.go lists. Trailer
-// fields are parsed as those of the header are.
+// isStrictBodyError reports whether an error of a body is one of the refusals that doc.go lists.
+// Trailer fields are parsed as those of the header are.
 func isStrictBodyError(err error) bool {
 	return errors.Is(err, errChunkOverhead) || errors.Is(err, errMalformedHeader) || errors.Is(err, errTrailerTooLong)
 }

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// abortCases are the ways to abort a request. Each sends one, waits for abort to be closed, aborts the
-// request and returns when the caller may release its slot.
+// abortCases are the ways to abort a request. Each sends one, waits for abort to be closed, aborts
+// the request and returns when the caller may release its slot.
 var abortCases = map[string]struct {
 	response string // what the server sends before the abort
 	run      func(t *testing.T, c *Client, abort <-chan struct{})
@@ -60,9 +60,9 @@ func abortBody(byContext bool) func(*testing.T, *Client, <-chan struct{}) {
 	}
 }
 
-// abortLingering aborts a request. heard gets the error with which the server's read then ended. The
-// server sends more and closes its side when letGo is closed. done is closed when the caller may release
-// its slot.
+// abortLingering aborts a request. heard gets the error with which the server's read then ended.
+// The server sends more and closes its side when letGo is closed. done is closed when the caller
+// may release its slot.
 func abortLingering(t *testing.T, name string) (heard <-chan error, letGo chan<- struct{}, done <-chan struct{}) {
 	heardOf, letGoOf, doneOf, abort := make(chan error, 1), make(chan struct{}), make(chan struct{}), make(chan struct{})
 	how := abortCases[name]
@@ -143,8 +143,8 @@ func TestClientDoesNotLingerForDeadServer(t *testing.T) {
 	}
 }
 
-// Some servers respond to a disconnect, or end their response properly. Neither is the response to the
-// request.
+// Some servers respond to a disconnect, or end their response properly. Neither is the response to
+// the request.
 func TestClientIgnoresResponseToDisconnect(t *testing.T) {
 	const header = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 	for _, before := range []string{"", header} {

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// A server sends unsolicited bytes after a complete response. Whatever they are, and however quickly
-// connections are reused, no request gets them as its response.
+// A server sends unsolicited bytes after a complete response. Whatever they are, and however
+// quickly connections are reused, no request gets them as its response.
 func TestClientStrayBytesAreNoResponse(t *testing.T) {
 	const stray = "HTTP/1.1 200 OK\r\nX-Request: stray\r\nContent-Length: 5\r\n\r\nstray"
 	for name, c := range map[string]struct{ response, late string }{
@@ -48,8 +48,8 @@ func TestClientStrayBytesAreNoResponse(t *testing.T) {
 // strayEvery is how many requests there are per response with stray bytes.
 const strayEvery = 40
 
-// strayingServer sends the given response to every strayEvery-th request, and late once the response
-// has been read. The other responses are valid.
+// strayingServer sends the given response to every strayEvery-th request, and late once the
+// response has been read. The other responses are valid.
 func strayingServer(t *testing.T, response, late string, read <-chan struct{}, written chan<- struct{}) (base string) {
 	var requests atomic.Int64
 	return rawServer(t, func(_ int, c net.Conn) {

@@ -60,8 +60,8 @@ func tcpPair(t *testing.T) (client, server *net.TCPConn) {
 	return c.(*net.TCPConn), r.(*net.TCPConn)
 }
 
-// The server stops reading within the last piece of the body and refuses the request. Unread data is
-// still on its way, so the connection must not be reused.
+// The server stops reading within the last piece of the body and refuses the request. Unread data
+// is still on its way, so the connection must not be reused.
 func TestClientBlockedUploadEndsWithResponse(t *testing.T) {
 	const size = 3 * singleWriteMax
 	body := strings.Repeat("x", size)
@@ -144,7 +144,8 @@ func TestClientInvalidRequestKeepsConnection(t *testing.T) {
 	}
 }
 
-// A halfCloseConn is a connection whose sending half can be closed. Its reads return the given errors.
+// A halfCloseConn is a connection whose sending half can be closed. Its reads return the given
+// errors.
 type halfCloseConn struct {
 	closeCounter
 	reads []error
@@ -161,8 +162,8 @@ func (h *halfCloseConn) Read([]byte) (int, error) {
 	return 0, err
 }
 
-// A concurrent halfClose sets the read deadline to the past. That ends neither the wait nor the server's
-// work.
+// A concurrent halfClose sets the read deadline to the past. That ends neither the wait nor the
+// server's work.
 func TestClientLingerSurvivesConcurrentHalfClose(t *testing.T) {
 	h := &halfCloseConn{reads: []error{os.ErrDeadlineExceeded, nil, os.ErrDeadlineExceeded}}
 	newClientConn(h).lingeringClose()

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// benchmarkServer sends one request after the other on one connection and reads the responses, which
-// have size bytes. Its allocations are those of the server and the handler.
+// benchmarkServer sends one request after the other on one connection and reads the responses,
+// which have size bytes. Its allocations are those of the server and the handler.
 func benchmarkServer(b *testing.B, request string, size int, h http.HandlerFunc) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -20,8 +20,8 @@ var disconnects = map[string]func(*net.TCPConn){
 	"reset":       func(c *net.TCPConn) { c.SetLinger(0); c.Close() },
 }
 
-// disconnectPhases are what a handler may be doing when its client disconnects. The handler closes began
-// when it does.
+// disconnectPhases are what a handler may be doing when its client disconnects. The handler closes
+// began when it does.
 var disconnectPhases = map[string]struct {
 	request string
 	handle  func(w http.ResponseWriter, r *http.Request, began chan<- struct{}) error

@@ -118,8 +118,9 @@ type response struct {
 	Err     string
 }
 
-// exchange sends the pieces, half-closes the connection and reads to its end. reset reports that the
-// server closed the connection with data unread, which resets it and may lose a part of the responses.
+// exchange sends the pieces, half-closes the connection and reads to its end. reset reports that
+// the server closed the connection with data unread, which resets it and may lose a part of the
+// responses.
 func (s *testServer) exchange(t testing.TB, pieces ...string) (responses []response, reset bool) {
 	t.Helper()
 	c := s.dial(t)

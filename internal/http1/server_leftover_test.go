@@ -77,8 +77,8 @@ func TestServerRequestBodyIsNotReadByLeftoverGoroutine(t *testing.T) {
 	c.Close()
 }
 
-// The kernel resets a connection that is closed with data unread, and the client may lose data that it
-// has not read.
+// The kernel resets a connection that is closed with data unread, and the client may lose data that
+// it has not read.
 func TestServerUnreadBodyDoesNotResetResponse(t *testing.T) {
 	came := make(chan struct{})
 	s := serve(t, func(_ *testServer, w http.ResponseWriter, _ *http.Request) {
@@ -189,7 +189,8 @@ func TestServerContextEndsWithHandler(t *testing.T) {
 	}
 }
 
-// HTTP/2 begins at the beginning of a connection. Later its preface is not valid, and no request either.
+// HTTP/2 begins at the beginning of a connection. Later its preface is not valid, and no request
+// either.
 func TestServerRejectsLateHTTP2Preface(t *testing.T) {
 	const preface, settings = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 	for name, before := range map[string]string{
@@ -206,7 +207,8 @@ func TestServerRejectsLateHTTP2Preface(t *testing.T) {
 	}
 }
 
-// Bytes that were read before a handoff lie in a page, up to its end, and all of them reach net/http.
+// Bytes that were read before a handoff lie in a page, up to its end, and all of them reach
+// net/http.
 func TestServerHandoffLosesNoByte(t *testing.T) {
 	s := serve(t, echoHandler)
 	const plain, chunked = "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc", "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"

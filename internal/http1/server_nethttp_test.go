@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// compareWithNetHTTP sends the same bytes to both servers and compares their responses and what their
-// handlers saw.
+// compareWithNetHTTP sends the same bytes to both servers and compares their responses and what
+// their handlers saw.
 func compareWithNetHTTP(t testing.TB, ours, oracle *testServer, pieces ...string) {
 	t.Helper()
 	responses, cut := ours.exchange(t, pieces...)

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// shapeHandler sends the response that the request's path names, and records everything that a handler
-// can see.
+// shapeHandler sends the response that the request's path names, and records everything that a
+// handler can see.
 func shapeHandler(s *testServer, w http.ResponseWriter, r *http.Request) {
 	r.Header = r.Header.Clone()
 	s.record("%s %s %q %s host %q close %v length %d coding %v trailer %v", r.Method, r.RequestURI, r.URL, r.Proto, r.Host, r.Close,

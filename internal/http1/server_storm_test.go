@@ -15,8 +15,8 @@ import (
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// Clients of every kind connect, some disconnect at any time, and the server is shut down meanwhile. No
-// response is altered or belongs to another request, and nothing is left.
+// Clients of every kind connect, some disconnect at any time, and the server is shut down
+// meanwhile. No response is altered or belongs to another request, and nothing is left.
 func TestServerStormResponsesMatchRequests(t *testing.T) {
 	for _, calm := range []bool{true, false} {
 		s := serve(t, func(_ *testServer, w http.ResponseWriter, r *http.Request) {
@@ -54,8 +54,8 @@ func TestServerStormResponsesMatchRequests(t *testing.T) {
 	}
 }
 
-// randomRequests sends a few requests on one connection. If calm, each must get its response, except
-// those that ask for an abort.
+// randomRequests sends a few requests on one connection. If calm, each must get its response,
+// except those that ask for an abort.
 func randomRequests(t *testing.T, address string, calm bool) {
 	c, err := net.Dial("tcp", address)
 	if err != nil {

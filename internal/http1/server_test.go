@@ -232,7 +232,8 @@ func TestServerWritesUnchangedToSlowReader(t *testing.T) {
 	}
 }
 
-// A response without length or chunks ends with its connection, so an aborted one ends with a reset.
+// A response without length or chunks ends with its connection, so an aborted one ends with a
+// reset.
 func TestServerAbortResetsCloseDelimitedResponse(t *testing.T) {
 	for coding, want := range map[string]error{"identity": syscall.ECONNRESET, "chunked": nil} {
 		s := serve(t, func(_ *testServer, w http.ResponseWriter, _ *http.Request) {

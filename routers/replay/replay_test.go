@@ -109,8 +109,8 @@ func TestReplayRequestJoinsTheNextStep(t *testing.T) {
 	trace := promptsAt([]time.Duration{0, time.Second}, ids(1, 1), ids(1000, 1))
 	trace.Requests[0].Output, trace.Requests[1].Output = 1000, 1
 	got := mustRun(t, trace, "RoundRobinRouter", fleetOf(1))
-	// Steps of 6.35 ms end at 8.35 ms and so on, the next after a second at 1.0053 s; it computes 16
-	// prompt tokens and two output tokens.
+	// Steps of 6.35 ms end at 8.35 ms and so on, the next after a second at 1.0053 s; it computes
+	// 16 prompt tokens and two output tokens.
 	if first, want := time.Duration(got.TTFT99*1e6), 5300*time.Microsecond+8700*time.Microsecond; first != want {
 		t.Errorf("the first token comes after %v; want %v", first, want)
 	}
@@ -209,8 +209,8 @@ func TestReplayPolicyBlock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The engine knows each block, the last but where it ends a prompt: 11 of 12 in the second, 8 of
-	// 11 in the third.
+	// The engine knows each block, the last but where it ends a prompt: 11 of 12 in the second, 8
+	// of 11 in the third.
 	if want := (11.0 + 8.0) / 34; !slices.Equal(seen, []int{2, 3, 2}) || got.HitRate != want {
 		t.Errorf("the policy sees %d blocks; the hit rate is %.3f, want %.3f", seen, got.HitRate, want)
 	}

@@ -13,8 +13,8 @@ import (
 type Trace struct {
 	BlockTokens int // tokens per block
 	Requests    []Request
-	// Sessions, if above 0, is the number of sessions; times of requests then count from the start of
-	// their session, and ScheduleSessions sets the starts.
+	// Sessions, if above 0, is the number of sessions; times of requests then count from the start
+	// of their session, and ScheduleSessions sets the starts.
 	Sessions int
 
 	measure sync.Once
