@@ -2,8 +2,8 @@ package ingress
 
 import "strings"
 
-// A recentMap maps the last IDs, as many as the limit of put, to values. The zero value is empty. It has no
-// lock.
+// A recentMap maps the last IDs, as many as the limit of put, to values. The zero value is empty. The
+// owner's mutex guards a recentMap.
 type recentMap[V any] struct {
 	values map[string]V
 	ids    []string // the keys of values, as a ring; once full, next is the oldest
