@@ -3,6 +3,7 @@ package routers
 import (
 	"context"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,7 +36,7 @@ func TestRouterEjectsAReplicaThatHangsWhileItsSiblingsRespond(t *testing.T) {
 			f.set(t, llmserver.Endpoint{ID: "a", URL: "http://a", Limit: 100, ProbeEvery: time.Second, ProbeTimeout: time.Second},
 				llmserver.Endpoint{ID: "b", URL: "http://b", Limit: 100}, llmserver.Endpoint{ID: "c", URL: "http://c", Limit: 100})
 			r := newWatchingRouter(f, build, roomy)
-			lost := 0
+			var lost atomic.Int64
 			for i := range 400 {
 				ctx, stop := context.WithTimeout(t.Context(), 3*time.Second)
 				sel, err := r.Choose(ctx, &Payload{Stream: true, SessionID: string(rune('a' + i%26)), Blocks: long(i, 3)})
@@ -49,7 +50,7 @@ func TestRouterEjectsAReplicaThatHangsWhileItsSiblingsRespond(t *testing.T) {
 					if resp, err := sel.Dispatch(req); err == nil {
 						resp.Body.Read(make([]byte, 1))
 					} else {
-						lost++
+						lost.Add(1)
 					}
 				}()
 				time.Sleep(100 * time.Millisecond)
@@ -58,10 +59,10 @@ func TestRouterEjectsAReplicaThatHangsWhileItsSiblingsRespond(t *testing.T) {
 			synctest.Wait()
 			time.Sleep(5 * time.Second)
 			if f.replicas[0].Ejections() == 0 {
-				t.Errorf("it was never ejected, %d requests lost", lost)
+				t.Errorf("it was never ejected, %d requests lost", lost.Load())
 			}
-			if lost > 60 {
-				t.Errorf("%d of 400 requests were lost on it", lost)
+			if n := lost.Load(); n > 60 {
+				t.Errorf("%d of 400 requests were lost on it", n)
 			}
 		})
 	})

@@ -82,7 +82,7 @@ func (o *Options) checkHeader(h http.Header) error {
 func (o *Options) readAll(b *Body, w http.ResponseWriter, r *http.Request) error {
 	limit := r.ContentLength
 	if limit < 0 {
-		limit = o.MaxBytes + 1 // so one byte too many is detected
+		limit = max(o.MaxBytes, o.MaxBytes+1) // one byte too many is detected; without overflow
 	}
 	for int64(len(b.data)) < limit {
 		if len(b.data) == cap(b.data) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -48,6 +49,20 @@ func TestReadRejectsBodiesOverTheLimit(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The limit plus one byte must not overflow, which would read nothing and report an empty body.
+func TestReadOfUndeclaredLengthWorksWithTheLargestLimit(t *testing.T) {
+	r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader("text"))
+	r.ContentLength = -1
+	b, err := Read(httptest.NewRecorder(), r, &Options{MaxBytes: math.MaxInt64, Budget: NewBudget(1 << 20)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Release()
+	if got := string(b.Bytes()); got != "text" {
+		t.Errorf("got %q", got)
+	}
 }
 
 // unread is a body that must not be read.

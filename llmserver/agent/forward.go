@@ -183,13 +183,13 @@ func (s *Server) writeRefusal(w http.ResponseWriter, r *http.Request, err error)
 	mark := func(reason string) { h.Set(headerRefused, reason) }
 	switch {
 	case errors.Is(err, body.ErrTooLarge):
-		writeError(w, http.StatusRequestEntityTooLarge, openai.TypeInvalidRequest, "request_too_large", "The request body is too large.")
+		writeError(w, http.StatusRequestEntityTooLarge, openai.TypeInvalidRequest, "request_too_large", "The request body is too large; send less.")
 	case errors.Is(err, body.ErrIdleTimeout):
-		writeError(w, http.StatusRequestTimeout, openai.TypeInvalidRequest, "body_timeout", "The rest of the request body did not arrive in time.")
+		writeError(w, http.StatusRequestTimeout, openai.TypeInvalidRequest, "body_timeout", body.ErrIdleTimeout.Error())
 	case errors.Is(err, body.ErrOverBudget):
 		mark(refusedFull) // another agent may have room
 		h.Set("Retry-After", "1")
-		writeError(w, http.StatusServiceUnavailable, openai.TypeServer, "request_memory_exhausted", "The agent holds too many request bytes at the moment.")
+		writeError(w, http.StatusServiceUnavailable, openai.TypeServer, "request_memory_exhausted", "The agent is out of memory for request bodies; try again later, or send less.")
 	case errors.Is(err, llmserver.ErrExhausted):
 		mark(refusedFull) // another agent may have descriptors left, and the engine is not to blame
 		h.Set("Retry-After", "1")
