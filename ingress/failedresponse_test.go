@@ -279,7 +279,7 @@ func TestFailedResponseToStoringRequestIsNotRetried(t *testing.T) {
 			"500":         {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }, false},
 			"engine dead": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "EngineDeadError", 500) }, false},
 			"broken":      {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, false},
-			"queue full":  {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, queueFull, 503) }, true},
+			"queue full":  {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, queueFull, http.StatusServiceUnavailable) }, true},
 			"no model":    {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "model_not_found", 404) }, true},
 		} {
 			var sent atomic.Int32
