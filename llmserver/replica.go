@@ -23,6 +23,7 @@ type Endpoint struct {
 	URL      string // scheme://host:port and an optional base path, without /v1
 	Instance string // the process behind the URL, if known
 	Limit    int    // concurrent requests; at most MaxLimit
+	Draining bool   // admits nothing new; ongoing requests finish
 	APIKey   string // replaces the client's Authorization, if not empty
 
 	CountsSlots bool   // an agent counts the slots, and its reports give the capacity
@@ -90,11 +91,14 @@ func NewReplica(e Endpoint, backend Backend) *Replica {
 	return r
 }
 
-// describe applies a changed endpoint of the same identity. The slots stay.
-func (r *Replica) describe(e Endpoint) {
+// describe applies a changed endpoint of the same identity, and reports whether a drain began or
+// ended thereby. The slots stay, and a retired replica stays retired. The caller notifies the
+// observer of a change once no lock is held.
+func (r *Replica) describe(e Endpoint) (changed bool) {
 	r.endpoint.Store(&e)
 	r.backend.Describe(e)
 	r.setConfiguredLimit(e.Limit)
+	return r.gate.setDraining(e.Draining)
 }
 
 // ID returns the replica's name for operators.
@@ -258,18 +262,26 @@ func (r *Replica) Call(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// Drain stops admissions. Reserved slots may still be started, and running requests continue.
+// Drain stops admissions until the replica is described again. Reserved slots may still be started,
+// and running requests continue. For a drain that lasts, set Endpoint.Draining.
 func (r *Replica) Drain() {
-	r.gate.setPhase(draining)
-	r.health.notifyObserver()
+	if r.gate.setDraining(true) {
+		r.health.notifyObserver()
+	}
 }
 
 // retire takes the replica out of service: no slot is reserved or started any more, and running
 // requests continue.
 func (r *Replica) retire() { r.gate.setPhase(retired) }
 
-// activate puts a new or retired replica into service.
-func (r *Replica) activate() { r.gate.setPhase(serving) }
+// activate puts a new or retired replica into service, unless its endpoint is draining.
+func (r *Replica) activate() {
+	if r.endpoint.Load().Draining {
+		r.gate.setPhase(draining)
+	} else {
+		r.gate.setPhase(serving)
+	}
+}
 
 // cancelToken cancels a reservation at the backend, in the background, since Release must not
 // block. Wait waits for it.
