@@ -57,6 +57,10 @@ type Events struct {
 	// Exhausted: this process lacked descriptors, ports or memory to connect to a replica. The
 	// error is an ErrExhausted.
 	Exhausted func(err error)
+	// StateChanged: Replica.State has changed. The changes of one replica are reported one at a
+	// time, in order, each with the state before as From. Of changes that follow each other within
+	// microseconds only the last may be reported.
+	StateChanged func(StateChange)
 }
 
 // A Replica is one LLM server process. The pointer is the identity: a new process on an old address
@@ -75,6 +79,7 @@ type Replica struct {
 	circuit     circuit
 	recoveredAt atomic.Int64 // start of the slow start, monotonic; zero when it is over
 	remote      remoteUsage
+	states      stateReports
 	events      Events
 
 	background sync.WaitGroup // cancels in progress
@@ -88,6 +93,8 @@ func NewReplica(e Endpoint, backend Backend) *Replica {
 	r := &Replica{backend: backend}
 	r.health.probeNow = make(chan struct{}, 1)
 	r.describe(e)
+	r.states.state, r.states.since = r.State(), monotonic()
+	r.health.reportState = r.reportState
 	return r
 }
 
