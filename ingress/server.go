@@ -72,6 +72,7 @@ func newServer(c *config.Config, log *slog.Logger, t *telemetry.Tracing) (*Serve
 	s.lookups = newOwnerLookups(&s.owners, s.telemetry.CountLookup)
 	s.exhaustion = newExhaustion(s.telemetry.CountExhaustion, log)
 	s.registry.pool.Events.Exhausted = s.exhaustion.report
+	s.registry.pool.Events.StateChanged = newStateLog(log).report
 	var err error
 	if s.public, err = newListener(c.HTTP.Address, s.routes(), log); err != nil {
 		return nil, err
