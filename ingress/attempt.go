@@ -99,10 +99,6 @@ func (x *proxyRequest) dispatch(ctx context.Context, sel *routers.Selection) (re
 	if !errors.Is(err, llmserver.ErrStale) {
 		x.tried = append(x.tried, sel.Replica())
 	}
-	if errors.Is(err, llmserver.ErrSendTimeout) {
-		x.log.Warn("a replica stopped reading a request before it had all of it",
-			"replica", x.record.Replica, "model", x.model.config.ID, "send_s", x.model.config.SendTimeout.Seconds(), "request_id", requestID(x.c))
-	}
 	// Waited adds up over attempts, so the next overhead must not subtract the earlier waits again.
 	x.ready = time.Now().Add(-x.payload.Waited)
 	x.recordUpstreamError(err)

@@ -110,6 +110,7 @@ type proxyRequest struct {
 	tried   []*llmserver.Replica // excluded from further attempts
 	broken  bool                 // a connection broke before a response: once is retried, twice is not
 	refusal *http.Response       // the last busy response of an engine, buffered
+	failure *responseFailure     // of the last attempt, to be logged by reportFailure
 
 	span telemetry.Span // of the current attempt
 }
@@ -135,6 +136,9 @@ func (x *proxyRequest) recordUpstreamError(err error) {
 		phase = telemetry.PhaseConnect
 	}
 	x.model.metrics.CountUpstreamError(phase)
+	if breaksResponse(err) {
+		x.setFailure(err.Error())
+	}
 	if x.span.Recording() {
 		x.span.SetError(phase + ": " + toAPIError(err).code)
 	}

@@ -33,6 +33,7 @@ type Server struct {
 	lookups   *ownerLookups
 
 	exhaustion *exhaustion
+	failures   *failureLog
 	connLimit  *connLimit // of the public listener
 
 	draining    atomic.Bool                       // set once, by Serve
@@ -70,6 +71,7 @@ func newServer(c *config.Config, log *slog.Logger, t *telemetry.Tracing) (*Serve
 	s.telemetry = telemetry.New(telemetry.Options{State: s.state, Log: log, Tracing: t, Decisions: c.Admin.Address != ""})
 	s.registry = newRegistry(s.telemetry, log)
 	s.lookups = newOwnerLookups(&s.owners, s.telemetry.CountLookup)
+	s.failures = newFailureLog(log)
 	s.exhaustion = newExhaustion(s.telemetry.CountExhaustion, log)
 	s.registry.pool.Events.Exhausted = s.exhaustion.report
 	s.registry.pool.Events.StateChanged = newStateLog(log).report
@@ -216,6 +218,7 @@ func (s *Server) Close() {
 		s.admin.close()
 	}
 	// Handlers have returned: no request uses the routers or the logs any more.
+	s.failures.close()
 	s.registry.close()
 	s.telemetry.Close()
 }
