@@ -128,6 +128,10 @@ func (r *Replica) CountsSlots() bool { return r.endpoint.Load().CountsSlots }
 // process, and those of other ingresses as last reported.
 func (r *Replica) Load() int { return r.gate.counts().ongoing() + int(r.remote.others.Load()) }
 
+// Others returns the number of ongoing requests of other ingresses, as last reported by the
+// replica's agent.
+func (r *Replica) Others() int { return int(r.remote.others.Load()) }
+
 // HasRoom reports whether a reservation can be expected to succeed. HasRoom reserves nothing: only
 // TryReserve decides.
 func (r *Replica) HasRoom() bool {

@@ -192,7 +192,7 @@ func printBanner(out io.Writer, c *config.Config, server *ingress.Server) {
 	}
 	fmt.Fprintf(out, "berth serves %s://%s/v1\n", scheme, server.Address())
 	if admin := server.AdminAddress(); admin != "" {
-		fmt.Fprintf(out, "admin   http://%s\n        /internal/slots, /internal/decisions, /metrics\n", admin)
+		fmt.Fprintf(out, "admin   http://%s\n        /internal/replicas, /internal/slots, /internal/decisions, /metrics\n", admin)
 	}
 	fmt.Fprintf(out, "models  %s\n\n", strings.Join(models, ", "))
 	fmt.Fprintf(out, "curl -N %s://%s/v1/chat/completions -H 'Content-Type: application/json' \\\n"+

@@ -170,7 +170,7 @@ func TestServeBannerNamesTheAdminPaths(t *testing.T) {
 	defer s.end(t)
 	var banner bytes.Buffer
 	printBanner(&banner, config.Default(), s.Server)
-	for _, path := range []string{"/internal/slots", "/internal/decisions", "/metrics"} {
+	for _, path := range []string{"/internal/replicas", "/internal/slots", "/internal/decisions", "/metrics"} {
 		if !strings.Contains(banner.String(), path) {
 			t.Errorf("the banner has no %s\n%s", path, banner.String())
 		}
