@@ -68,7 +68,7 @@ func runServer(server *ingress.Server, path string, c *config.Config, stop, relo
 	ctx, drain := context.WithCancel(context.Background())
 	watching, stopWatching := context.WithCancel(context.Background())
 	var background sync.WaitGroup
-	background.Go(func() { cancelOnSignal(ctx, stop, drain) })
+	background.Go(func() { cancelOnSignal(ctx, stop, drain, server.Remaining, os.Stderr, log) })
 	background.Go(func() { tuneGOMAXPROCS(ctx) })
 	if path != "" {
 		r := &reloader{server, c, c, log}
@@ -108,21 +108,6 @@ func subscribeSignals() (stop, reload chan os.Signal) {
 	signal.Notify(stop, syscall.SIGINT, syscall.SIGTERM)
 	signal.Notify(reload, syscall.SIGHUP)
 	return stop, reload
-}
-
-// cancelOnSignal calls cancel at the first signal and ends the process at the second. It blocks
-// until the first signal or the end of ctx.
-func cancelOnSignal(ctx context.Context, stop <-chan os.Signal, cancel context.CancelFunc) {
-	select {
-	case <-stop:
-		cancel()
-	case <-ctx.Done():
-		return
-	}
-	go func() {
-		<-stop
-		os.Exit(1)
-	}()
 }
 
 // A reloader applies each new configuration to a server. One goroutine uses it.
