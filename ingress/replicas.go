@@ -108,7 +108,7 @@ func (s *Server) viewReplica(replica *llmserver.Replica) replicaView {
 	e, status, usage := replica.Endpoint(), replica.Status(), replica.Usage()
 	v := replicaView{
 		Model: e.Model, ID: e.ID, URL: e.URL, Source: "config",
-		State: status.State, Since: roundUTC(status.Since), ForS: time.Since(status.Since).Seconds(), Reason: status.Reason,
+		State: status.State, Since: roundUTC(status.Since), ForS: time.Since(status.Since).Round(time.Millisecond).Seconds(), Reason: status.Reason,
 		Drained: s.registry.drains.has(replicaName{e.Model, e.ID}),
 		Slots:   slotsView{usage.Reserved, usage.Running, usage.Limit, replica.Others()},
 		Ejected: replica.Ejections(), Recent: []failureView{}, Changes: []changeView{},
