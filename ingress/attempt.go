@@ -3,6 +3,7 @@ package ingress
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -107,10 +108,6 @@ func (x *proxyRequest) prepareRetry(sel *routers.Selection, err error) {
 	if !errors.Is(err, llmserver.ErrStale) {
 		x.tried = append(x.tried, sel.Replica())
 	}
-	if errors.Is(err, llmserver.ErrSendTimeout) {
-		x.log.Warn("a replica stopped reading a request before it had all of it",
-			"replica", x.record.Replica, "model", x.model.config.ID, "send_s", x.model.config.SendTimeout.Seconds(), "request_id", requestID(x.c))
-	}
 	// Waited adds up over attempts, so the next overhead must not subtract the earlier waits again.
 	x.ready = time.Now().Add(-x.payload.Waited)
 	x.recordUpstreamError(err)
@@ -147,6 +144,9 @@ func (x *proxyRequest) addDecisionHeaders(h http.Header) {
 // error response, is still possible.
 func (x *proxyRequest) finishAttempt(sel *routers.Selection, err error) error {
 	if err == nil {
+		if x.record.Tap.Failed {
+			sel.Fail(fmt.Errorf("%w: an error event in the stream", llmserver.ErrServerError))
+		}
 		return nil
 	}
 	result := x.record.Response

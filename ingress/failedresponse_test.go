@@ -361,3 +361,20 @@ func TestBusyCountsGrantedReservations(t *testing.T) {
 		t.Errorf("counted %v", n)
 	}
 }
+
+// An engine that dies within streams ends them with an error event and no break.
+func TestFailedStreamsEjectAReplica(t *testing.T) {
+	dying := upstream(t, func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		w.Header().Set("Content-Type", "text/event-stream")
+		io.WriteString(w, "data: {\"error\":{\"message\":\"EngineCore encountered an issue.\"}}\n\ndata: [DONE]\n\n")
+	})
+	f := serve(t, modelOn("m", dying, upstream(t, ok)))
+	for n := range 40 {
+		f.chatAbout(n)
+	}
+	f.idle()
+	if n := f.metric(`berth_replica_ejections_total{model="m",replica="a"}`); n == 0 {
+		t.Error("the replica was never ejected")
+	}
+}

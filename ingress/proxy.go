@@ -21,6 +21,7 @@ import (
 func (s *Server) proxy(c *gin.Context) {
 	x := stateOf(c).newProxyRequest(s, c, telemetry.PhaseBody)
 	defer x.releaseBody() // also after a panic: the memory is counted against a budget
+	defer x.reportLastFailure()
 	var err error
 	// The timeout header is checked first: a bad one must not cost an upload.
 	if x.allowed, err = requestTimeout(c.Request.Header); err == nil {
@@ -53,7 +54,9 @@ func (x *proxyRequest) serveAttempts() error {
 			x.judgeSuspect()
 			return nil
 		}
-		more, failed = x.nextAttempt(n, err, failed)
+		if more, failed = x.nextAttempt(n, err, failed); more {
+			x.reportFailure(true)
+		}
 	}
 	return failed
 }

@@ -33,6 +33,7 @@ type registry struct {
 	closed   bool          // under applyMu
 	closing  chan struct{} // closed by close
 	restarts restartBackoff
+	drains   drains         // by operators
 	reloads  sync.WaitGroup // of onRestart
 }
 
@@ -146,10 +147,7 @@ func (r *registry) applyLocked(c *config.Config) error {
 	if err != nil {
 		return err
 	}
-	var endpoints []llmserver.Endpoint
-	for _, p := range plans {
-		endpoints = append(endpoints, p.endpoints...)
-	}
+	endpoints := r.drains.endpoints(plans)
 	// Set either fails as a whole, or returns the replicas in the order of the endpoints. Dropped
 	// replicas keep serving until retire is called.
 	replicas, retire, err := r.pool.Set(endpoints)

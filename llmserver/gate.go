@@ -27,7 +27,8 @@ const (
 	oneReserved = uint64(1) << gateBits
 )
 
-// A phase is a replica's position on the way out of service.
+// A phase is a replica's position on the way out of service. Endpoint.Draining decides between the
+// first two (setDraining); only Pool enters and leaves the third.
 type phase uint64
 
 const (
@@ -70,6 +71,23 @@ func (g *gate) setPhase(p phase) {
 	g.update(func(w uint64) (uint64, error) {
 		return w&(1<<(3*gateBits)-1) | uint64(p)<<(3*gateBits), nil
 	})
+}
+
+// setDraining begins or ends a drain, and reports whether the phase changed. A retired gate stays
+// retired.
+func (g *gate) setDraining(drain bool) (changed bool) {
+	next := serving
+	if drain {
+		next = draining
+	}
+	g.update(func(w uint64) (uint64, error) {
+		now := unpackCounts(w).phase
+		if changed = now != retired && now != next; !changed {
+			return w, nil
+		}
+		return w&(1<<(3*gateBits)-1) | uint64(next)<<(3*gateBits), nil
+	})
+	return changed
 }
 
 // reserveUnit takes one unit if fewer requests are ongoing than the limit and, if bound > 0, than

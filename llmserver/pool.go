@@ -42,27 +42,43 @@ type member struct {
 // Replicas no longer in the set continue to serve until the caller calls retire, due when no
 // request chooses among them any more. From then on they admit nothing, and running requests
 // continue. A late retire spares replicas of a later Set.
+//
+// Observers of replicas with a drain that began or ended are called before Set returns, with no
+// lock held.
 func (p *Pool) Set(endpoints []Endpoint) (replicas []*Replica, retire func(), err error) {
+	replicas, changed, retire, err := p.set(endpoints)
+	for _, r := range changed {
+		r.health.notifyObserver()
+	}
+	for _, r := range replicas {
+		r.reportState() // retired ones that came back
+	}
+	return replicas, retire, err
+}
+
+// set is Set without the notifications, which are due for the changed replicas.
+func (p *Pool) set(endpoints []Endpoint) (replicas, changed []*Replica, retire func(), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	next := make(map[identity]*member, len(endpoints))
 	for _, e := range endpoints {
 		id := e.identity()
 		if next[id] != nil {
-			return nil, nil, fmt.Errorf("two replicas have the URL %s", e.URL)
+			return nil, nil, nil, fmt.Errorf("two replicas have the URL %s", e.URL)
 		}
 		m := p.findReusable(id)
 		if m == nil {
 			backend, err := p.Dial(e)
 			if err != nil {
-				return nil, nil, fmt.Errorf("replica %s: %w", e.ID, err)
+				return nil, nil, nil, fmt.Errorf("replica %s: %w", e.ID, err)
 			}
 			m = &member{Replica: NewReplica(e, backend)}
 			m.events = p.Events
 		}
 		next[id], replicas = m, append(replicas, m.Replica)
 	}
-	return replicas, p.apply(next, endpoints), nil
+	changed, retire = p.apply(next, endpoints)
+	return replicas, changed, retire, nil
 }
 
 // findReusable returns the member with the given identity, also a busy one no longer in the set: an
@@ -80,9 +96,9 @@ func (p *Pool) findReusable(id identity) *member {
 	return nil
 }
 
-// apply is the infallible part of Set. The returned function retires the members no longer in the
-// set.
-func (p *Pool) apply(next map[identity]*member, endpoints []Endpoint) (retire func()) {
+// apply is the infallible part of Set. It returns the members with a drain that began or ended, and
+// a function that retires the members no longer in the set.
+func (p *Pool) apply(next map[identity]*member, endpoints []Endpoint) (changed []*Replica, retire func()) {
 	p.leaving = slices.DeleteFunc(p.leaving, func(m *member) bool { return next[m.Endpoint().identity()] == m })
 	p.pruneLeaving()
 	var removed []*member
@@ -95,18 +111,28 @@ func (p *Pool) apply(next map[identity]*member, endpoints []Endpoint) (retire fu
 	p.leaving = append(p.leaving, removed...)
 	for _, e := range endpoints {
 		m := next[e.identity()]
-		m.describe(e)
+		if m.describe(e) {
+			changed = append(changed, m.Replica)
+		}
 		if m.stop == nil {
 			m.startServing(&p.watchers)
 		}
 	}
-	return func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
+	return changed, func() {
+		p.retireRemoved(removed)
 		for _, m := range removed {
-			if p.members[m.Endpoint().identity()] != m { // not back in the set
-				m.stopServing()
-			}
+			m.reportState()
+		}
+	}
+}
+
+// retireRemoved retires those of the removed members that are not back in the set.
+func (p *Pool) retireRemoved(removed []*member) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, m := range removed {
+		if p.members[m.Endpoint().identity()] != m {
+			m.stopServing()
 		}
 	}
 }

@@ -23,6 +23,7 @@ type Endpoint struct {
 	URL      string // scheme://host:port and an optional base path, without /v1
 	Instance string // the process behind the URL, if known
 	Limit    int    // concurrent requests; at most MaxLimit
+	Draining bool   // admits nothing new; ongoing requests finish
 	APIKey   string // replaces the client's Authorization, if not empty
 
 	CountsSlots bool   // an agent counts the slots, and its reports give the capacity
@@ -56,6 +57,10 @@ type Events struct {
 	// Exhausted: this process lacked descriptors, ports or memory to connect to a replica. The
 	// error is an ErrExhausted.
 	Exhausted func(err error)
+	// StateChanged: Replica.State has changed. The changes of one replica are reported one at a
+	// time, in order, each with the state before as From. Of changes that follow each other within
+	// microseconds only the last may be reported.
+	StateChanged func(StateChange)
 }
 
 // A Replica is one LLM server process. The pointer is the identity: a new process on an old address
@@ -76,6 +81,7 @@ type Replica struct {
 	cohort      atomic.Pointer[Cohort] // nil: no siblings
 	recoveredAt atomic.Int64           // start of the slow start, monotonic; zero when it is over
 	remote      remoteUsage
+	states      stateReports
 	events      Events
 
 	background sync.WaitGroup // cancels in progress
@@ -89,14 +95,19 @@ func NewReplica(e Endpoint, backend Backend) *Replica {
 	r := &Replica{backend: backend}
 	r.health.probeNow = make(chan struct{}, 1)
 	r.describe(e)
+	r.states.state, r.states.since = r.State(), monotonic()
+	r.health.reportState = r.reportState
 	return r
 }
 
-// describe applies a changed endpoint of the same identity. The slots stay.
-func (r *Replica) describe(e Endpoint) {
+// describe applies a changed endpoint of the same identity, and reports whether a drain began or
+// ended thereby. The slots stay, and a retired replica stays retired. The caller notifies the
+// observer of a change once no lock is held.
+func (r *Replica) describe(e Endpoint) (changed bool) {
 	r.endpoint.Store(&e)
 	r.backend.Describe(e)
 	r.setConfiguredLimit(e.Limit)
+	return r.gate.setDraining(e.Draining)
 }
 
 // ID returns the replica's name for operators.
@@ -118,6 +129,10 @@ func (r *Replica) CountsSlots() bool { return r.endpoint.Load().CountsSlots }
 // Load returns the number of ongoing requests, as far as known: reserved and running slots of this
 // process, and those of other ingresses as last reported.
 func (r *Replica) Load() int { return r.gate.counts().ongoing() + int(r.remote.others.Load()) }
+
+// Others returns the number of ongoing requests of other ingresses, as last reported by the
+// replica's agent.
+func (r *Replica) Others() int { return int(r.remote.others.Load()) }
 
 // HasRoom reports whether a reservation can be expected to succeed. HasRoom reserves nothing: only
 // TryReserve decides.
@@ -261,18 +276,26 @@ func (r *Replica) Call(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// Drain stops admissions. Reserved slots may still be started, and running requests continue.
+// Drain stops admissions until the replica is described again. Reserved slots may still be started,
+// and running requests continue. For a drain that lasts, set Endpoint.Draining.
 func (r *Replica) Drain() {
-	r.gate.setPhase(draining)
-	r.health.notifyObserver()
+	if r.gate.setDraining(true) {
+		r.health.notifyObserver()
+	}
 }
 
 // retire takes the replica out of service: no slot is reserved or started any more, and running
 // requests continue.
 func (r *Replica) retire() { r.gate.setPhase(retired) }
 
-// activate puts a new or retired replica into service.
-func (r *Replica) activate() { r.gate.setPhase(serving) }
+// activate puts a new or retired replica into service, unless its endpoint is draining.
+func (r *Replica) activate() {
+	if r.endpoint.Load().Draining {
+		r.gate.setPhase(draining)
+	} else {
+		r.gate.setPhase(serving)
+	}
+}
 
 // cancelToken cancels a reservation at the backend, in the background, since Release must not
 // block. Wait waits for it.

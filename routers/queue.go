@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"berth/llmserver"
 )
@@ -53,6 +54,7 @@ type waiter struct {
 	members  []*llmserver.Replica // of the last ranking generation
 	tiers    []uint16             // by index in members: 1 for the best tier, 0 for not ranked
 	ranked   []int32              // the indices at which tiers is not 0; incomplete beyond sparseRanks
+	since    time.Time            // start of the wait, for operators alone
 	skips    int                  // how often a younger waiter was preferred
 	finished bool                 // ended by finishWait or withdraw
 	done     chan handover        // of capacity 1, so that finishWait does not block under the mutex

@@ -169,7 +169,7 @@ func (r *Router) publish(g *generation) {
 	g.notDraining = slices.DeleteFunc(slices.Clone(g.members), (*llmserver.Replica).Draining)
 	r.current.Store(g)
 	for m, stop := range r.agentWaits {
-		if _, member := g.index[m]; !member {
+		if _, member := g.index[m]; !member || m.Draining() {
 			stop()
 		}
 	}

@@ -43,7 +43,7 @@ func (s *selector) waitForSlot(ctx context.Context) (*Selection, error) {
 // The first ranking is done before the lock, since ranking thousands of replicas may take long.
 func (s *selector) enqueue() (*waiter, error) {
 	r := s.router
-	w := &waiter{payload: s.payload, exclude: s.exclude, done: make(chan handover, 1)}
+	w := &waiter{payload: s.payload, exclude: s.exclude, since: time.Now().Add(-s.payload.Waited), done: make(chan handover, 1)}
 	ranked := w.setRanking(s.generation, s.ranking)
 	r.mu.Lock()
 	defer r.mu.Unlock()
