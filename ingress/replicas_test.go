@@ -198,7 +198,7 @@ func TestReplicasShowStateSlotsAndFailures(t *testing.T) {
 		t.Errorf("the one that refuses connections: %+v", v)
 	}
 	if v := got[1]; v.State != "serving" || v.Failures != 1 || len(v.Recent) != 1 || v.Recent[0].Phase != "first_byte" || !v.Recent[0].Retried ||
-		!strings.Contains(v.Recent[0].Reason, "broken before the response") {
+		!strings.Contains(v.Recent[0].Reason, "connection broken") {
 		t.Errorf("the one that breaks responses: %+v", v)
 	}
 	if v := got[2]; v.Slots != (slotsView{Running: 1, Capacity: 2}) || v.URL != g.url || v.Source != "config" || v.Model != "m" || v.Reason != "" {
