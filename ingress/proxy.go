@@ -56,6 +56,12 @@ func (x *proxyRequest) serveAttempts() error {
 	return failed
 }
 
+// queueFailed reports whether a request failed for lack of a free slot.
+func queueFailed(err error) bool {
+	return errors.Is(err, routers.ErrQueueFull) || errors.Is(err, routers.ErrOverloaded) ||
+		errors.Is(err, routers.ErrQueueTimeout) || errors.Is(err, errQueueDeadline)
+}
+
 // respondError ends the request with an error response; nothing of a response may have been sent.
 // For a disconnected client the connection is aborted instead: the client may have closed only the
 // sending side, and must not mistake an empty response for a complete one. The exception is a
@@ -75,7 +81,7 @@ func (x *proxyRequest) respondError(err error) {
 		if errors.Is(err, llmserver.ErrExhausted) {
 			x.c.Header("Connection", "close") // frees a descriptor
 		}
-		if errors.Is(err, routers.ErrQueueFull) || errors.Is(err, routers.ErrQueueTimeout) || errors.Is(err, errQueueDeadline) {
+		if queueFailed(err) {
 			a.retryAfter = cmp.Or(jitter(x.model.router.RetryAfter()), a.retryAfter)
 		}
 		a.respond(x.c)

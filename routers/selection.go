@@ -1,6 +1,7 @@
 package routers
 
 import (
+	"context"
 	"errors"
 	"net/http"
 
@@ -20,7 +21,8 @@ type Selection struct {
 	router    *Router
 	payload   *Payload
 	slot      *llmserver.Slot
-	ownSlot   llmserver.Slot // the memory of slot, unless handed over from another request
+	ownSlot   llmserver.Slot  // the memory of slot, unless handed over from another request
+	ctx       context.Context // of the request, once dispatched
 	resp      *http.Response
 	rank      int
 	matched   int
@@ -53,16 +55,14 @@ func (s *Selection) Dispatch(req *http.Request) (*http.Response, error) {
 		s.outcome.Err = err
 		return nil, err
 	}
-	s.outcome.Dispatched = true
+	s.outcome.Dispatched, s.ctx = true, req.Context()
 	if routed := s.router.hooks.Routed; routed != nil {
 		s.completed = routed(s.payload, s.Replica().ID())
 	}
 	resp, err := s.Replica().Do(req, s.slot)
 	if err != nil {
 		s.outcome.Err = err
-		if req.Context().Err() != nil {
-			s.reportSilence()
-		}
+		s.reportAbandoned()
 		return nil, err
 	}
 	s.resp, s.outcome.Answered = resp, true
@@ -75,8 +75,20 @@ func (s *Selection) Dispatch(req *http.Request) (*http.Response, error) {
 func (s *Selection) Fail(err error) {
 	s.outcome.Err = err
 	s.slot.ReportFailure(err)
-	if s.resp != nil {
+	if s.resp == nil {
+		return
+	}
+	s.reportSilence()
+	if s.ctx.Err() != nil {
+		s.router.onAbandoned(s.payload.Waited)
+	}
+}
+
+// reportAbandoned reports a request without a response whose context has ended.
+func (s *Selection) reportAbandoned() {
+	if s.ctx.Err() != nil {
 		s.reportSilence()
+		s.router.onAbandoned(s.payload.Waited)
 	}
 }
 
