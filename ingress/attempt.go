@@ -63,6 +63,9 @@ func (x *proxyRequest) attempt(ctx context.Context) error {
 	x.releaseBody()
 	x.rewriteResponse(resp, sel)
 	relay := x.relayFor(x.c.Request.URL.Path, x.model.config.StreamKeepAlive)
+	if relay.Opened = x.opening.Close(); relay.Opened && !streaming.IsEventStream(resp) {
+		x.failOpenedBy(resp)
+	}
 	x.record.Measured = true
 	x.record.Response, err = relay.Copy(x.c.Request.Context(), x.c.Writer, resp, &x.record.Tap)
 	return x.finishAttempt(sel, err)

@@ -43,10 +43,14 @@ func (x *proxyRequest) detectBusy(resp *http.Response) error {
 }
 
 // writeBusy sends the client the last busy response, unchanged. If the client disconnects
-// meanwhile, writeBusy panics as abort does.
+// meanwhile, writeBusy panics as abort does; also in an opened stream, where the response is an
+// error event.
 func (x *proxyRequest) writeBusy() error {
 	x.record.Phase = telemetry.PhaseStreaming
 	x.refusal.Header.Del(requestIDHeader)
+	if x.opening.Close() {
+		x.failOpenedBy(x.refusal)
+	}
 	var err error
 	relay := x.relayFor(x.c.Request.URL.Path, 0)
 	if x.record.Response, err = relay.Copy(x.c.Request.Context(), x.c.Writer, x.refusal, nil); err != nil {

@@ -27,6 +27,8 @@ func (s *Server) proxy(c *gin.Context) {
 		err = x.prepare()
 	}
 	if err == nil {
+		x.open()
+		defer x.opening.Close() // also after a panic: a comment must not follow the handler's return
 		err = x.serveAttempts()
 	}
 	if err != nil {
@@ -65,15 +67,19 @@ func queueFailed(err error) bool {
 // respondError ends the request with an error response; nothing of a response may have been sent.
 // For a disconnected client the connection is aborted instead: the client may have closed only the
 // sending side, and must not mistake an empty response for a complete one. The exception is a
-// client that stopped sending the body, which gets a 408.
+// client that stopped sending the body, which gets a 408. In an opened stream the error is an event,
+// and the connection is aborted, too.
 //
 // An error before the body was read leaves unread bytes on the connection, so that connection is
 // closed after the response. The Retry-After of a full queue is the router's estimate, spread by
 // jitter.
 func (x *proxyRequest) respondError(err error) {
+	opened := x.opening.Close()
 	switch {
 	case !errors.Is(err, body.ErrIdleTimeout) && clientGone(x.c.Request.Context(), err):
 		x.abort(err)
+	case opened:
+		x.failOpened(err)
 	case x.body == nil:
 		rejectUnread(x.c, err)
 	default:

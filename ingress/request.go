@@ -111,7 +111,8 @@ type proxyRequest struct {
 	broken  bool                 // a connection broke before a response: once is retried, twice is not
 	refusal *http.Response       // the last busy response of an engine, buffered
 
-	span telemetry.Span // of the current attempt
+	opening *streaming.Opening // comments before the response, see open; nil without
+	span    telemetry.Span     // of the current attempt
 }
 
 // newProxyRequest returns the proxyRequest in the memory of its state; release ends the life of

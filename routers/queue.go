@@ -11,8 +11,8 @@ import (
 )
 
 // waitQueue holds the requests for which every ranked replica is full, in order of arrival. The
-// queue is passive, without goroutine or timer, and no decision depends on a clock: the waiting
-// request handles timeouts and disconnects, so virtual time can drive the queue, too.
+// queue is passive, without goroutine, timer or clock: the waiting request handles timeouts and
+// disconnects, and the time comes from the caller, so virtual time can drive the queue, too.
 //
 // During an overload the waiters that are late, a prefix of the list, are served after the others
 // and newest first; see overload.
