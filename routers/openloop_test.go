@@ -25,6 +25,7 @@ type openLoop struct {
 	capacity float64       // requests per second
 	service  time.Duration // mean; a request takes from half of it to half more
 	patience time.Duration
+	hasty    bool // one client in twenty leaves after one and a half times the service time
 
 	mu       sync.Mutex
 	complete int
@@ -53,7 +54,10 @@ func (l *openLoop) run(multiple float64, lasts time.Duration) (goodput float64) 
 func (l *openLoop) request() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	if l.patience > 0 {
+	switch {
+	case l.hasty && rand.IntN(20) == 0:
+		defer time.AfterFunc(l.service*3/2, cancel).Stop()
+	case l.patience > 0:
 		defer time.AfterFunc(l.patience, cancel).Stop()
 	}
 	began := time.Now()
@@ -140,7 +144,8 @@ func TestRouterOverloadKeepsGoodput(t *testing.T) {
 	}
 }
 
-// A burst is no overload: three times the slots at once, and twice the capacity for 10 s.
+// A burst is no overload: three times the slots at once, and twice the capacity for 10 s, even if
+// some clients leave.
 func TestRouterOverloadAbsorbsBursts(t *testing.T) {
 	for authority, newRouter := range overloadFleets {
 		t.Run(authority, func(t *testing.T) {
@@ -158,6 +163,12 @@ func TestRouterOverloadAbsorbsBursts(t *testing.T) {
 				if l.refused+l.left > 0 || l.other != nil || r.Overloaded() {
 					t.Errorf("%d refused, %d left, another error: %v", l.refused, l.left, l.other)
 				}
+				impatient := &openLoop{router: r, service: l.service, capacity: l.capacity, patience: l.patience, hasty: true}
+				impatient.run(2, 10*time.Second)
+				if impatient.refused > 0 {
+					t.Errorf("%d were refused because some clients left", impatient.refused)
+				}
+				impatient.running.Wait()
 				idle()
 			})
 		})
