@@ -28,7 +28,7 @@ const (
 	overloadService  = overloadTokens * overloadGap
 	overloadPatience = 5 * overloadService
 	overloadCapacity = overloadEngines * overloadSlots * float64(time.Second) / float64(overloadService)
-	overloadWarmUp   = 15 * time.Second
+	overloadWarmUp   = 30 * time.Second
 )
 
 // overloadMultiples are the offered loads, in multiples of the capacity.
