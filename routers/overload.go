@@ -26,8 +26,8 @@ const (
 )
 
 // overload decides whether the queue is longer than clients are willing to wait. Served in order of
-// arrival, such a queue gives every slot to a request whose client is about to leave, and no
-// request completes although no slot is idle.
+// arrival, such a queue gives every slot to a request about to be given up, and no request completes
+// although no slot is idle.
 //
 //	           all for an interval: the oldest waiter older than the target,
 //	           and one in a hundred requests was given up, having waited longer than that
@@ -38,9 +38,9 @@ const (
 //
 // Target and interval are those of CoDel (Nichols and Jacobson, "Controlling Queue Delay", ACM
 // Queue 2012), and scale with the observed service time, since requests take milliseconds to
-// minutes. Other than a packet, a request whose client waits patiently is not late: a batch of a
+// minutes. Unlike a packet, a request is not late while the client waits patiently: a batch of a
 // thousand requests on sixty slots is no overload. So a long queue alone does not suffice; clients
-// must give up, in the queue or afterwards, which needs no knowledge of their patience.
+// must give up, in the queue or afterwards. No knowledge of their patience is needed.
 //
 // While overloaded, a newcomer is refused at once unless the wait would be about the target, and
 // requests older than that are behind the others, newest first: the adaptive LIFO of "Fail at
@@ -89,8 +89,8 @@ func (o *overload) observe(now time.Time, oldest time.Duration) {
 // onServed counts a waiter that got a slot.
 func (o *overload) onServed() { o.served++ }
 
-// onLeft counts a request whose client left, or whose timeout ended, after the given wait, and
-// reports whether the overload begins with it.
+// onLeft counts a request that was given up after the given wait, by the client or by a timeout, and
+// reports whether the overload begins.
 func (o *overload) onLeft(now time.Time, waited time.Duration) (begins bool) {
 	if o.above.IsZero() || waited <= o.target {
 		return false
@@ -160,8 +160,7 @@ func (r *Router) measureService() {
 	}
 }
 
-// leaveQueue withdraws w, whose client has left or whose timeout has ended, and reports whether w
-// was still waiting.
+// leaveQueue withdraws w after a disconnect or a timeout, and reports whether w was still waiting.
 func (r *Router) leaveQueue(w *waiter) bool {
 	defer r.reportOverload() // after the unlock
 	r.mu.Lock()
@@ -175,9 +174,9 @@ func (r *Router) leaveQueue(w *waiter) bool {
 	return true
 }
 
-// onAbandoned counts a request whose client left after the wait in the queue, before the end of the
-// response: a queue in order of arrival hardly loses a waiter, since slots that were given to
-// requests about to leave are free again soon.
+// onAbandoned counts a request that was given up after the wait in the queue, before the end of the
+// response. Waiters alone would be too little evidence: slots given to requests about to be given up
+// are free again soon, so a queue in order of arrival hardly loses a waiter.
 func (r *Router) onAbandoned(waited time.Duration) {
 	if waited == 0 {
 		return

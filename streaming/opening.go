@@ -32,8 +32,8 @@ func (o *Opening) Close() (opened bool) {
 	return o.c.Started
 }
 
-// Fail writes an event that tells of an error. Call Fail once, after Close has returned true, and
-// then panic with http.ErrAbortHandler.
+// Fail writes an error event. Call Fail once, after Close has returned true, and then panic with
+// http.ErrAbortHandler.
 func (o *Opening) Fail(event []byte) {
 	end := newClientWriter(o.c.w, o.c.resp, o.c.watchdog.timeout)
 	end.Started = true
