@@ -26,8 +26,8 @@ const (
 )
 
 // overload decides whether the queue is longer than clients are willing to wait. Served in order of
-// arrival, such a queue gives every slot to a request about to be given up, and no request completes
-// although no slot is idle.
+// arrival, such a queue gives every slot to a request about to be given up: no slot is idle, and no
+// request completes.
 //
 //	           all for an interval: the oldest waiter older than the target,
 //	           and one in a hundred requests was given up, having waited longer than that
@@ -89,8 +89,8 @@ func (o *overload) observe(now time.Time, oldest time.Duration) {
 // onServed counts a waiter that got a slot.
 func (o *overload) onServed() { o.served++ }
 
-// onLeft counts a request that was given up after the given wait, by the client or by a timeout, and
-// reports whether the overload begins.
+// onLeft counts a request that was given up after the given wait, by the client or by a timeout.
+// The result is whether the overload begins.
 func (o *overload) onLeft(now time.Time, waited time.Duration) (begins bool) {
 	if o.above.IsZero() || waited <= o.target {
 		return false
@@ -175,8 +175,8 @@ func (r *Router) leaveQueue(w *waiter) bool {
 }
 
 // onAbandoned counts a request that was given up after the wait in the queue, before the end of the
-// response. Waiters alone would be too little evidence: slots given to requests about to be given up
-// are free again soon, so a queue in order of arrival hardly loses a waiter.
+// response. Waiters alone would be too little evidence: a queue in order of arrival hardly loses
+// any, since slots given to requests about to be given up are free again soon.
 func (r *Router) onAbandoned(waited time.Duration) {
 	if waited == 0 {
 		return

@@ -1,10 +1,8 @@
 package streaming
 
-import (
-	"net/http"
-)
+import "net/http"
 
-// An Opening is an event stream for a client whose request has no response yet: idle comments, of
+// An Opening is the beginning of an event stream before there is a response to relay: comments, of
 // which the first commits status 200. At most one goroutine calls the methods; until Close returns,
 // no other may use the ResponseWriter. A nil *Opening has written nothing.
 type Opening struct {
