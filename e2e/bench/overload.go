@@ -24,15 +24,15 @@ const (
 	overloadEngines  = 4
 	overloadSlots    = 12 // of each engine; further requests wait in the engine, in order of arrival
 	overloadGap      = 50 * time.Millisecond
-	overloadTokens   = 20 // on average; from half of that to half more
+	overloadTokens   = 20 // after the first one, on average; from half of that to half more
 	overloadService  = overloadTokens * overloadGap
 	overloadPatience = 5 * overloadService
 	overloadCapacity = overloadEngines * overloadSlots * float64(time.Second) / float64(overloadService)
-	overloadWarmUp   = 30 * time.Second
+	overloadWarmUp   = 20 * time.Second
 )
 
 // overloadMultiples are the offered loads, in multiples of the capacity.
-var overloadMultiples = []float64{0.5, 0.8, 1, 1.2, 1.5, 2, 3, 4}
+var overloadMultiples = []float64{0.5, 1, 1.5, 2, 4}
 
 // slotEngine is an HTTP handler for streamed chat requests with a bounded number of slots.
 type slotEngine struct{ slots chan struct{} }
@@ -53,7 +53,7 @@ func (e slotEngine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer func() { <-e.slots }()
 	w.Header().Set("Content-Type", "text/event-stream")
-	writeEvents(w, r, chatRequest{MaxTokens: overloadTokens/2 + rand.IntN(overloadTokens+1), GapMS: int(overloadGap.Milliseconds()), FirstMS: int(overloadGap.Milliseconds())})
+	writeEvents(w, r, chatRequest{MaxTokens: 1 + overloadTokens/2 + rand.IntN(overloadTokens+1), GapMS: int(overloadGap.Milliseconds()), FirstMS: int(overloadGap.Milliseconds())})
 }
 
 // overloadTarget is a proxy with engines of its own.
@@ -62,9 +62,12 @@ type overloadTarget struct {
 	engines []*http.Server
 }
 
-// newOverloadTarget starts engines and returns a proxy for them. build returns the command line of
-// the proxy, and the address of berth's admin listener or "".
-func newOverloadTarget(name string, build func(address, second string, engines []string) (command []string, err error)) (*overloadTarget, error) {
+// builder returns the command line of a proxy for the engines, with an address for requests and
+// another one for the admin listener or metrics.
+type builder func(address, second string, engines []string) (command []string, err error)
+
+// newOverloadTarget starts engines and returns a proxy for them.
+func newOverloadTarget(name string, build builder) (*overloadTarget, error) {
 	t := &overloadTarget{target: &target{name: name}}
 	var addresses []string
 	for range overloadEngines {
@@ -100,13 +103,13 @@ func (t *overloadTarget) close() {
 
 // overloadBuilders return the command lines of the proxies with their defaults, apart from the
 // number of slots where a proxy has such a setting.
-func overloadBuilders(dir, berth string) (names []string, build map[string]func(address, second string, engines []string) ([]string, error)) {
+func overloadBuilders(dir, berth string) (names []string, build map[string]builder) {
 	write := func(name, text string) (string, error) {
 		file := filepath.Join(dir, name)
 		return file, os.WriteFile(file, []byte(text), 0o644)
 	}
 	names = []string{"berth"}
-	build = map[string]func(string, string, []string) ([]string, error){
+	build = map[string]builder{
 		"berth": func(address, admin string, engines []string) ([]string, error) {
 			text := fmt.Sprintf("http: {address: %q}\nadmin: {address: %q}\nllm_configs:\n- model_loading_config: {model_id: bench}\n"+
 				"  deployment_config: {max_ongoing_requests: %d, request_router_config: {request_router_class: PrefixCacheAffinityRouter}}\n  replicas:\n", address, admin, overloadSlots)
@@ -240,43 +243,36 @@ type overloadResult struct {
 	figures map[string][]*overloadFigures // by target, in the order of overloadMultiples
 }
 
-// measureOverload offers each load to all proxies at the same time, to new processes each time.
+// measureOverload offers each load to one proxy after the other, to new processes each time.
 func measureOverload(dir, berth string, lasts time.Duration) (*overloadResult, error) {
 	names, build := overloadBuilders(dir, berth)
 	r := &overloadResult{targets: names, lasts: lasts, figures: make(map[string][]*overloadFigures)}
 	for _, multiple := range overloadMultiples {
-		row, err := r.offerAll(multiple, build)
-		if err != nil {
-			return nil, err
-		}
-		for i, f := range row {
-			r.figures[names[i]] = append(r.figures[names[i]], f)
-			fmt.Fprintf(os.Stderr, "%.1f × %s: %.2f of the capacity; %d of %d complete, %d refused, %d left, %d failed\n",
-				multiple, names[i], f.goodput(lasts), f.completed, f.sent, f.refused, f.left, f.failed)
+		for _, name := range names {
+			f, err := offerTo(name, build[name], multiple, lasts)
+			if err != nil {
+				return nil, err
+			}
+			r.figures[name] = append(r.figures[name], f)
+			fmt.Fprintf(os.Stderr, "%g × %s: %.2f of the capacity; %d of %d complete, %d refused, %d left, %d failed\n",
+				multiple, name, f.goodput(lasts), f.completed, f.sent, f.refused, f.left, f.failed)
 		}
 	}
 	return r, nil
 }
 
-// offerAll offers one load to all proxies.
-func (r *overloadResult) offerAll(multiple float64, build map[string]func(string, string, []string) ([]string, error)) ([]*overloadFigures, error) {
-	row := make([]*overloadFigures, len(r.targets))
-	var running sync.WaitGroup
-	defer running.Wait()
-	for i, name := range r.targets {
-		t, err := newOverloadTarget(name, build[name])
-		if err != nil {
-			return nil, err
-		}
-		defer t.close()
-		if err := t.start(); err != nil {
-			return nil, err
-		}
-		defer t.stop()
-		running.Go(func() { row[i] = t.offer(multiple, r.lasts) })
+// offerTo starts a proxy with engines and offers one load to the proxy.
+func offerTo(name string, build builder, multiple float64, lasts time.Duration) (*overloadFigures, error) {
+	t, err := newOverloadTarget(name, build)
+	if err != nil {
+		return nil, err
 	}
-	running.Wait()
-	return row, nil
+	defer t.close()
+	if err := t.start(); err != nil {
+		return nil, err
+	}
+	defer t.stop()
+	return t.offer(multiple, lasts), nil
 }
 
 // quantile returns the q-quantile in milliseconds, "" without values.
