@@ -67,6 +67,12 @@ func (x *proxyRequest) attempt(ctx context.Context) error {
 	// With the first byte to the client no other attempt can follow, so the request body is not
 	// needed any more.
 	relay.BeforeStart = x.releaseBody
+	if relay.Opened = x.opening.Close(); relay.Opened {
+		x.releaseBody()
+		if !streaming.IsEventStream(resp) {
+			x.failOpenedBy(resp)
+		}
+	}
 	x.record.Measured = true
 	x.record.Response, err = relay.Copy(x.c.Request.Context(), x.c.Writer, resp, &x.record.Tap)
 	return x.finishAttempt(sel, err)

@@ -74,7 +74,7 @@ func TestBusyResponseIsInAccessLog(t *testing.T) {
 
 // The Retry-After of a full queue is the time to drain it at the measured rate.
 func TestBusyRetryAfterFollowsQueue(t *testing.T) {
-	for _, failure := range []error{routers.ErrQueueFull, routers.ErrQueueTimeout, errQueueDeadline} {
+	for _, failure := range []error{routers.ErrQueueFull, routers.ErrOverloaded, routers.ErrQueueTimeout, asQueueTimeout(routers.ErrDeadline)} {
 		synctest.Test(t, func(t *testing.T) {
 			r := registryFor(t, new(record), configured(narrow(modelOn("m", refusing(1)))))
 			defer r.close()

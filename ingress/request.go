@@ -117,7 +117,8 @@ type proxyRequest struct {
 	kept        *http.Response       // the last error response of a replica, buffered
 	failure     *responseFailure     // of the last attempt, to be logged by reportFailure
 
-	span telemetry.Span // of the current attempt
+	opening *streaming.Opening // comments before the response, see open; nil without
+	span    telemetry.Span     // of the current attempt
 }
 
 // newProxyRequest returns the proxyRequest in the memory of its state; release ends the life of
