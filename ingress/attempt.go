@@ -44,6 +44,7 @@ func (x *proxyRequest) attempt(ctx context.Context) error {
 		return asQueueTimeout(err)
 	}
 	defer sel.Release() // first of all: spans and metrics below may panic
+	defer x.countAttempt(sel)
 	x.record.Attempts++
 	x.record.Replica, x.record.Rank, x.record.Matched = sel.Replica().ID(), sel.Rank(), sel.Matched()
 	chooseSpan.EndChoose(x.record, "")

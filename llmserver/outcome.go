@@ -123,11 +123,12 @@ func (s *Slot) onFirstByte() {
 // before anything else fails. Response headers prove nothing, since engines send the header of a
 // stream before they start to work.
 //
-// Abandoned is for streams only; other responses are silent until they are complete.
-func (s *Slot) Abandoned(siblings []*Replica) {
+// Abandoned is for streams only; other responses are silent until they are complete. It reports
+// whether the end counted.
+func (s *Slot) Abandoned(siblings []*Replica) bool {
 	r, now := s.replica, monotonic()
 	if s.sentAt == 0 || now-s.sentAt < silenceWindow || r.health.bodyReads.Load() != s.readsAtSend {
-		return
+		return false
 	}
 	for _, other := range siblings {
 		if other == r || time.Duration(other.health.lastResponse.Load()) <= s.sentAt {
@@ -137,9 +138,11 @@ func (s *Slot) Abandoned(siblings []*Replica) {
 		last := r.health.lastSilence.Load()
 		if now-time.Duration(last) >= silenceWindow && r.health.lastSilence.CompareAndSwap(last, int64(now)) {
 			r.handleFailure(s, ErrSilent)
+			return true
 		}
-		return
+		return false
 	}
+	return false
 }
 
 // ReportFailure records why the request in the slot failed after its response had begun. Errors

@@ -22,5 +22,7 @@ type Hooks struct {
 type Outcome struct {
 	Dispatched bool  // the request was sent, or an attempt was made
 	Answered   bool  // a response header was received
+	Status     int   // of that response; 0 if there was none
+	Silent     bool  // the replica was silent while others responded: see llmserver.ErrSilent
 	Err        error // the failure, nil if there was none
 }

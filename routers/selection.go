@@ -40,6 +40,9 @@ func (s *Selection) Rank() int { return s.rank }
 // replica, 0 for a policy without such an estimate.
 func (s *Selection) Matched() int { return s.matched }
 
+// Outcome returns the outcome so far: what Release will report.
+func (s *Selection) Outcome() Outcome { return s.outcome }
+
 // Dispatch sends the request into the slot and returns when the response header is received. The
 // response body is closed at the latest by Release. A second call, also a concurrent one, fails
 // with ErrDispatched before any I/O; llmserver.ErrGone means a replica removed from the set since
@@ -65,7 +68,7 @@ func (s *Selection) Dispatch(req *http.Request) (*http.Response, error) {
 		}
 		return nil, err
 	}
-	s.resp, s.outcome.Answered = resp, true
+	s.resp, s.outcome.Answered, s.outcome.Status = resp, true, resp.StatusCode
 	return resp, nil
 }
 
@@ -84,7 +87,7 @@ func (s *Selection) Fail(err error) {
 // other members responded.
 func (s *Selection) reportSilence() {
 	if s.payload.Stream {
-		s.slot.Abandoned(s.router.Members())
+		s.outcome.Silent = s.slot.Abandoned(s.router.Members()) || s.outcome.Silent
 	}
 }
 

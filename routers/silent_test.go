@@ -36,7 +36,7 @@ func TestRouterEjectsAReplicaThatHangsWhileItsSiblingsRespond(t *testing.T) {
 			f.set(t, llmserver.Endpoint{ID: "a", URL: "http://a", Limit: 100, ProbeEvery: time.Second, ProbeTimeout: time.Second},
 				llmserver.Endpoint{ID: "b", URL: "http://b", Limit: 100}, llmserver.Endpoint{ID: "c", URL: "http://c", Limit: 100})
 			r := newWatchingRouter(f, build, roomy)
-			var lost atomic.Int64
+			var lost, silent atomic.Int64
 			for i := range 400 {
 				ctx, stop := context.WithTimeout(t.Context(), 3*time.Second)
 				sel, err := r.Choose(ctx, &Payload{Stream: true, SessionID: string(rune('a' + i%26)), Blocks: long(i, 3)})
@@ -46,6 +46,14 @@ func TestRouterEjectsAReplicaThatHangsWhileItsSiblingsRespond(t *testing.T) {
 				go func() {
 					defer stop()
 					defer sel.Release()
+					defer func() {
+						if sel.Outcome().Silent {
+							silent.Add(1)
+						}
+						if sel.Outcome().Silent && sel.Replica() != f.replicas[0] {
+							t.Errorf("%s is reported as silent", sel.Replica().ID())
+						}
+					}()
 					req := (&http.Request{}).WithContext(ctx)
 					if resp, err := sel.Dispatch(req); err == nil {
 						resp.Body.Read(make([]byte, 1))
@@ -60,6 +68,9 @@ func TestRouterEjectsAReplicaThatHangsWhileItsSiblingsRespond(t *testing.T) {
 			time.Sleep(5 * time.Second)
 			if f.replicas[0].Ejections() == 0 {
 				t.Errorf("it was never ejected, %d requests lost", lost.Load())
+			}
+			if silent.Load() == 0 {
+				t.Error("no outcome reports the silence")
 			}
 			if n := lost.Load(); n > 60 {
 				t.Errorf("%d of 400 requests were lost on it", n)
