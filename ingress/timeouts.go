@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"berth/config"
+	"berth/internal/http1"
 	"berth/streaming"
 )
 
@@ -84,7 +85,7 @@ type idleWatchdog struct {
 	io.ReadCloser               // the response body, set by wrapBody
 	firstByte     time.Duration // 0: no bound
 	idle          time.Duration // 0: no bound
-	cancel        context.CancelCauseFunc
+	ctx           http1.Context // of the attempt
 	reads         atomic.Uint64 // odd while a read is in progress
 
 	mu        sync.Mutex    // guards the fields below
@@ -95,7 +96,7 @@ type idleWatchdog struct {
 }
 
 // newIdleWatchdog starts a watchdog for an attempt, or returns nil if nothing bounds the attempt.
-// The attempt must use the returned context. Its cause becomes a *streaming.AbortError when a
+// The attempt must use the returned context. Its error becomes a *streaming.AbortError when a
 // bound is exceeded, and stop must be called at the end of the attempt.
 func newIdleWatchdog(ctx context.Context, m *config.Model, stream bool) (context.Context, *idleWatchdog) {
 	w := &idleWatchdog{firstByte: m.UnstreamedFirstByteTimeout}
@@ -105,7 +106,7 @@ func newIdleWatchdog(ctx context.Context, m *config.Model, stream bool) (context
 	if w.firstByte == 0 && w.idle == 0 {
 		return ctx, nil
 	}
-	ctx, w.cancel = context.WithCancelCause(ctx)
+	w.ctx.Start(ctx)
 	w.mu.Lock() // the first check may run before timer is set
 	defer w.mu.Unlock()
 	w.interval = w.idle / 4
@@ -113,7 +114,7 @@ func newIdleWatchdog(ctx context.Context, m *config.Model, stream bool) (context
 		w.interval = w.firstByte / 4
 	}
 	w.timer = time.AfterFunc(w.interval, w.check)
-	return ctx, w
+	return &w.ctx, w
 }
 
 // wrapBody counts the reads of a response body from now on. It must be called once, after the
@@ -153,12 +154,12 @@ func (w *idleWatchdog) check() {
 	}
 	switch {
 	case !started && w.firstByte > 0 && w.unchanged >= w.firstByte:
-		w.cancel(&streaming.AbortError{
+		w.ctx.Cancel(&streaming.AbortError{
 			Code:    "upstream_first_byte_timeout",
 			Message: "The replica sent no byte of its response within " + formatSeconds(w.firstByte) + "; try again later.",
 		})
 	case started && w.idle > 0 && w.unchanged >= w.idle:
-		w.cancel(&streaming.AbortError{
+		w.ctx.Cancel(&streaming.AbortError{
 			Code:    "upstream_idle_timeout",
 			Message: "The replica sent nothing for " + formatSeconds(w.idle) + " before its response was complete; try again.",
 		})
@@ -181,5 +182,5 @@ func (w *idleWatchdog) stop() {
 	w.timer.Stop()
 	w.timer = nil
 	w.mu.Unlock()
-	w.cancel(nil)
+	w.ctx.Cancel(context.Canceled)
 }

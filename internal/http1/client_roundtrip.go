@@ -43,7 +43,7 @@ type roundTrip struct {
 // context half-closes c, in a separate goroutine.
 func newRoundTrip(req *http.Request, c *clientConn, p *connPool) *roundTrip {
 	ctx := req.Context()
-	rt := &roundTrip{ctx: ctx, conn: c, pool: p, start: time.Now(), stopCancel: context.AfterFunc(ctx, c.onCancel)}
+	rt := &roundTrip{ctx: ctx, conn: c, pool: p, start: time.Now(), stopCancel: afterFunc(ctx, c.onCancel)}
 	rt.response.Request = req
 	return rt
 }
