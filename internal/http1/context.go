@@ -27,9 +27,29 @@ type Context struct {
 
 // A listener is a child, or a function of AfterFunc, in the list of its Context.
 type listener struct {
-	child *Context
-	f     func()
-	next  *listener // guarded by mu of the Context, which owns the list until its end
+	child  *Context
+	f      func()
+	next   *listener   // guarded by mu of the Context, which owns the list until its end
+	detach func() bool // unregisters from a context that is no *Context; set by watch
+}
+
+// watch has f called in its own goroutine after the end of ctx, like context.AfterFunc. The memory
+// is the listener's if ctx is a *Context. watch must be called once, before stop.
+func (l *listener) watch(ctx context.Context) {
+	if c, ok := ctx.(*Context); ok {
+		c.add(l)
+	} else {
+		l.detach = context.AfterFunc(ctx, l.f)
+	}
+}
+
+// stop reports whether it has prevented the call of f. ctx is that of watch. Only one goroutine may
+// call stop.
+func (l *listener) stop(ctx context.Context) bool {
+	if c, ok := ctx.(*Context); ok {
+		return c.remove(l)
+	}
+	return l.detach()
 }
 
 // Start opens c as a child of parent.
@@ -137,12 +157,4 @@ func (c *Context) remove(l *listener) bool {
 		}
 	}
 	return false
-}
-
-// afterFunc is context.AfterFunc without another context around f where ctx allows.
-func afterFunc(ctx context.Context, f func()) (stop func() bool) {
-	if c, ok := ctx.(*Context); ok {
-		return c.AfterFunc(f)
-	}
-	return context.AfterFunc(ctx, f)
 }

@@ -38,7 +38,16 @@ func TestContextEndsWithItsParent(t *testing.T) {
 				var c, late Context
 				c.Start(parent)
 				var called atomic.Int32
-				defer afterFunc(&c, func() { called.Add(1) })()
+				defer c.AfterFunc(func() { called.Add(1) })()
+				watching := listener{f: func() { called.Add(1) }}
+				watching.watch(&c)
+				watchingParent := listener{f: func() { called.Add(1) }}
+				watchingParent.watch(parent)
+				stopped := listener{f: func() { t.Error("called after stop") }}
+				stopped.watch(parent)
+				if !stopped.stop(parent) {
+					t.Error("stop is late")
+				}
 				derived, stop := context.WithTimeout(&c, time.Hour)
 				defer stop()
 				synctest.Wait()
@@ -55,8 +64,8 @@ func TestContextEndsWithItsParent(t *testing.T) {
 						t.Errorf("ended with %v, cause %v", ctx.Err(), context.Cause(ctx))
 					}
 				}
-				if called.Load() != 1 {
-					t.Errorf("called %d times", called.Load())
+				if called.Load() != 3 || watching.stop(&c) || watchingParent.stop(parent) {
+					t.Errorf("called %d functions; want 3", called.Load())
 				}
 			})
 		})
@@ -157,7 +166,9 @@ func BenchmarkContext(b *testing.B) {
 			request, attempt := new(Context), new(Context)
 			request.Start(root)
 			attempt.Start(request)
-			afterFunc(attempt, f)()
+			l := &listener{f: f}
+			l.watch(attempt)
+			l.stop(attempt)
 			attempt.Cancel(context.Canceled)
 			request.Cancel(context.Canceled)
 		}
