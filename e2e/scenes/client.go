@@ -89,14 +89,14 @@ func (c *Client) Send(ctx context.Context, call Call) (r Response) {
 	return r
 }
 
-// request returns the request. Its prompt consists of a text of the session and one of its own.
+// request returns the request. Its prompt consists of a text of the session and one of its own. A
+// poisoned prompt is the same every time.
 func (c *Client) request(ctx context.Context, id int, call Call) *http.Request {
-	session := id * 7 % sessions
-	common := fmt.Sprintf("You are assistant number %d. ", session) + strings.Repeat(fmt.Sprintf("Rule %d applies. ", session), 60)
-	prompt := fmt.Sprintf("[request %d] Tell the story of the number %d.", id, id)
+	session, prompt := id*7%sessions, fmt.Sprintf("Tell the story of the number %d.", id)
 	if call.Poison != "" {
-		prompt += " " + call.Poison.marker()
+		session, prompt = 0, "Tell the story that ends badly. "+call.Poison.marker()
 	}
+	common := fmt.Sprintf("You are assistant number %d. ", session) + strings.Repeat(fmt.Sprintf("Rule %d applies. ", session), 60)
 	fields := ""
 	if call.Fields != "" {
 		fields = "," + call.Fields
@@ -108,7 +108,7 @@ func (c *Client) request(ctx context.Context, id int, call Call) *http.Request {
 	case "/v1/responses":
 		input = fmt.Sprintf(`"input":%q`, prompt)
 	}
-	body := fmt.Sprintf(`{"model":%q,"stream":%t,%s%s}`, modelID, call.Stream, input, fields)
+	body := fmt.Sprintf(`{"model":%q,"stream":%t,%s,"user":"[request %d]"%s}`, modelID, call.Stream, input, id, fields)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url+path, strings.NewReader(body))
 	if err != nil {
 		panic("BUG: " + err.Error())

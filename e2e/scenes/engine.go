@@ -92,8 +92,10 @@ func (e *Engine) Close() {
 	e.server.Close()
 }
 
-// Arrivals returns how many requests arrived, retries included.
-func (e *Engine) Arrivals() int { return len(e.log.list()) }
+// ArrivalsSince returns how many requests arrived at a time or later, retries included.
+func (e *Engine) ArrivalsSince(begin time.Time) int {
+	return len(between(e.log.list(), begin, time.Now()))
+}
 
 // ArrivalsOf returns how often the request of a response arrived.
 func (e *Engine) ArrivalsOf(r Response) (n int) {
