@@ -25,7 +25,7 @@ var updateScenes = os.Getenv("BERTH_E2E_UPDATE") == "1"
 func TestScenesClientsNoticeNextToNothingOfAFailingReplica(t *testing.T) {
 	options, slack, workers := scenes.Brief, 2.0, 14
 	if updateScenes {
-		options, workers = scenes.Full, 5
+		options, workers = scenes.Full, 8
 	}
 	type cell struct {
 		fault  scenes.Fault

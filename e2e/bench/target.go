@@ -147,7 +147,7 @@ func freeAddresses(n int) (addresses []string, err error) {
 
 // startTimeout bounds the time until a target forwards its first request. Routers check the health
 // of their workers first.
-const startTimeout = 20 * time.Second
+const startTimeout = time.Minute
 
 // start starts the process and returns after the first forwarded request. It does nothing for the
 // engine.

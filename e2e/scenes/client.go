@@ -90,11 +90,13 @@ func (c *Client) Send(ctx context.Context, call Call) (r Response) {
 }
 
 // request returns the request. Its prompt consists of a text of the session and one of its own. A
-// poisoned prompt is the same every time.
+// poisoned prompt is the same every time; its request is marked in a field that not every router
+// passes on.
 func (c *Client) request(ctx context.Context, id int, call Call) *http.Request {
-	session, prompt := id*7%sessions, fmt.Sprintf("Tell the story of the number %d.", id)
+	session, mark := id*7%sessions, fmt.Sprintf("[request %d]", id)
+	prompt, user := mark+" Tell the story of the number.", "scenes"
 	if call.Poison != "" {
-		session, prompt = 0, "Tell the story that ends badly. "+call.Poison.marker()
+		session, prompt, user = 0, call.Poison.marker()+" Tell the story that ends badly.", mark
 	}
 	common := fmt.Sprintf("You are assistant number %d. ", session) + strings.Repeat(fmt.Sprintf("Rule %d applies. ", session), 60)
 	fields := ""
@@ -108,7 +110,7 @@ func (c *Client) request(ctx context.Context, id int, call Call) *http.Request {
 	case "/v1/responses":
 		input = fmt.Sprintf(`"input":%q`, prompt)
 	}
-	body := fmt.Sprintf(`{"model":%q,"stream":%t,%s,"user":"[request %d]"%s}`, modelID, call.Stream, input, id, fields)
+	body := fmt.Sprintf(`{"model":%q,"stream":%t,%s,"user":%q%s}`, modelID, call.Stream, input, user, fields)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url+path, strings.NewReader(body))
 	if err != nil {
 		panic("BUG: " + err.Error())
@@ -142,7 +144,7 @@ func failureText(ctx context.Context, err error) string {
 		return fmt.Sprintf("no end within %v", patience)
 	}
 	text := err.Error()
-	return text[strings.LastIndex(text, ": ")+1:]
+	return strings.TrimSpace(text[strings.LastIndex(text, ": ")+1:])
 }
 
 // Load sends requests at a fixed rate until the context is done. Half of them are streams, in a

@@ -181,10 +181,14 @@ func (e *Engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// describe answers health checks and questions about the model.
+// describe answers health checks, questions about the model and chats that are no request of a
+// Client, which are not recorded.
 func (e *Engine) describe(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/health", "/health_generate":
+	case "/v1/chat/completions":
+		writeJSON(w, http.StatusOK, `{"id":"chatcmpl-0","object":"chat.completion","created":1,"model":"`+modelID+`","choices":[{"index":0,`+
+			`"message":{"role":"assistant","content":"Hello"},"finish_reason":"stop"}]}`)
 	case "/v1/models":
 		writeJSON(w, http.StatusOK, `{"object":"list","data":[{"id":"`+modelID+`","object":"model","owned_by":"scenes"}]}`)
 	default:
