@@ -57,7 +57,7 @@ func (r router) arguments(python, address, metrics, policy string, engines ...st
 	host, port, _ := net.SplitHostPort(address)
 	_, metricsPort, _ := net.SplitHostPort(metrics)
 	return slices.Concat([]string{python}, r.command,
-		[]string{"--host", host, "--port", port, "--prometheus-port", metricsPort, "--policy", policy, "--worker-urls"}, engines,
+		[]string{"--host", host, "--port", port, "--prometheus-host", host, "--prometheus-port", metricsPort, "--policy", policy, "--worker-urls"}, engines,
 		r.options)
 }
 

@@ -153,14 +153,13 @@ func failureText(ctx context.Context, err error) string {
 func (c *Client) Load(ctx context.Context, rate float64) (all []Response) {
 	var mu sync.Mutex
 	var running sync.WaitGroup
-	tick := time.NewTicker(time.Duration(float64(time.Second) / rate))
-	defer tick.Stop()
+	begin, interval := time.Now(), time.Duration(float64(time.Second)/rate)
 	for i := 0; ; i++ {
 		select {
 		case <-ctx.Done():
 			running.Wait()
 			return all
-		case <-tick.C:
+		case <-time.After(time.Until(begin.Add(time.Duration(i) * interval))): // a late one is made up for
 			running.Go(func() {
 				r := c.Send(context.WithoutCancel(ctx), Call{Stream: bits.OnesCount(uint(i))%2 == 0})
 				mu.Lock()

@@ -38,7 +38,7 @@ type Engine struct {
 
 // StartEngine starts an engine on a free loopback port. Its name is part of its responses.
 func StartEngine(name string) (*Engine, error) {
-	return startEngine(name, freeLoopback(), new(arrivals))
+	return startEngine(name, FreeLoopback(), new(arrivals))
 }
 
 func startEngine(name, address string, log *arrivals) (*Engine, error) {
@@ -46,12 +46,13 @@ func startEngine(name, address string, log *arrivals) (*Engine, error) {
 	return e, e.listen()
 }
 
-// loopbacks numbers the addresses of freeLoopback.
+// loopbacks numbers the addresses of FreeLoopback.
 var loopbacks atomic.Int64
 
-// freeLoopback returns an address with port 0 that no client connects from, where the system has
-// more than one loopback address: an engine that is away for some seconds gets its port again.
-func freeLoopback() string {
+// FreeLoopback returns an address with port 0 that no client connects from and no other server
+// listens at, where the system has more than one loopback address. So a port that is free stays so
+// while a process is started, or started again.
+func FreeLoopback() string {
 	address := fmt.Sprintf("127.%d.%d.%d:0", 64+os.Getpid()/250%64, os.Getpid()%250, 1+loopbacks.Add(1)%250)
 	l, err := net.Listen("tcp", address)
 	if err != nil {

@@ -47,7 +47,7 @@ type engineProcess struct {
 
 // startProcess starts an engine's process on a free loopback port.
 func startProcess(name string) (*engineProcess, error) {
-	p := &engineProcess{name: name, address: freeLoopback(), log: new(arrivals)}
+	p := &engineProcess{name: name, address: FreeLoopback(), log: new(arrivals)}
 	return p, p.start()
 }
 

@@ -64,6 +64,9 @@ func (f *Fleet) play(ctx context.Context, o Options) (s scene, err error) {
 	}
 	sleep(ctx, o.WarmUp)
 	s.fault, s.sick, s.begin = f.fault, f.busiest(), time.Now()
+	if len(s.sick.sent.list()) == 0 {
+		return s, errors.New("no request reached an engine before the fault; look at the router's log")
+	}
 	if err := s.sick.engine.Begin(f.fault); err != nil {
 		return s, err
 	}
