@@ -27,6 +27,9 @@ func TestScenesClientsNoticeNextToNothingOfAFailingReplica(t *testing.T) {
 	if updateScenes {
 		options, workers = scenes.Full, 8
 	}
+	if len(raceFlags) > 0 { // everything takes several times as long
+		options.Rate, slack = options.Rate/2, 2*slack
+	}
 	type cell struct {
 		fault  scenes.Fault
 		policy string

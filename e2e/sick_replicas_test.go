@@ -216,11 +216,8 @@ func TestSickFleetSendsTheEnginesErrorsWithoutAStormOfRetries(t *testing.T) {
 						t.Errorf("status %d and body %q, want the engine's %d and %q", r.Status, r.Body, status, want)
 					}
 					if !r.Sent.Before(settled) {
-						asked++
+						asked, sent = asked+1, sent+arrivalsOf(r, engines)
 					}
-				}
-				for _, e := range engines {
-					sent += e.ArrivalsSince(settled)
 				}
 				if limit := 1.3 * float64(asked); float64(sent) > limit || asked == 0 {
 					t.Errorf("the engines got %d requests for %d of clients, want at most %.0f", sent, asked, limit)

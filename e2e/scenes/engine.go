@@ -93,11 +93,6 @@ func (e *Engine) Close() {
 	e.server.Close()
 }
 
-// ArrivalsSince returns how many requests arrived at a time or later, retries included.
-func (e *Engine) ArrivalsSince(begin time.Time) int {
-	return len(between(e.log.list(), begin, time.Now()))
-}
-
 // ArrivalsOf returns how often the request of a response arrived.
 func (e *Engine) ArrivalsOf(r Response) (n int) {
 	for _, a := range e.log.list() {
