@@ -108,9 +108,10 @@ func (x *proxyRequest) dispatch(ctx context.Context, sel *routers.Selection) (re
 // prepareRetry updates the state for another attempt after sel failed with err. The slot is still
 // held here; attempt's defer releases it before the next attempt chooses.
 func (x *proxyRequest) prepareRetry(sel *routers.Selection, err error) {
-	// A stale pooled connection says nothing about the replica, so the next attempt may choose the
-	// same one.
-	if !errors.Is(err, llmserver.ErrStale) {
+	// A stale pooled connection says little about the replica, so the next attempt may choose the
+	// same one, but only if there is no other: the replica may be dying, and a request is retried
+	// once only.
+	if !errors.Is(err, llmserver.ErrStale) || x.payload.PinnedTo == nil && len(x.model.router.Members()) > 1 {
 		x.tried = append(x.tried, sel.Replica())
 	}
 	// Waited adds up over attempts, so the next overhead must not subtract the earlier waits again.

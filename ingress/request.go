@@ -130,12 +130,18 @@ func (s *requestState) newProxyRequest(server *Server, c *gin.Context, phase str
 	return x
 }
 
-// Fingerprint returns a hash of the request body, 0 after the release of the body.
+// Fingerprint returns a hash of the prompt, or of the body of a request without one; 0 after the
+// release of the body. Other fields do not make a request a different one: clients that send a
+// prompt again may number them.
 func (x *proxyRequest) Fingerprint() uint64 {
-	if x.body == nil || x.body.Released() {
+	switch {
+	case x.body == nil || x.body.Released():
 		return 0
+	case len(x.payload.Text) > 0:
+		return xxhash.Sum64(x.payload.Text)
+	default:
+		return xxhash.Sum64(x.body.Bytes())
 	}
-	return xxhash.Sum64(x.body.Bytes())
 }
 
 // recordUpstreamError counts a failed attempt at a replica. Counting per attempt rather than per

@@ -98,10 +98,7 @@ func (x *proxyRequest) retryReason(err error) string {
 		reason = x.withinBudget("server_error")
 	}
 	if reason != "" {
-		x.retriedOnce = true
-		if !errors.Is(err, llmserver.ErrStale) {
-			x.suspect = x.selection
-		}
+		x.retriedOnce, x.suspect = true, x.selection
 	}
 	return reason
 }

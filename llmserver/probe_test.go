@@ -85,6 +85,7 @@ func TestReplicaIsDownAfterDrainingRefusal(t *testing.T) {
 func TestReplicaStartsSlowlyAfterRecovery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := newTestReplica(1)
+		defer mustReserve(t, r).Release()
 		r.setHealth(errors.New("down"))
 		var weighted float64
 		r.OnChange(func() { weighted = r.WeightedLoad() })
