@@ -1,6 +1,7 @@
 package ingress
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"net/url"
@@ -61,6 +62,7 @@ func endpointsFor(m config.Model, engines *simulatedEngines) ([]llmserver.Endpoi
 			Limit:          replica.MaxOngoingRequests,
 			ConnectTimeout: m.ConnectTimeout,
 			SendTimeout:    m.SendTimeout,
+			ProbePath:      cmp.Or(replica.HealthCheckPath, m.HealthCheckPath), // simulated replicas have none
 			ProbeEvery:     m.HealthCheckPeriod,
 			ProbeTimeout:   m.HealthCheckTimeout,
 			CountsSlots:    m.SlotAuthority == config.ReplicaCounts,

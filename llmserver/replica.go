@@ -30,6 +30,7 @@ type Endpoint struct {
 
 	ConnectTimeout time.Duration
 	SendTimeout    time.Duration // how long the replica may read nothing of a request; 0: only the kernel's bound
+	ProbePath      string        // of HTTP's probes, with a query or without; empty: /health
 	ProbeEvery     time.Duration // 0: never probed
 	ProbeTimeout   time.Duration
 }
