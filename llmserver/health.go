@@ -147,9 +147,10 @@ func (r *Replica) markDown(err error) (changed bool) {
 }
 
 // probeLoop probes the replica until ctx ends: immediately, then once per period less up to 20 % of
-// jitter, soon after a failure, and at once when markDown asks. One goroutine runs it.
+// jitter, soon after a failure, and at once when markDown asks. One goroutine runs it, which also
+// checks the served name when the replica is up for the first time or again, or the name is new.
 func (r *Replica) probeLoop(ctx context.Context) {
-	failures := 0
+	failures, checkedName := 0, ""
 	for {
 		reads := r.health.bodyReads.Load()
 		err := r.probeOnce(ctx)
@@ -162,7 +163,11 @@ func (r *Replica) probeLoop(ctx context.Context) {
 		switch {
 		case err == nil:
 			failures = 0
-			r.setHealth(nil)
+			recovered := r.setHealth(nil)
+			if name := r.Endpoint().ServedName; name != "" && (recovered || name != checkedName) {
+				checkedName = name
+				r.checkServedName(ctx)
+			}
 		case errors.Is(err, ErrExhausted): // no probe was sent
 			r.reportExhausted(err)
 			delay = retry
