@@ -57,12 +57,13 @@ func (x *proxyRequest) attempt(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// After a response header no other attempt is made, so the request body is not needed any more.
 	watchdog.wrapBody(resp)
 	x.record.Phase = telemetry.PhaseStreaming
-	x.releaseBody()
 	x.rewriteResponse(resp, sel)
 	relay := x.relayFor(x.c.Request.URL.Path, x.model.config.StreamKeepAlive)
+	if !x.holdResponse(&relay, resp) {
+		x.releaseBody() // no other attempt follows
+	}
 	x.record.Measured = true
 	x.record.Response, err = relay.Copy(x.c.Request.Context(), x.c.Writer, resp, &x.record.Tap)
 	return x.finishAttempt(sel, err)
@@ -143,6 +144,7 @@ func (x *proxyRequest) addDecisionHeaders(h http.Header) {
 // not to look complete. The error is returned only if nothing was sent: the client can then still
 // get an error response.
 func (x *proxyRequest) finishAttempt(sel *routers.Selection, err error) error {
+	x.reportEngineAbort(err)
 	if err == nil {
 		return nil
 	}
@@ -156,12 +158,12 @@ func (x *proxyRequest) finishAttempt(sel *routers.Selection, err error) error {
 	if result.Started {
 		x.abort(err)
 	}
+	x.tried, x.ready = append(x.tried, sel.Replica()), time.Now().Add(-x.payload.Waited)
 	return err
 }
 
-// releaseBody frees the memory of the request body. It is called as soon as a response header has
-// arrived, when no other attempt can follow: streams last long, and their prompts would fill the
-// memory. A part still unread by the replica stays until its reader is closed. Further calls do
+// releaseBody frees the memory of the request body. It is called as soon as no other attempt can
+// follow: streams last long, and their prompts would fill the memory. A part still unread by the replica stays until its reader is closed. Further calls do
 // nothing.
 func (x *proxyRequest) releaseBody() {
 	x.payload.Text = nil // which points into the body

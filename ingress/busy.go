@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 
-	"berth/ingress/telemetry"
 	"berth/llmserver"
 	"berth/streaming"
 )
@@ -40,19 +39,6 @@ func (x *proxyRequest) detectBusy(resp *http.Response) error {
 	kept.Body = io.NopCloser(bytes.NewReader(start))
 	x.refusal = &kept
 	return llmserver.ErrBusy
-}
-
-// writeBusy sends the client the last busy response, unchanged. If the client disconnects
-// meanwhile, writeBusy panics as abort does.
-func (x *proxyRequest) writeBusy() error {
-	x.record.Phase = telemetry.PhaseStreaming
-	x.refusal.Header.Del(requestIDHeader)
-	var err error
-	relay := x.relayFor(x.c.Request.URL.Path, 0)
-	if x.record.Response, err = relay.Copy(x.c.Request.Context(), x.c.Writer, x.refusal, nil); err != nil {
-		x.abort(err)
-	}
-	return nil
 }
 
 // isGatewayError reports whether a status means that the server behind a gateway cannot serve. 500

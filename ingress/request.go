@@ -107,9 +107,11 @@ type proxyRequest struct {
 	ready   time.Time // when berth's own work on the next attempt began: see dispatch
 
 	// Results of earlier attempts, for the retry decision.
-	tried   []*llmserver.Replica // excluded from further attempts
-	broken  bool                 // a connection broke before a response: once is retried, twice is not
-	refusal *http.Response       // the last busy response of an engine, buffered
+	tried   []*llmserver.Replica                    // excluded from further attempts
+	retried struct{ broken, invalid, aborted bool } // reasons for one retry that are used up
+	refusal *http.Response                          // the last busy response of an engine, buffered
+	aborted *http.Response                          // the last response that an engine aborted, buffered
+	held    *http.Response                          // of this attempt, while Check has not accepted it
 
 	span telemetry.Span // of the current attempt
 }

@@ -18,8 +18,9 @@ type clientWriter struct {
 
 	trailer http.Header // the announced trailer fields
 
-	beforeLastWrite func() // called before the response's last write; nil once called
-	betweenEvents   bool   // the body has ended, with the last written byte on an event boundary
+	check           Checker // called before the first write; nil once called
+	beforeLastWrite func()  // called before the response's last write; nil once called
+	betweenEvents   bool    // the body has ended, with the last written byte on an event boundary
 }
 
 func newClientWriter(w http.ResponseWriter, resp *http.Response, timeout time.Duration) *clientWriter {
