@@ -10,6 +10,7 @@ func TestEngineBusyMatchesOnlyItsOwnRefusals(t *testing.T) {
 	}{
 		{503, `{"object":"error","message":"The request queue is full.","type":"ServiceUnavailable","code":503}`, true},
 		{503, `{"error":{"message":"...","type":"QueueOverflowError","param":null,"code":503}}`, true},
+		{503, `{"error":{"message":"The engine is currently busy and cannot accept new requests. Please try again later or on a different instance.","type":"Service Unavailable","param":null,"code":503}}`, true},
 		{429, `{"error":"Model is overloaded","error_type":"overloaded"}`, true},
 		{503, `{"error":"server busy, please try again.  maximum pending requests exceeded"}`, true},
 		{503, `{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}`, true},

@@ -166,14 +166,14 @@ func TestReplicaUpIsProbedOncePerPeriod(t *testing.T) {
 // A short period is not exceeded while the replica is down.
 func TestReplicaDownIsProbedAtLeastOncePerPeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		probes, fake, e := 0, newFake(1), probedEndpoint
-		fake.probe = func(context.Context) error { probes++; return ErrNoConnection }
+		fake, e, probes := newFake(1), probedEndpoint, new(atomic.Int32)
+		fake.probe = func(context.Context) error { probes.Add(1); return ErrNoConnection }
 		e.ProbeEvery = 20 * time.Millisecond
 		p := &Pool{Dial: func(Endpoint) (Backend, error) { return fake, nil }}
 		mustSet(t, p, e)
 		time.Sleep(time.Second)
-		if probes < 50 {
-			t.Errorf("%d probes in a second", probes)
+		if n := probes.Load(); n < 50 {
+			t.Errorf("%d probes in a second", n)
 		}
 		p.Close()
 	})

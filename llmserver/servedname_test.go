@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -167,17 +168,17 @@ func TestReplicaWithoutAListOfModelsIsNotReported(t *testing.T) {
 func TestReplicaServedNameCheckIsBounded(t *testing.T) {
 	withListingReplica(t, func(r *Replica, b *listingBackend, _ func() [][]string) {
 		b.hangs = true
-		probes := 0
-		b.probe = func(context.Context) error { probes++; return nil }
+		probes := new(atomic.Int32)
+		b.probe = func(context.Context) error { probes.Add(1); return nil }
 		b.outage(r)
 		if !r.Available() || len(b.requests) != 2 {
 			t.Fatalf("available %t, requests %q", r.Available(), b.requests)
 		}
-		before := probes
+		before := probes.Load()
 		time.Sleep(probedEndpoint.ProbeTimeout + probedEndpoint.ProbeEvery)
 		synctest.Wait()
-		if probes == before || len(b.requests) != 2 || !r.Available() {
-			t.Errorf("%d probes after %d, %d requests, available %t", probes, before, len(b.requests), r.Available())
+		if n := probes.Load(); n == before || len(b.requests) != 2 || !r.Available() {
+			t.Errorf("%d probes after %d, %d requests, available %t", n, before, len(b.requests), r.Available())
 		}
 	})
 }
