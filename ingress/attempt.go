@@ -66,6 +66,7 @@ func (x *proxyRequest) attempt(ctx context.Context) error {
 	// With the first byte to the client no other attempt can follow, so the request body is not
 	// needed any more.
 	relay.BeforeStart = x.releaseBody
+	x.holdResponse(&relay, resp)
 	if relay.Opened = x.opening.Close(); relay.Opened {
 		x.releaseBody()
 		if !streaming.IsEventStream(resp) {
@@ -149,6 +150,7 @@ func (x *proxyRequest) addDecisionHeaders(h http.Header) {
 // not to look complete. The error is returned only if nothing was sent: another attempt, or an
 // error response, is still possible.
 func (x *proxyRequest) finishAttempt(sel *routers.Selection, err error) error {
+	x.reportEngineAbort(err)
 	if err == nil {
 		if x.record.Tap.Failed {
 			sel.Fail(fmt.Errorf("%w: an error event in the stream", llmserver.ErrServerError))

@@ -1,6 +1,7 @@
 package ingress
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"net/url"
@@ -61,6 +62,8 @@ func endpointsFor(m config.Model, engines *simulatedEngines) ([]llmserver.Endpoi
 			Limit:          replica.MaxOngoingRequests,
 			ConnectTimeout: m.ConnectTimeout,
 			SendTimeout:    m.SendTimeout,
+			ServedName:     m.ServedName,
+			ProbePath:      cmp.Or(replica.HealthCheckPath, m.HealthCheckPath), // simulated replicas have none
 			ProbeEvery:     m.HealthCheckPeriod,
 			ProbeTimeout:   m.HealthCheckTimeout,
 			CountsSlots:    m.SlotAuthority == config.ReplicaCounts,
@@ -83,4 +86,10 @@ func replicaLabel(i int, r config.Replica) string {
 		return ""
 	}
 	return strconv.Itoa(i + 1)
+}
+
+// warnUnlisted logs that a replica does not list its model by the name that requests have there.
+func (r *registry) warnUnlisted(e llmserver.Endpoint, listed []string) {
+	r.log.Warn("a replica does not list the model; set served_model_name to a name that it lists, or start the engine with that name",
+		"replica", e.ID, "model", e.Model, "served_model_name", e.ServedName, "listed", listed)
 }

@@ -114,7 +114,8 @@ type proxyRequest struct {
 	retriedOnce bool                 // after a failure in which the replica may have begun
 	suspect     *routers.Selection   // of the attempt with that failure: the request may be to blame
 	selection   *routers.Selection   // of the latest attempt; nil before
-	kept        *http.Response       // the last error response of a replica, buffered
+	kept        *http.Response       // the response for the client if no attempt succeeds, buffered
+	held        *http.Response       // of this attempt, if Check decides about it
 	failure     *responseFailure     // of the last attempt, to be logged by reportFailure
 
 	opening *streaming.Opening // comments before the response, see open; nil without
