@@ -16,9 +16,9 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 )
 
-// healthy is an hour of a fleet with nothing wrong, a sample a minute, in the notation of Prometheus'
-// own rule tests: a first value, then an increment and how often it is added. Waiting and draining
-// for a while are no fault.
+// healthy is an hour of a fleet with nothing wrong, a sample a minute, in the notation of
+// Prometheus' own rule tests: a first value, then an increment and how often it is added. Waiting
+// and draining for a while are no fault.
 const healthy = `
 berth_replica_up{job="berth", instance="x", model="m", replica="a"} 1x60
 berth_replica_up{job="berth", instance="x", model="m", replica="b"} 1x60
@@ -146,8 +146,8 @@ func parseHistory(t *testing.T, base, changes string) map[string]storage.Series 
 	return all
 }
 
-// evaluate returns the number of series for which an alert would fire after an hour, if that lasted.
-// Recorded metrics are replaced by the expressions that record them.
+// evaluate returns the number of series for which an alert would fire after an hour, if that
+// lasted. Recorded metrics are replaced by the expressions that record them.
 func (h history) evaluate(t *testing.T, name, expr string) int {
 	t.Helper()
 	for changed := true; changed; {
