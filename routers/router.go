@@ -15,6 +15,10 @@ import (
 type Limits struct {
 	MaxQueued    int           // requests in the queue at once; negative: no bound
 	QueueTimeout time.Duration // for all waits of one request together; above zero
+
+	// AwaitMembers: members may appear at any time, so a request waits in the queue while there is
+	// none, or only draining ones. Otherwise such a request fails at once.
+	AwaitMembers bool
 }
 
 // Router chooses among the replicas of one model, and is the only one to reserve slots on them. All

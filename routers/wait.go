@@ -22,6 +22,9 @@ func (s *selector) waitForSlot(ctx context.Context) (*Selection, error) {
 		h := s.router.awaitHandover(ctx, w, timeout.Done())
 		now := time.Now()
 		s.payload.Waited, began = s.payload.Waited+now.Sub(began), now
+		if g := s.router.current.Load(); h.err == ErrQueueTimeout && g.awaitsMembers(s.payload) {
+			return nil, g.unavailable(s.payload, s.exclude)
+		}
 		if h.err != nil {
 			return nil, h.err
 		}
@@ -55,7 +58,7 @@ func (s *selector) enqueue() (*waiter, error) {
 	switch {
 	case g.closed:
 		return nil, ErrClosed
-	case !ranked:
+	case !ranked && !g.awaitsMembers(s.payload):
 		return nil, g.unavailable(s.payload, s.exclude)
 	}
 	if _, learns := g.policy.(Learner); learns {
@@ -75,6 +78,9 @@ func (s *selector) enqueue() (*waiter, error) {
 	if newcomer && !w.finished && g.limits.MaxQueued >= 0 && r.QueueLength() > g.limits.MaxQueued {
 		r.queue.withdraw(w)
 		s.payload.arrival = 0 // a later Choose starts at the end of the queue
+		if g.awaitsMembers(s.payload) {
+			return nil, g.unavailable(s.payload, s.exclude) // not busy: there is none
+		}
 		return nil, ErrQueueFull
 	}
 	if !w.finished {
