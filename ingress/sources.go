@@ -2,6 +2,7 @@ package ingress
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"reflect"
 	"slices"
@@ -24,8 +25,8 @@ import (
 type sources struct {
 	log     *slog.Logger
 	create  func(spec any, log *slog.Logger) (found discovery.Source, apiKey string, err error) // newSource, or a test's
-	changed chan struct{} // capacity 1: a set was published
-	synced  atomic.Bool   // every source has published a set, and the sets are in use; never reset
+	changed chan struct{}                                                                       // capacity 1: a set was published
+	synced  atomic.Bool                                                                         // every source has published a set, and the sets are in use; never reset
 
 	// Under applyMu:
 	running    []*source
@@ -202,6 +203,22 @@ func newSource(spec any, log *slog.Logger) (found discovery.Source, apiKey strin
 	switch spec := spec.(type) {
 	case fileSpec:
 		found = discovery.NewFile(string(spec), parseReplicas(string(spec)), log)
+	case config.DNS:
+		found = discovery.NewDNS(discovery.DNS{
+			Name: spec.Name, Type: spec.Type, Port: spec.Port, Server: spec.Server, Period: spec.Period, Keep: spec.Keep,
+		}, log)
+		apiKey, err = engineKey(spec.APIKeyEnv)
+	case config.Kubernetes:
+		if apiKey, err = engineKey(spec.APIKeyEnv); err == nil {
+			found, err = discovery.NewKubernetes(discovery.Kubernetes{
+				Service: spec.Service, Selector: spec.Selector, Port: spec.Port, Namespace: spec.Namespace, Kubeconfig: spec.Kubeconfig,
+			}, log)
+		}
+	default:
+		panic(fmt.Sprintf("BUG: settings of an unknown source: %T", spec))
+	}
+	if err != nil {
+		err = fmt.Errorf("source of replicas: %w", err)
 	}
 	return found, apiKey, err
 }

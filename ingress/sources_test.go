@@ -199,6 +199,31 @@ func TestSourceOfABadReloadIsNotStarted(t *testing.T) {
 	f.members("m", "b")
 }
 
+// Settings of a source that cannot work are errors of the configuration.
+func TestSourceSettingsThatCannotWork(t *testing.T) {
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	f := serve(t, modelOn("static", upstream(t, ok)))
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(kubeconfig, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for problem, change := range map[string]func(*config.Model){
+		"does not run in a pod of Kubernetes; set kubernetes.kubeconfig": func(m *config.Model) { m.Kubernetes = &config.Kubernetes{Service: "s"} },
+		"kubeconfig " + kubeconfig + ":":                                 func(m *config.Model) { m.Kubernetes = &config.Kubernetes{Service: "s", Kubeconfig: kubeconfig} },
+		"BERTH_TEST_UNSET, which should hold its key":                    func(m *config.Model) { m.DNS = &config.DNS{Name: "a", Type: "A", APIKeyEnv: "BERTH_TEST_UNSET"} },
+		"environment variable BERTH_TEST_UNSET":                          func(m *config.Model) { m.Kubernetes = &config.Kubernetes{Service: "s", APIKeyEnv: "BERTH_TEST_UNSET"} },
+	} {
+		m := modelOn("m")
+		change(&m)
+		if err := f.apply(m); err == nil || !strings.Contains(err.Error(), problem) || !strings.HasPrefix(err.Error(), "model m: source of replicas: ") {
+			t.Errorf("got %v; want %s", err, problem)
+		}
+	}
+	if r := f.chat("static"); r.body != "ok" {
+		t.Errorf("got %d %s", r.StatusCode, r.body)
+	}
+}
+
 // A replica that is draining, and then gone, finishes its streams. The same URL with another
 // instance is another replica.
 func TestSourceDrainsAndReplacesReplicas(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"berth/llmserver"
 )
@@ -35,11 +36,13 @@ func sortByID(set []llmserver.Endpoint) {
 	})
 }
 
-// status is the success or failure of a source's last attempt. Changes are logged: one line when
-// the source goes away, one for each new reason, and one when the source is back. One goroutine
-// calls failed and succeeded.
+// status is the success or failure of a source's last attempt. Changes are logged: a line when the
+// source goes away, one for another reason, and one when it is back. One goroutine at a time calls
+// failed and succeeded.
 type status struct {
-	log    *slog.Logger // with the model and the source
+	log    *slog.Logger  // with the source
+	quiet  time.Duration // least time between two lines of one outage, whose reasons may alternate
+	logged time.Time     // the last line of the outage
 	reason atomic.Pointer[error]
 }
 
@@ -52,8 +55,10 @@ func (s *status) Err() error {
 }
 
 func (s *status) failed(err error) {
-	if before := s.Err(); before == nil || before.Error() != err.Error() {
+	before := s.Err()
+	if before == nil || before.Error() != err.Error() && time.Since(s.logged) >= s.quiet {
 		s.log.Warn("the source of replicas is not available; the last set of replicas stays", "error", err)
+		s.logged = time.Now()
 	}
 	s.reason.Store(&err)
 }
