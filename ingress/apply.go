@@ -41,6 +41,7 @@ func (r *registry) applyLocked(c *config.Config) error {
 	if err != nil {
 		return err
 	}
+	next.sources = slices.Clone(r.sources.prepared)
 	synced := r.sources.allPublished()
 	var endpoints []llmserver.Endpoint
 	for _, p := range plans {

@@ -41,10 +41,11 @@ type registry struct {
 
 // A table is the effect of one configuration, immutable.
 type table struct {
-	config *config.Config
-	models []*model          // in the order of the configuration
-	names  map[string]*model // by ID and by alias
-	keys   apiKeys           // nil: no key is required
+	config  *config.Config
+	models  []*model          // in the order of the configuration
+	sources []*source         // of all models
+	names   map[string]*model // by ID and by alias
+	keys    apiKeys           // nil: no key is required
 
 	blockBytes int // block size of the first model with a policy that uses prompt blocks; 0: none
 }

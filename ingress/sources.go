@@ -198,6 +198,19 @@ func sourceSpecs(m *config.Model) (specs []any) {
 	return specs
 }
 
+// Sources returns the sources of a model's replicas beside those in the configuration, not running.
+// The error is that of Apply for their settings.
+func Sources(m *config.Model, log *slog.Logger) (all []discovery.Source, err error) {
+	for _, spec := range sourceSpecs(m) {
+		source, _, err := newSource(spec, log)
+		if err != nil {
+			return nil, fmt.Errorf("model %s: %w", m.ID, err)
+		}
+		all = append(all, source)
+	}
+	return all, nil
+}
+
 // newSource returns the source with the given settings and the API key of its replicas.
 func newSource(spec any, log *slog.Logger) (found discovery.Source, apiKey string, err error) {
 	switch spec := spec.(type) {

@@ -2,6 +2,7 @@ package ingress
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -24,10 +25,18 @@ type scripted struct {
 	name  string
 	sets  chan []llmserver.Endpoint
 	runs  atomic.Int32
+	err   atomic.Pointer[error]
 	ended chan struct{}
 }
 
 func (s *scripted) String() string { return s.name }
+
+func (s *scripted) Err() error {
+	if err := s.err.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
 
 func (s *scripted) Run(ctx context.Context, publish func([]llmserver.Endpoint)) {
 	s.runs.Add(1)
@@ -148,6 +157,25 @@ func TestSourceWithoutReplicasQueuesAndIsNever404(t *testing.T) {
 	m.QueueTimeout = 10 * time.Millisecond
 	f.mustApply(m)
 	wantError(t, f.chat("m"), 503, "no_replica_available", "")
+}
+
+func TestSourceMetrics(t *testing.T) {
+	f, s := serveSources(t, fromDNS("m", "dns"))
+	want := func(up, replicas float64) {
+		t.Helper()
+		f.eventually(fmt.Sprintf("up is %v and replicas is %v", up, replicas), func() bool {
+			return f.metric(`berth_source_up{model="m",source="dns"}`) == up && f.metric(`berth_source_replicas{model="m",source="dns"}`) == replicas
+		})
+	}
+	want(0, 0)
+	s["dns"].sets <- []llmserver.Endpoint{at("a", upstream(t, ok)), at("b", refusing(1))}
+	want(1, 2)
+	s["dns"].err.Store(new(errors.New("away")))
+	want(0, 2)
+	f.mustApply(modelOn("m", refusing(1)))
+	if _, ok := f.series(`berth_source_up{model="m",source="dns"}`); ok {
+		t.Error("a source that is gone has metrics")
+	}
 }
 
 func TestSourceIsRestartedOnlyIfItsSettingsChange(t *testing.T) {

@@ -31,7 +31,9 @@ type apiServer struct {
 	refusal   map[string]int    // status by resource, in place of a response
 	objects   map[string]object // by resource/name
 	version   int
-	compacted int // watches from an earlier version are expired
+	compacted int  // watches from an earlier version are expired
+	gone      bool // they get status 410, not an event
+	ending    bool // running watches end
 	events    []event
 	changed   chan struct{} // closed and replaced at each change
 	lists     int
@@ -152,12 +154,17 @@ func (s *apiServer) note(e event) {
 	s.changed = make(chan struct{})
 }
 
-// compact forgets the history, so that watches must list again.
-func (s *apiServer) compact() {
+// expire deletes a slice while the connections break, and forgets the history with the deletion. The
+// watch that follows has ended well before, so that the client goes on with its last version.
+func (s *apiServer) expire(slice string, gone bool) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.gone, s.ending = gone, true
+	delete(s.objects, "endpointslices/"+slice)
 	s.version++
 	s.compacted, s.events = s.version, nil
+	close(s.changed)
+	s.changed = make(chan struct{})
+	s.mu.Unlock()
 }
 
 // refuse answers calls of a resource with a status; 0 ends that.
@@ -233,8 +240,13 @@ func (s *apiServer) list(w http.ResponseWriter, r *http.Request, resource string
 func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, resource string) {
 	from, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
 	s.mu.Lock()
-	if from < s.compacted {
+	if expired := from < s.compacted; expired {
+		gone := s.gone
 		s.mu.Unlock()
+		if gone {
+			fail(w, 410, "Expired", "too old resource version")
+			return
+		}
 		json.NewEncoder(w).Encode(map[string]any{"type": "ERROR", "object": json.RawMessage(
 			`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","message":"too old resource version","code":410}`)})
 		return
@@ -244,6 +256,10 @@ func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, resource strin
 	for {
 		s.mu.Lock()
 		changed := s.changed
+		if s.ending && from < s.compacted {
+			s.mu.Unlock()
+			return
+		}
 		for _, e := range s.events {
 			if e.version > from && e.object.resource == resource && selects(r, e.object) {
 				json.NewEncoder(w).Encode(map[string]any{"type": e.kind, "object": e.object.value})
@@ -261,7 +277,8 @@ func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, resource strin
 }
 
 // slice puts an EndpointSlice of the Service "vllm" with a port http=8000. Endpoints are written as
-// name@ip/uid and conditions: + ready, - terminating and serving, ! neither.
+// name@ip/uid and conditions: + ready, - terminating and serving, ? the same and ready, since the
+// Service publishes pods that are not ready, ! neither.
 func (s *apiServer) slice(name string, endpoints ...string) {
 	s.sliceWith(name, []discoveryv1.EndpointPort{port("http", 8000)}, discoveryv1.AddressTypeIPv4, endpoints...)
 }
@@ -271,7 +288,11 @@ func port(name string, number int32) discoveryv1.EndpointPort {
 }
 
 func (s *apiServer) sliceWith(name string, ports []discoveryv1.EndpointPort, kind discoveryv1.AddressType, endpoints ...string) {
-	s.put("endpointslices", name, map[string]string{discoveryv1.LabelServiceName: "vllm"}, func(m metav1.ObjectMeta) any {
+	s.ofService("vllm", name, ports, kind, endpoints...)
+}
+
+func (s *apiServer) ofService(service, name string, ports []discoveryv1.EndpointPort, kind discoveryv1.AddressType, endpoints ...string) {
+	s.put("endpointslices", name, map[string]string{discoveryv1.LabelServiceName: service}, func(m metav1.ObjectMeta) any {
 		o := &discoveryv1.EndpointSlice{
 			TypeMeta:   metav1.TypeMeta{Kind: "EndpointSlice", APIVersion: "discovery.k8s.io/v1"},
 			ObjectMeta: m, AddressType: kind, Ports: ports,
@@ -287,6 +308,8 @@ func (s *apiServer) sliceWith(name string, ports []discoveryv1.EndpointPort, kin
 			switch text[0] {
 			case '-':
 				e.Conditions = discoveryv1.EndpointConditions{Ready: &no, Serving: &yes, Terminating: &yes}
+			case '?':
+				e.Conditions = discoveryv1.EndpointConditions{Ready: &yes, Serving: &yes, Terminating: &yes}
 			case '!':
 				e.Conditions = discoveryv1.EndpointConditions{Ready: &no, Serving: &no, Terminating: &no}
 			}

@@ -209,6 +209,8 @@ func TestDNSNameWithoutRecordsIsKeptForAWhile(t *testing.T) {
 			r.want("10.0.0.1:8000=10.0.0.1:8000")
 			r.logged()
 
+			z.fail(dns.RcodeServerFailure, nil)
+			time.Sleep(5 * time.Minute)
 			z.set(records...)
 			time.Sleep(30 * time.Second)
 			z.fail(dns.RcodeServerFailure, nil) // which says nothing about the name

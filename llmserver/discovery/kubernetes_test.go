@@ -37,7 +37,10 @@ func TestKubernetesServiceFollowsConditions(t *testing.T) {
 		r.want("p1=10.0.0.1:8000/u1 p2=10.0.0.2:8000/u2")
 		s.slice("b", "+p4@10.0.0.4/u4")
 		r.want("p1=10.0.0.1:8000/u1 p2=10.0.0.2:8000/u2 p4=10.0.0.4:8000/u4")
+		s.slice("a", "?p1@10.0.0.1/u1", "+p2@10.0.0.2/u2", "-p3@10.0.0.3/u3")
+		r.want("-p1=10.0.0.1:8000/u1 -p3=10.0.0.3:8000/u3 p2=10.0.0.2:8000/u2 p4=10.0.0.4:8000/u4")
 		s.slice("a", "-p1@10.0.0.1/u1", "+p2@10.0.0.2/u2", "+p3@10.0.0.3/u3")
+		s.ofService("other", "x", []discoveryv1.EndpointPort{port("http", 8000)}, discoveryv1.AddressTypeIPv4, "+x@10.0.9.9/u9")
 		r.want("-p1=10.0.0.1:8000/u1 p2=10.0.0.2:8000/u2 p3=10.0.0.3:8000/u3 p4=10.0.0.4:8000/u4")
 		s.slice("a", "+p2@10.0.0.2/u2", "+p3@10.0.0.3/u3")
 		s.remove("endpointslices", "b")
@@ -146,19 +149,21 @@ func TestKubernetesServerAwayAtTheBeginning(t *testing.T) {
 }
 
 func TestKubernetesWatchBrokenOrExpiredIsListedAgain(t *testing.T) {
-	onKubernetes(t, nil, func(s *apiServer) { s.slice("a", "+p1@10.0.0.1/u1"); s.slice("b", "+p2@10.0.0.2/u2") }, func(s *apiServer, r *run) {
-		r.want("p1=10.0.0.1:8000/u1 p2=10.0.0.2:8000/u2")
-		s.cut()
-		s.slice("c", "+p3@10.0.0.3/u3")
-		time.Sleep(2 * time.Second)
-		r.want("p1=10.0.0.1:8000/u1 p2=10.0.0.2:8000/u2 p3=10.0.0.3:8000/u3")
-		s.setAway(true)
-		s.remove("endpointslices", "a")
-		s.compact() // the deletion is not in the history any more
-		s.setAway(false)
-		time.Sleep(5 * time.Second)
-		r.want("p2=10.0.0.2:8000/u2 p3=10.0.0.3:8000/u3")
-	})
+	for _, gone := range []bool{false, true} {
+		onKubernetes(t, nil, func(s *apiServer) { s.slice("a", "+p1@10.0.0.1/u1"); s.slice("b", "+p2@10.0.0.2/u2") }, func(s *apiServer, r *run) {
+			r.want("p1=10.0.0.1:8000/u1 p2=10.0.0.2:8000/u2")
+			s.cut()
+			s.slice("c", "+p3@10.0.0.3/u3")
+			time.Sleep(2 * time.Second)
+			r.want("p1=10.0.0.1:8000/u1 p2=10.0.0.2:8000/u2 p3=10.0.0.3:8000/u3")
+			s.expire("a", gone)
+			time.Sleep(5 * time.Second)
+			r.want("p2=10.0.0.2:8000/u2 p3=10.0.0.3:8000/u3")
+			if log := r.logged(); strings.Contains(log, "too old resource version") || r.source.Err() != nil {
+				t.Errorf("logged\n%s", log)
+			}
+		})
+	}
 }
 
 // A connection over which nothing comes any more, without an end, is noticed within a minute.
