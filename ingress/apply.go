@@ -101,7 +101,7 @@ func (r *registry) buildModel(old *table, p modelPlan, replicas []*llmserver.Rep
 	switch {
 	case before == nil:
 		m.created = time.Now().Unix()
-		m.metrics = telemetry.NewModelMetrics(p.config.ID)
+		m.metrics, m.retries = telemetry.NewModelMetrics(p.config.ID), newRetryBudget()
 		id := p.config.ID // the only part of the plan kept by the hooks
 		hooks := r.telemetry.RouterHooks(m.metrics, func() string { return r.table.Load().policyClass(id) })
 		m.router = routers.New(m.replicas, p.build, limits, hooks)
@@ -112,7 +112,7 @@ func (r *registry) buildModel(old *table, p modelPlan, replicas []*llmserver.Rep
 		m.warnText = before.warnText // a new set of replicas is no reason to warn again
 		fallthrough
 	default:
-		m.created, m.router, m.metrics = before.created, before.router, before.metrics
+		m.created, m.router, m.metrics, m.retries = before.created, before.router, before.metrics, before.retries
 		m.observeReplicas() // before requests can wait for these replicas
 		m.router.Update(m.replicas, p.build, limits)
 		return m

@@ -3,7 +3,6 @@ package ingress
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -44,6 +43,7 @@ func (x *proxyRequest) attempt(ctx context.Context) error {
 		return asQueueTimeout(err)
 	}
 	defer sel.Release() // first of all: spans and metrics below may panic
+	x.selection = sel
 	x.record.Attempts++
 	x.record.Replica, x.record.Rank, x.record.Matched = sel.Replica().ID(), sel.Rank(), sel.Matched()
 	chooseSpan.EndChoose(x.record, "")
@@ -51,18 +51,21 @@ func (x *proxyRequest) attempt(ctx context.Context) error {
 	// The replica gets the context of this attempt's span, not of the whole request's.
 	ctx, x.span = x.telemetry.StartAttempt(ctx)
 	defer x.span.EndAttempt(x.record)
-	ctx, watchdog := newIdleWatchdog(ctx, &x.model.config, x.record.Stream)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	watchdog := newIdleWatchdog(cancel, &x.model.config, x.record.Stream)
 	defer watchdog.stop()
+	sel.OnSilence(cancel)
 	resp, err := x.dispatch(ctx, sel)
 	if err != nil {
 		return err
 	}
-	// After a response header no other attempt is made, so the request body is not needed any more.
 	watchdog.wrapBody(resp)
 	x.record.Phase = telemetry.PhaseStreaming
-	x.releaseBody()
-	x.rewriteResponse(resp, sel)
 	relay := x.relayFor(x.c.Request.URL.Path, x.model.config.StreamKeepAlive)
+	// With the first byte to the client no other attempt can follow, so the request body is not
+	// needed any more.
+	relay.BeforeStart = x.releaseBody
 	x.record.Measured = true
 	x.record.Response, err = relay.Copy(x.c.Request.Context(), x.c.Writer, resp, &x.record.Tap)
 	return x.finishAttempt(sel, err)
@@ -73,7 +76,8 @@ func (x *proxyRequest) attempt(ctx context.Context) error {
 // been sent to the client, and the replica is excluded from further attempts unless the only fault
 // was a stale pooled connection.
 //
-// A busy response of an engine is an error too: another replica may serve the request.
+// A response that is a failure of the replica is an error too: another replica may serve the
+// request.
 func (x *proxyRequest) dispatch(ctx context.Context, sel *routers.Selection) (resp *http.Response, err error) {
 	req := x.upstreamRequest(ctx)
 	defer func() {
@@ -86,14 +90,18 @@ func (x *proxyRequest) dispatch(ctx context.Context, sel *routers.Selection) (re
 	x.record.Dispatched = time.Now()
 	x.model.metrics.ObserveOverhead(x.record.Dispatched.Sub(x.ready) - x.payload.Waited)
 	if resp, err = sel.Dispatch(req); err == nil {
-		if err = x.detectBusy(resp); err != nil {
-			sel.Fail(err)
+		x.rewriteResponse(resp, sel)
+		if err = x.checkStatus(sel, resp); err == nil {
+			return resp, nil
 		}
 	}
-	if err == nil {
-		return resp, nil
-	}
-	// The slot is still held here; attempt's defer releases it before the next attempt chooses.
+	x.prepareRetry(sel, err)
+	return nil, err
+}
+
+// prepareRetry updates the state for another attempt after sel failed with err. The slot is still
+// held here; attempt's defer releases it before the next attempt chooses.
+func (x *proxyRequest) prepareRetry(sel *routers.Selection, err error) {
 	// A stale pooled connection says nothing about the replica, so the next attempt may choose the
 	// same one.
 	if !errors.Is(err, llmserver.ErrStale) {
@@ -106,15 +114,10 @@ func (x *proxyRequest) dispatch(ctx context.Context, sel *routers.Selection) (re
 	// Waited adds up over attempts, so the next overhead must not subtract the earlier waits again.
 	x.ready = time.Now().Add(-x.payload.Waited)
 	x.recordUpstreamError(err)
-	return nil, err
 }
 
 // rewriteResponse edits the replica's response header for the client. The body passes unchanged.
 func (x *proxyRequest) rewriteResponse(resp *http.Response, sel *routers.Selection) {
-	// 502, 503 and 504 pass to the client, but count as failures in the replica's circuit breaker.
-	if isGatewayError(resp.StatusCode) {
-		sel.Fail(fmt.Errorf("%w: %s", llmserver.ErrGateway, http.StatusText(resp.StatusCode)))
-	}
 	if openai.CreatesStored(x.c.Request.URL.Path) {
 		x.owners.sniffID(resp, sel.Replica())
 	}
@@ -140,8 +143,8 @@ func (x *proxyRequest) addDecisionHeaders(h http.Header) {
 
 // finishAttempt handles the end of a relayed response. After a failed relay, the outcome of the
 // selection records the cause, replica or client, and a response already begun is aborted, so as
-// not to look complete. The error is returned only if nothing was sent: the client can then still
-// get an error response.
+// not to look complete. The error is returned only if nothing was sent: another attempt, or an
+// error response, is still possible.
 func (x *proxyRequest) finishAttempt(sel *routers.Selection, err error) error {
 	if err == nil {
 		return nil
@@ -151,17 +154,19 @@ func (x *proxyRequest) finishAttempt(sel *routers.Selection, err error) error {
 		x.log.Warn("a client was disconnected because it read nothing of its response",
 			"send_timeout_s", x.registry.table.Load().config.HTTP.SendTimeout.Seconds(), "request_id", requestID(x.c))
 	}
-	x.recordUpstreamError(err)
-	sel.Fail(attributeError(result, err)) // before the panic of abort: Release reports the outcome
+	err = attributeError(err)
+	sel.Fail(err) // before the panic of abort: Release reports the outcome
 	if result.Started {
+		x.recordUpstreamError(err)
 		x.abort(err)
 	}
+	x.prepareRetry(sel, err)
 	return err
 }
 
-// releaseBody frees the memory of the request body. It is called as soon as a response header has
-// arrived, when no other attempt can follow: streams last long, and their prompts would fill the
-// memory. A part still unread by the replica stays until its reader is closed. Further calls do
+// releaseBody frees the memory of the request body. It is called as soon as the client gets the
+// first byte of a response, when no other attempt can follow: streams last long, and their prompts
+// would fill the memory. A part still unread by the replica stays until its reader is closed. Further calls do
 // nothing.
 func (x *proxyRequest) releaseBody() {
 	x.payload.Text = nil // which points into the body

@@ -29,8 +29,10 @@ func TestRetryReasonOfEachError(t *testing.T) {
 		llmserver.ErrDraining:     "refused",
 		llmserver.ErrToken:        "refused",
 		llmserver.ErrBroken:       "broken",
-		llmserver.ErrTimeout:      "",
-		llmserver.ErrNotHTTP:      "",
+		llmserver.ErrTimeout:      "timeout",
+		llmserver.ErrNotHTTP:      "invalid",
+		llmserver.ErrSilent:       "silent",
+		llmserver.ErrEngineDead:   "engine_dead",
 		context.Canceled:          "",
 	} {
 		c, _ := gin.CreateTestContext(httptest.NewRecorder())
@@ -39,8 +41,11 @@ func TestRetryReasonOfEachError(t *testing.T) {
 		if got := x.retryReason(fmt.Errorf("replica a: %w", err)); got != want {
 			t.Errorf("%v is retried as %q; want %q", err, got, want)
 		}
-		if got := x.retryReason(err); want == "broken" && got != "" {
-			t.Error("a second break is retried")
+		if got := x.retryReason(err); x.retriedOnce && got != "" {
+			t.Errorf("%v is retried twice", err)
+		}
+		if got := (&proxyRequest{c: c, stores: true}).retryReason(err); x.retriedOnce && got != "" {
+			t.Errorf("%v is retried for a request that may have stored something", err)
 		}
 		ctx, leave := context.WithCancel(t.Context())
 		leave()

@@ -112,7 +112,7 @@ func BenchmarkPlaceAPrompt(b *testing.B) {
 	for i, replica := range replicas {
 		blocks := rank()
 		_, settled := learner.Reserved(&routers.Payload{Blocks: blocks[:len(blocks)*(i+1)/64]}, replica)
-		settled(routers.Outcome{Answered: true})
+		settled(routers.Outcome{Served: true})
 	}
 	b.ReportAllocs()
 	b.SetBytes(int64(len(body)))

@@ -119,6 +119,8 @@ var errorTable = []struct {
 	{errQueueDeadline, apiError{503, serverError, "queue_timeout", "", errQueueDeadline.Error(), defaultRetryAfter}},
 	{routers.ErrClosed, apiError{503, serverError, "model_removed", "model",
 		"This server no longer serves the model; GET /v1/models lists those that it serves.", noRetry}},
+	{llmserver.ErrSilent, apiError{504, serverError, "upstream_silent", "",
+		"The replica stopped responding; try again.", 0}},
 	{streaming.ErrUpstreamBroken, apiError{502, serverError, "upstream_broken", "",
 		"The replica broke off before the response began; try again.", 0}},
 	{llmserver.ErrBroken, apiError{502, serverError, "upstream_broken", "",

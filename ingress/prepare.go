@@ -85,7 +85,9 @@ func (x *proxyRequest) resolvePayload(t *table, f openai.Fields, h *openai.Promp
 		Adapter:   adapter,
 		Text:      f.RoutingText().Of(x.body.Bytes()),
 		SessionID: sessionID(t.config.Session, x.c.Request.Header, f, x.body.Bytes()),
+		Request:   x,
 	}
+	x.stores = f.Stores(x.c.Request.URL.Path, x.body.Bytes())
 	x.record.Adapter, x.record.Session = adapter, x.payload.SessionID
 	x.hashPrompt(f, h)
 	// Not an error: images and token IDs have no text, and engines decide on the rest.

@@ -45,10 +45,12 @@ func (x *proxyRequest) serveAttempts() error {
 	// disconnects are detected by the request's own context, which the timeout does not end.
 	ctx, cancel := withTotalTimeout(x.c.Request.Context(), x.record.Start, x.model.config.TotalTimeout, x.allowed)
 	defer cancel()
+	x.model.retries.deposit()
 	var failed error
 	for n, more := 1, true; more; n++ {
 		err := x.attempt(ctx)
 		if err == nil {
+			x.judgeSuspect()
 			return nil
 		}
 		more, failed = x.nextAttempt(n, err, failed)

@@ -58,6 +58,7 @@ type model struct {
 	created  int64 // Unix time, for clients that list models
 	router   *routers.Router
 	metrics  *telemetry.ModelMetrics
+	retries  *retryBudget
 	replicas []*llmserver.Replica
 	warnText *sync.Once // guards the warning of a request without routing text
 }

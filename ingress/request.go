@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
 	"github.com/gin-gonic/gin"
 
 	"berth/ingress/telemetry"
@@ -106,10 +107,14 @@ type proxyRequest struct {
 	payload routers.Payload
 	ready   time.Time // when berth's own work on the next attempt began: see dispatch
 
+	stores bool // the request may create something that stays at the replica
+
 	// Results of earlier attempts, for the retry decision.
-	tried   []*llmserver.Replica // excluded from further attempts
-	broken  bool                 // a connection broke before a response: once is retried, twice is not
-	refusal *http.Response       // the last busy response of an engine, buffered
+	tried       []*llmserver.Replica // excluded from further attempts
+	retriedOnce bool                 // after a failure in which the replica may have begun
+	suspect     *routers.Selection   // of the attempt with that failure: the request may be to blame
+	selection   *routers.Selection   // of the latest attempt; nil before
+	kept        *http.Response       // the last error response of a replica, buffered
 
 	span telemetry.Span // of the current attempt
 }
@@ -121,6 +126,14 @@ func (s *requestState) newProxyRequest(server *Server, c *gin.Context, phase str
 	x.Server, x.c, x.record = server, c, &s.record
 	x.record.Proxied, x.record.Phase = true, phase
 	return x
+}
+
+// Fingerprint returns a hash of the request body, 0 after the release of the body.
+func (x *proxyRequest) Fingerprint() uint64 {
+	if x.body == nil || x.body.Released() {
+		return 0
+	}
+	return xxhash.Sum64(x.body.Bytes())
 }
 
 // recordUpstreamError counts a failed attempt at a replica. Counting per attempt rather than per

@@ -95,17 +95,17 @@ type idleWatchdog struct {
 }
 
 // newIdleWatchdog starts a watchdog for an attempt, or returns nil if nothing bounds the attempt.
-// The attempt must use the returned context. Its cause becomes a *streaming.AbortError when a
-// bound is exceeded, and stop must be called at the end of the attempt.
-func newIdleWatchdog(ctx context.Context, m *config.Model, stream bool) (context.Context, *idleWatchdog) {
+// cancel must end the context of the attempt; it is called with a *streaming.AbortError when a bound
+// is exceeded. stop must be called at the end of the attempt.
+func newIdleWatchdog(cancel context.CancelCauseFunc, m *config.Model, stream bool) *idleWatchdog {
 	w := &idleWatchdog{firstByte: m.UnstreamedFirstByteTimeout}
 	if stream {
 		w = &idleWatchdog{firstByte: m.FirstByteTimeout, idle: m.IdleTimeout}
 	}
 	if w.firstByte == 0 && w.idle == 0 {
-		return ctx, nil
+		return nil
 	}
-	ctx, w.cancel = context.WithCancelCause(ctx)
+	w.cancel = cancel
 	w.mu.Lock() // the first check may run before timer is set
 	defer w.mu.Unlock()
 	w.interval = w.idle / 4
@@ -113,7 +113,7 @@ func newIdleWatchdog(ctx context.Context, m *config.Model, stream bool) (context
 		w.interval = w.firstByte / 4
 	}
 	w.timer = time.AfterFunc(w.interval, w.check)
-	return ctx, w
+	return w
 }
 
 // wrapBody counts the reads of a response body from now on. It must be called once, after the
@@ -170,9 +170,8 @@ func (w *idleWatchdog) check() {
 	}
 }
 
-// stop ends the watchdog and cancels the context of the attempt. It must be called exactly once,
-// also after an abort. A check already started finds timer nil, so no check has an effect after
-// stop.
+// stop ends the watchdog. It must be called exactly once, also after an abort. A check already
+// started finds timer nil, so no check has an effect after stop.
 func (w *idleWatchdog) stop() {
 	if w == nil {
 		return
@@ -181,5 +180,4 @@ func (w *idleWatchdog) stop() {
 	w.timer.Stop()
 	w.timer = nil
 	w.mu.Unlock()
-	w.cancel(nil)
 }

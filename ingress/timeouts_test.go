@@ -187,7 +187,7 @@ func TestTimeoutNoneWithoutBounds(t *testing.T) {
 
 // The watchdog's timer may fire while the attempt ends.
 func TestTimeoutIdleWatchdogStopsWithAttempt(t *testing.T) {
-	_, quiet := newIdleWatchdog(t.Context(), &config.Model{FirstByteTimeout: time.Hour}, true)
+	_, quiet := startWatchdog(t.Context(), &config.Model{FirstByteTimeout: time.Hour}, true)
 	quiet.stop()
 	quiet.check()
 }
@@ -331,7 +331,7 @@ func TestTimeoutIdleCountsFromLastByte(t *testing.T) {
 		t.Run(fmt.Sprint(test.firstByte, test.gap, test.pauses), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
-				ctx, quiet := newIdleWatchdog(t.Context(), &config.Model{FirstByteTimeout: test.firstByte, IdleTimeout: test.gap}, true)
+				ctx, quiet := startWatchdog(t.Context(), &config.Model{FirstByteTimeout: test.firstByte, IdleTimeout: test.gap}, true)
 				defer quiet.stop()
 				resp := &http.Response{Body: &slowBody{ctx, test.pauses}}
 				quiet.wrapBody(resp)
@@ -350,7 +350,7 @@ func TestTimeoutIdleCountsFromLastByte(t *testing.T) {
 
 func TestTimeoutIgnoresSlowClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, quiet := newIdleWatchdog(t.Context(), &config.Model{FirstByteTimeout: time.Second, IdleTimeout: time.Second}, true)
+		ctx, quiet := startWatchdog(t.Context(), &config.Model{FirstByteTimeout: time.Second, IdleTimeout: time.Second}, true)
 		defer quiet.stop()
 		resp := &http.Response{Body: &slowBody{ctx, make([]time.Duration, 3)}}
 		quiet.wrapBody(resp)
@@ -443,13 +443,13 @@ func BenchmarkIdleWatchdog(b *testing.B) {
 	b.Run("attempt", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			_, quiet := newIdleWatchdog(ctx, m, true)
+			_, quiet := startWatchdog(ctx, m, true)
 			quiet.stop()
 		}
 	})
 	b.Run("read", func(b *testing.B) {
 		b.ReportAllocs()
-		_, quiet := newIdleWatchdog(ctx, m, true)
+		_, quiet := startWatchdog(ctx, m, true)
 		defer quiet.stop()
 		resp, buf := &http.Response{Body: endlessBody{}}, make([]byte, 100)
 		quiet.wrapBody(resp)
@@ -457,4 +457,10 @@ func BenchmarkIdleWatchdog(b *testing.B) {
 			resp.Body.Read(buf)
 		}
 	})
+}
+
+// startWatchdog starts the watchdog of an attempt, and returns the attempt's context.
+func startWatchdog(parent context.Context, m *config.Model, stream bool) (context.Context, *idleWatchdog) {
+	ctx, cancel := context.WithCancelCause(parent)
+	return ctx, newIdleWatchdog(cancel, m, stream)
 }

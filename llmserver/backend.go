@@ -47,9 +47,14 @@ var (
 	ErrSendTimeout = errors.New("replica stopped reading the request")
 	// ErrNotHTTP: the response could not be parsed.
 	ErrNotHTTP = errors.New("invalid HTTP response")
-	// ErrGateway: the response was a 502, 503 or 504 that is not a refusal.
-	ErrGateway = errors.New("gateway error")
-	// ErrBusy: the engine refused the request in the engine's own format, see Busy.
+	// ErrServerError: the response was a 5xx that is not a refusal. The request may be to blame.
+	ErrServerError = errors.New("server error")
+	// ErrEngineDead: the engine behind the server has died, see Classify. The request may have
+	// killed it.
+	ErrEngineDead = errors.New("engine dead")
+	// ErrModelNotServed: the server does not serve the requested model, and has done nothing.
+	ErrModelNotServed = errors.New("model not served")
+	// ErrBusy: the engine refused the request in the engine's own format, see Classify.
 	ErrBusy = errors.New("engine busy")
 )
 

@@ -2,20 +2,48 @@ package llmserver
 
 import (
 	"bytes"
+	"fmt"
 	"net/http"
 	"slices"
 )
 
-// Busy reports whether a response is an engine's own refusal of a request, because of a full queue
-// or during startup. The engine has done no work, so another replica may be tried.
-func Busy(status int, body []byte) bool {
-	if status != http.StatusServiceUnavailable && status != http.StatusTooManyRequests {
-		return false
+// Classify returns why an error response of an engine is a failure of the replica rather than of
+// the request, nil if it is not: ErrBusy for an engine's own refusal of a request, because of a
+// full queue or during startup, ErrEngineDead, ErrModelNotServed, or ErrServerError for any other
+// 5xx. The error has the status and no text of the engine. body is the response body, or its
+// beginning.
+func Classify(status int, body []byte) error {
+	if status < http.StatusInternalServerError && status != http.StatusTooManyRequests && status != http.StatusNotFound {
+		return nil
 	}
 	lower := bytes.ToLower(body)
-	return slices.ContainsFunc(busyResponses, func(r busyResponse) bool {
-		return r.status == status && bytes.Contains(lower, []byte(r.text))
-	})
+	has := func(text string) bool { return bytes.Contains(lower, []byte(text)) }
+	err := ErrServerError
+	switch {
+	case slices.ContainsFunc(busyResponses, func(r busyResponse) bool { return r.status == status && has(r.text) }):
+		err = ErrBusy
+	case status == http.StatusNotFound && slices.ContainsFunc(unknownModelTexts, has):
+		err = ErrModelNotServed
+	case status < http.StatusInternalServerError, status == http.StatusNotImplemented, status == http.StatusHTTPVersionNotSupported:
+		return nil
+	case slices.ContainsFunc(deadEngineTexts, has):
+		err = ErrEngineDead
+	}
+	return fmt.Errorf("%w (%d %s)", err, status, http.StatusText(status))
+}
+
+// deadEngineTexts are the marks of a 5xx from a server whose engine process has died.
+var deadEngineTexts = []string{
+	"enginecore encountered an issue", // vLLM V1, the message of EngineDeadError
+	"enginedeaderror",
+}
+
+// unknownModelTexts are the marks of a 404 for a model rather than for a path.
+var unknownModelTexts = []string{
+	"the model `", // vLLM: The model `NAME` does not exist.
+	"model '",     // Ollama: model 'NAME' not found
+	"model \\\"",  // the same in earlier versions, quoted within JSON
+	"model_not_found",
 }
 
 // A busyResponse matches a response by status and by a text in the body, in upper or lower case.

@@ -1,27 +1,43 @@
 package llmserver
 
-import "testing"
+import (
+	"errors"
+	"strings"
+	"testing"
+)
 
-func TestEngineBusyMatchesOnlyItsOwnRefusals(t *testing.T) {
-	for _, c := range []struct {
+func TestClassifyErrorResponses(t *testing.T) {
+	for _, row := range []struct {
 		status int
 		body   string
-		busy   bool
+		want   error
 	}{
-		{503, `{"object":"error","message":"The request queue is full.","type":"ServiceUnavailable","code":503}`, true},
-		{503, `{"error":{"message":"...","type":"QueueOverflowError","param":null,"code":503}}`, true},
-		{429, `{"error":"Model is overloaded","error_type":"overloaded"}`, true},
-		{503, `{"error":"server busy, please try again.  maximum pending requests exceeded"}`, true},
-		{503, `{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}`, true},
-		{429, `{"error":{"message":"The request queue is full."}}`, false}, // not the status that this engine uses
-		{503, `{"error":{"message":"EngineCore encountered an issue."}}`, false},
-		{429, `{"error":{"message":"Rate limit reached"}}`, false},
-		{500, `The request queue is full.`, false},
-		{200, `Model is overloaded`, false},
-		{503, ``, false},
+		{503, `{"object":"error","message":"The request queue is full.","code":503}`, ErrBusy},
+		{503, `{"error":{"message":"Too many queued requests (--max-num-queued-reqs 4)","type":"QueueOverflowError"}}`, ErrBusy},
+		{429, `{"error":"Model is overloaded","error_type":"overloaded"}`, ErrBusy},
+		{503, `{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}`, ErrBusy},
+		{500, `{"error":{"message":"EngineCore encountered an issue. See stack trace (above) for the root cause."}}`, ErrEngineDead},
+		{500, `{"error":{"message":"","type":"EngineDeadError"}}`, ErrEngineDead},
+		{404, "{\"error\":{\"message\":\"The model `x` does not exist.\",\"type\":\"NotFoundError\",\"code\":404}}", ErrModelNotServed},
+		{404, `{"error":"model 'x' not found"}`, ErrModelNotServed},
+		{404, `{"error":{"code":"model_not_found"}}`, ErrModelNotServed},
+		{500, `{"error":"prompt is too long"}`, ErrServerError},
+		{502, "", ErrServerError},
+		{503, "", ErrServerError},
+		{504, "", ErrServerError},
+		{404, `{"detail":"Not Found"}`, nil},
+		{429, `{"error":{"code":"rate_limit_exceeded"}}`, nil},
+		{400, "EngineDeadError", nil},
+		{501, "", nil},
+		{505, "", nil},
+		{200, "The request queue is full.", nil},
 	} {
-		if got := Busy(c.status, []byte(c.body)); got != c.busy {
-			t.Errorf("Busy(%d, %s) = %t", c.status, c.body, got)
+		err := Classify(row.status, []byte(row.body))
+		if row.want == nil && err != nil || !errors.Is(err, row.want) {
+			t.Errorf("%d %s: got %v, want %v", row.status, row.body, err, row.want)
+		}
+		if err != nil && row.body != "" && strings.Contains(err.Error(), row.body) {
+			t.Errorf("the error has text of the engine: %v", err)
 		}
 	}
 }

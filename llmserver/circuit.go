@@ -5,71 +5,82 @@ import (
 	"time"
 )
 
-// The rule and its numbers are those of Envoy for consecutive gateway failures (source:
-// envoy.config.cluster.v3.OutlierDetection).
+// Trials of an ejected replica. Envoy doubles the time out of service instead (source:
+// envoy.config.cluster.v3.OutlierDetection); here a failed trial is retried on another replica and
+// costs its client nothing, so a trial a second brings a replica back soon after recovery.
 const (
-	maxFailures      = 5                 // consecutive failures that eject a replica
-	baseEjectionTime = 30 * time.Second  // of the first ejection; doubles with each further one
-	maxEjectionTime  = 300 * time.Second // of any ejection
-	// trialTimeout is the time for which a half-open circuit waits for the outcome of a trial
-	// request before admitting another one.
-	trialTimeout = 5 * time.Second
+	// trialInterval is the open time, and also the time for which a half-open circuit waits for the
+	// outcome of a trial before admitting another one.
+	trialInterval = time.Second
+	// maxTrialInterval bounds the open time after failures that clients have seen, which doubles
+	// after quickTrials trials.
+	maxTrialInterval = 30 * time.Second
+	quickTrials      = 5
 )
 
-// A circuit keeps requests away from a replica that is reachable but fails them. An unreachable
-// replica is the business of health.
+// A circuit keeps requests away from a replica that is reachable but fails them while its siblings
+// do not: see Cohort for the verdict. An unreachable replica is the business of health.
 //
-//	         failed in a row           the time is over: one request is admitted
+//	         ejected                    the time is over: one request is admitted
 //	closed ──────────────────▶ open ───────────────────────────────────────▶ half-open
 //	   ▲                        ▲ ▲                                            │ │ │
-//	   │                        │ └──── failed: open for twice the time ───────┘ │ │
-//	   │                        └────── no outcome in 5 s: one more is admitted ─┘ │
-//	   └─────────────────────────────── first byte of a good response ─────────────┘
+//	   │                        │ └──── failed: open again ────────────────────┘ │ │
+//	   │                        └────── no outcome in 1 s: one more is admitted ─┘ │
+//	   └─────────────────────────────── served ────────────────────────────────────┘
 //
 // The one request admitted by a half-open circuit is the trial ("probe" means a health check in
-// this package). The admission moves the end of the open time 5 s ahead, and no request owns the
-// trial. Therefore a trial cannot be lost: whatever becomes of the request, another one is admitted
-// after 5 s, and the outcome of any request admitted since the circuit opened counts.
+// this package). The admission moves the end of the open time ahead by trialInterval, and no
+// request owns the trial. Therefore a trial cannot be lost: whatever becomes of the request,
+// another one is admitted a second later, and the outcome of any request admitted since the circuit
+// opened counts.
+//
+// A trial is served at the first byte of a good response. After a response that broke within its
+// body the end of a response is needed, because another first byte would prove nothing; and such
+// failures have reached clients, so the open time doubles after the first few trials.
 //
 // A bypassed circuit admits every request although open; routers bypass circuits when too few other
 // replicas are left. Trials and their outcomes are the same then.
 //
 // The whole state is one word, so that each edge is one compare-and-swap and the winner of an edge
-// alone reports it. The zero word is closed without a failure, which is the fast path of admits and
-// tryAdmit. All methods may be called from any goroutine and do not block.
+// alone reports it. The zero word is closed, which is the fast path of admits and tryAdmit. All
+// methods may be called from any goroutine and do not block.
 //
-//	63                   16 15        14       13          8 7        0
-//	│ until, ms monotonic  │ half-open│bypassed│  ejections  │ failures │
+//	63                   16 15        14        13       12      8 7        0
+//	│ until, ms monotonic  │ half-open│ bypassed│ broke  │    -   │  trials │
 type circuit struct {
 	word           atomic.Uint64
-	openedAt       atomic.Int64 // time of the last opening, monotonic
+	ejectedAt      atomic.Int64 // when the circuit ceased to be closed, monotonic
+	openedAt       atomic.Int64 // when the circuit was opened, or opened again by a failed trial
 	totalEjections atomic.Uint64
-	lastFailure    atomic.Pointer[error]
+	reason         atomic.Pointer[error] // of the last opening
 }
 
 // A circuitState is a circuit's word, unpacked.
 type circuitState struct {
 	until              int64 // end of the open time in monotonic milliseconds; zero while closed
 	halfOpen, bypassed bool
-	ejections          uint // since the circuit was closed last
-	failures           uint // consecutive, while closed
+	broke              bool // opened by a response that broke within its body
+	trials             uint // failed ones since the circuit was closed last
 }
 
 func (s circuitState) pack() uint64 {
-	w := uint64(s.until)<<16 | uint64(s.ejections&0x3f)<<8 | uint64(s.failures&0xff)
+	w := uint64(s.until)<<16 | uint64(s.trials&0xff)
 	if s.halfOpen {
 		w |= 1 << 15
 	}
 	if s.bypassed {
 		w |= 1 << 14
 	}
+	if s.broke {
+		w |= 1 << 13
+	}
 	return w
 }
 
 func unpackCircuit(w uint64) circuitState {
 	return circuitState{
-		until: int64(w >> 16), halfOpen: w>>15&1 == 1, bypassed: w>>14&1 == 1,
-		ejections: uint(w >> 8 & 0x3f), failures: uint(w & 0xff),
+		until: int64(w >> 16), halfOpen: w>>15&1 == 1, bypassed: w>>14&1 == 1, broke: w>>13&1 == 1,
+		trials: uint(w & 0xff),
 	}
 }
 
@@ -81,13 +92,12 @@ func (s circuitState) expired() bool { return monotonic().Milliseconds() >= s.un
 // deadlineAfter returns the value of circuitState.until for a time d from now.
 func deadlineAfter(d time.Duration) int64 { return (monotonic() + d).Milliseconds() }
 
-// ejectionTime returns how long the circuit stays open after the latest ejection.
-func (s circuitState) ejectionTime() time.Duration {
-	d := baseEjectionTime
-	for n := uint(1); n < s.ejections && d < maxEjectionTime; n++ {
-		d *= 2
+// openTime returns how long the circuit stays open until the next trial.
+func (s circuitState) openTime() time.Duration {
+	if !s.broke || s.trials < quickTrials {
+		return trialInterval
 	}
-	return min(d, maxEjectionTime)
+	return min(trialInterval<<(min(s.trials, 30)-quickTrials+1), maxTrialInterval)
 }
 
 func (c *circuit) state() circuitState { return unpackCircuit(c.word.Load()) }
@@ -110,55 +120,72 @@ func (c *circuit) tryAdmit() (trial, ok bool) {
 		trial = s.isOpen() && s.expired()
 		ok = trial || s.bypassed || !s.isOpen()
 		if trial {
-			s.halfOpen, s.until = true, deadlineAfter(trialTimeout)
+			s.halfOpen, s.until = true, deadlineAfter(trialInterval)
 		}
 		return s
 	})
 	return trial, ok
 }
 
-// recordSuccess records a good response to a request admitted at the given time, and reports
-// whether the circuit was closed thereby. A request admitted before the circuit opened does not
-// close the circuit: such a success is no evidence about the time since.
-func (c *circuit) recordSuccess(admitted time.Duration) (closed bool) {
+// recordSuccess records a good response to a request admitted at the given time, at the response's
+// first byte or at the end, and reports whether the circuit was closed thereby. A request admitted
+// before the circuit opened does not close the circuit: such a success is no evidence about the
+// time since.
+func (c *circuit) recordSuccess(admitted time.Duration, complete bool) (closed bool) {
 	if c.word.Load() == 0 {
 		return false
 	}
 	c.transition(func(s circuitState) circuitState {
-		if closed = s.isOpen(); closed && int64(admitted) < c.openedAt.Load() {
-			closed = false
-			return s
+		closed = s.isOpen() && int64(admitted) >= c.openedAt.Load() && (complete || !s.broke)
+		if closed {
+			return circuitState{}
 		}
-		return circuitState{}
+		return s
 	})
 	return closed
 }
 
-// recordFailure records the failure of a request admitted at the given time. The result is the
-// ejection time if this failure opened the circuit, zero otherwise. Of racing failures one opens
-// the circuit. An open circuit counts only the failures of requests admitted since the opening, and
-// only while half-open.
-func (c *circuit) recordFailure(admitted time.Duration, cause error) (ejected time.Duration) {
-	c.lastFailure.Store(&cause)
+// open opens a closed circuit and returns the time until the first trial, zero if the circuit was
+// open already. Of racing calls one opens the circuit. broke is true if a response broke within its
+// body.
+func (c *circuit) open(reason error, broke bool) (until time.Duration) {
 	c.transition(func(s circuitState) circuitState {
-		ejected = 0
-		switch {
-		case !s.isOpen() && s.failures+1 < maxFailures:
-			s.failures++
-			return s
-		case s.isOpen() && (!s.halfOpen || int64(admitted) < c.openedAt.Load()):
+		if until = 0; s.isOpen() {
 			return s
 		}
-		next := circuitState{ejections: min(s.ejections+1, 16), bypassed: s.bypassed}
-		ejected = next.ejectionTime()
-		next.until = deadlineAfter(ejected)
-		c.openedAt.Store(int64(monotonic()))
-		return next
+		return c.opened(circuitState{broke: broke}, &until)
 	})
-	if ejected > 0 {
+	if until > 0 {
+		c.reason.Store(&reason)
+		c.ejectedAt.Store(c.openedAt.Load())
 		c.totalEjections.Add(1)
 	}
-	return ejected
+	return until
+}
+
+// failTrial records the failure of a request admitted at the given time, and returns the time until
+// the next trial if the circuit was half-open. Only a request admitted since the circuit opened
+// counts; in any other case the result is zero.
+func (c *circuit) failTrial(admitted time.Duration, reason error, broke bool) (until time.Duration) {
+	c.transition(func(s circuitState) circuitState {
+		if until = 0; !s.isOpen() || !s.halfOpen || int64(admitted) < c.openedAt.Load() {
+			return s
+		}
+		next := circuitState{bypassed: s.bypassed, broke: s.broke || broke, trials: min(s.trials+1, 0xff)}
+		return c.opened(next, &until)
+	})
+	if until > 0 {
+		c.reason.Store(&reason)
+	}
+	return until
+}
+
+// opened returns the state at the begin of an open time, and stores the time in until.
+func (c *circuit) opened(s circuitState, until *time.Duration) circuitState {
+	*until = s.openTime()
+	s.until = deadlineAfter(*until)
+	c.openedAt.Store(int64(monotonic()))
+	return s
 }
 
 // setBypass sets whether the circuit admits every request although open. A closed circuit cannot be

@@ -20,14 +20,17 @@ import (
 // withoutDeadline hides the deadline of a test from rapid, since time in a synctest bubble is fake.
 type withoutDeadline struct{ rapid.TB }
 
-// modelCircuit implements the diagram of circuit in the plainest way.
+// modelCircuit implements the diagram of circuit, and the rule of Cohort for a replica beside a
+// sibling without failures, in the plainest way.
 type modelCircuit struct {
-	failures  int
-	ejections int
-	until     time.Duration // by monotonic time; zero while closed
-	opened    time.Duration
-	halfOpen  bool
-	bypassed  bool
+	outcomes []bool        // true for a failure, the latest one last
+	failed   time.Duration // the time of the last one
+	until    time.Duration // by monotonic time; zero while closed
+	opened   time.Duration
+	trials   int
+	broke    bool
+	halfOpen bool
+	bypassed bool
 }
 
 func (m *modelCircuit) isOpen() bool { return m.until != 0 }
@@ -39,19 +42,53 @@ func (m *modelCircuit) admits() bool { return !m.isOpen() || m.bypassed || m.exp
 // admit admits a request, as a trial if the open time is over.
 func (m *modelCircuit) admit() {
 	if m.expired() {
-		m.halfOpen, m.until = true, monotonic()+5*time.Second
+		m.halfOpen, m.until = true, monotonic()+time.Second
 	}
 }
 
-// open opens it for 30 s, 60 s, and so on up to 300 s.
+// open opens it for a second, or for longer from the sixth time on if a response was broken.
 func (m *modelCircuit) open() {
-	m.ejections++
-	m.failures, m.halfOpen, m.opened = 0, false, monotonic()
-	m.until = m.opened + min(30*time.Second<<(m.ejections-1), 300*time.Second)
+	m.halfOpen, m.opened = false, monotonic()
+	m.until = m.opened + time.Second
+	if m.broke && m.trials >= 5 {
+		m.until = m.opened + min(time.Second<<(m.trials-4), 30*time.Second)
+	}
 }
 
 // isConclusive reports whether the outcome of the slot's request counts while the circuit is open.
 func (m *modelCircuit) isConclusive(s *Slot) bool { return s.reservedAt >= m.opened }
+
+// served closes it.
+func (m *modelCircuit) served(s *Slot, complete bool) {
+	if m.isOpen() && m.isConclusive(s) && (complete || !m.broke) {
+		*m = modelCircuit{outcomes: []bool{true, true}, failed: monotonic()}
+	}
+}
+
+func (m *modelCircuit) failures() (n int) {
+	for _, failed := range m.outcomes[max(0, len(m.outcomes)-10):] {
+		if failed {
+			n++
+		}
+	}
+	return n
+}
+
+func (m *modelCircuit) fail(s *Slot, broke bool) {
+	if monotonic()-m.failed > time.Minute || m.failures() == 0 {
+		m.outcomes = nil
+	}
+	m.outcomes, m.failed = append(m.outcomes, true), monotonic()
+	switch {
+	case m.isOpen() && m.halfOpen && m.isConclusive(s):
+		m.trials++
+		m.broke = m.broke || broke
+		m.open()
+	case !m.isOpen() && m.failures() >= 5:
+		m.trials, m.broke = 0, broke
+		m.open()
+	}
+}
 
 // circuitMachine applies the same requests to a replica and to the model.
 type circuitMachine struct {
@@ -93,30 +130,35 @@ func (m *circuitMachine) drawSlot(t *rapid.T) *Slot {
 	return s
 }
 
+// respond makes the replica begin a good response.
+func (m *circuitMachine) respond(t *rapid.T, s *Slot) io.Reader {
+	resp := &http.Response{StatusCode: rapid.SampledFrom([]int{200, 204, 302}).Draw(t, "status"), Body: io.NopCloser(strings.NewReader("xx"))}
+	m.r.observeBody(s, resp)
+	resp.Body.Read(make([]byte, 1))
+	m.model.served(s, false)
+	return resp.Body
+}
+
 func (m *circuitMachine) good(t *rapid.T) {
 	s := m.drawSlot(t)
-	resp := &http.Response{StatusCode: rapid.SampledFrom([]int{200, 204, 302}).Draw(t, "status"), Body: io.NopCloser(strings.NewReader("x"))}
-	m.r.observeBody(s, resp)
-	io.ReadAll(resp.Body)
-	if !m.model.isOpen() || m.model.isConclusive(s) {
-		m.model = modelCircuit{}
-	}
+	io.ReadAll(m.respond(t, s))
+	m.model.outcomes = append(m.model.outcomes, false)
+	m.model.served(s, true)
+	s.Release()
+}
+
+func (m *circuitMachine) breaks(t *rapid.T) {
+	s := m.drawSlot(t)
+	m.respond(t, s)
+	s.ReportFailure(ErrBroken)
+	m.model.fail(s, true)
 	s.Release()
 }
 
 func (m *circuitMachine) bad(t *rapid.T) {
 	s := m.drawSlot(t)
-	s.ReportFailure(rapid.SampledFrom([]error{ErrBroken, ErrTimeout, ErrNotHTTP, ErrGateway}).Draw(t, "error"))
-	switch {
-	case m.model.isOpen():
-		if m.model.halfOpen && m.model.isConclusive(s) {
-			m.model.open()
-		}
-	default:
-		if m.model.failures++; m.model.failures == 5 {
-			m.model.open()
-		}
-	}
+	s.ReportFailure(rapid.SampledFrom(replicaFaults).Draw(t, "error"))
+	m.model.fail(s, false)
 	s.Release()
 }
 
@@ -166,7 +208,7 @@ func TestCircuitMatchesItsDiagram(t *testing.T) {
 			t.Repeat(map[string]func(*rapid.T){
 				"":      m.check,
 				"claim": m.reserve, "claim again": m.reserve,
-				"good": m.good, "bad": m.bad, "bad again": m.bad, "bad once more": m.bad,
+				"good": m.good, "bad": m.bad, "bad again": m.bad, "bad once more": m.bad, "breaks": m.breaks, "breaks again": m.breaks,
 				"inconclusive": m.inconclusive, "hand over": m.handOver,
 				"bypass": func(t *rapid.T) {
 					bypassed := rapid.Bool().Draw(t, "bypassed")
@@ -174,7 +216,7 @@ func TestCircuitMatchesItsDiagram(t *testing.T) {
 					m.model.bypassed = bypassed && m.model.isOpen()
 				},
 				"sleep": func(t *rapid.T) {
-					time.Sleep(time.Duration(rapid.SampledFrom([]int{1, 4, 5, 29, 30, 60, 299, 300}).Draw(t, "seconds")) * time.Second)
+					time.Sleep(time.Duration(rapid.SampledFrom([]int{1, 2, 4, 8, 16, 30, 60, 61}).Draw(t, "seconds")) * time.Second)
 				},
 			})
 			for _, s := range m.slots {
@@ -213,9 +255,9 @@ func TestCircuitEjectsOnlyForTheReplicasOwnFailures(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			withProbedReplica(t, nil, func(r *Replica, fake *fakeBackend, changes *atomic.Int32) {
-				failRequests(t, r, fake, row.err, maxFailures-1)
+				failRequests(t, r, fake, row.err, minFailures-1)
 				if !r.Available() {
-					t.Errorf("it is ejected after %d", maxFailures-1)
+					t.Errorf("it is ejected after %d", minFailures-1)
 				}
 				failRequests(t, r, fake, row.err, 1)
 				if r.Available() == row.ejected {
@@ -239,7 +281,7 @@ func TestCircuitEjectsReplicaThatAnswersOnlyProbes(t *testing.T) {
 		return nil
 	}
 	withProbedReplica(t, probe, func(r *Replica, fake *fakeBackend, _ *atomic.Int32) {
-		for n := range maxFailures {
+		for n := range minFailures {
 			if _, open := r.Ejected(); open {
 				t.Errorf("it is ejected after it was down %d times", n)
 				return
@@ -253,8 +295,8 @@ func TestCircuitEjectsReplicaThatAnswersOnlyProbes(t *testing.T) {
 			time.Sleep(probedEndpoint.ProbeEvery + 1) // by which the next probe has come, however many failed before it
 			synctest.Wait()
 		}
-		if r.State() != "ejected" || !r.Up() {
-			t.Errorf("it is %s", r.State())
+		if r.State() != "half_open" || r.Ejections() != 1 || !r.Up() {
+			t.Errorf("it is %s after %d ejections", r.State(), r.Ejections())
 		}
 	})
 }
@@ -262,8 +304,8 @@ func TestCircuitEjectsReplicaThatAnswersOnlyProbes(t *testing.T) {
 func TestCircuitAdmitsOneTrialOfMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, fake := newTestReplica(1000)
-		failRequests(t, r, fake, ErrBroken, maxFailures)
-		time.Sleep(baseEjectionTime - time.Millisecond)
+		failRequests(t, r, fake, ErrBroken, minFailures)
+		time.Sleep(trialInterval - time.Millisecond)
 		if _, err := r.TryReserve("too early", 0); err != ErrEjected || r.State() != "ejected" {
 			t.Fatalf("TryReserve = %v, and it is %s", err, r.State())
 		}
@@ -297,8 +339,8 @@ func TestCircuitClosesOnFirstByteOfTrialAndStartsSlowly(t *testing.T) {
 		r, fake := newTestReplica(1000)
 		var notified atomic.Int32
 		r.OnChange(func() { notified.Add(1) })
-		failRequests(t, r, fake, ErrBroken, maxFailures)
-		time.Sleep(baseEjectionTime)
+		failRequests(t, r, fake, ErrBroken, minFailures)
+		time.Sleep(trialInterval)
 		synctest.Wait()
 		if notified.Load() != 2 {
 			t.Errorf("the observer was notified %d times; want of the ejection and of its end", notified.Load())
@@ -335,9 +377,9 @@ func TestCircuitClosesOnFirstByteOfTrialAndStartsSlowly(t *testing.T) {
 // No request owns the trial, so no outcome of one can keep the circuit half-open.
 func TestCircuitAdmitsAnotherTrialWithoutAnOutcome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, fake := newTestReplica(2 * maxFailures)
-		failRequests(t, r, fake, ErrBroken, maxFailures)
-		time.Sleep(baseEjectionTime)
+		r, fake := newTestReplica(2 * minFailures)
+		failRequests(t, r, fake, ErrBroken, minFailures)
+		time.Sleep(trialInterval)
 		synctest.Wait()
 		var notified atomic.Int32
 		r.OnChange(func() { notified.Add(1) })
@@ -366,7 +408,7 @@ func TestCircuitAdmitsAnotherTrialWithoutAnOutcome(t *testing.T) {
 			r.AllowEjected(name == "another one gets its slot")
 			end(s)
 			r.AllowEjected(false)
-			time.Sleep(trialTimeout - time.Millisecond)
+			time.Sleep(trialInterval - time.Millisecond)
 			if r.Available() {
 				t.Errorf("where %s: another is let in too soon", name)
 			}
@@ -386,7 +428,7 @@ func TestCircuitAdmitsAnotherTrialWithoutAnOutcome(t *testing.T) {
 // The outcome of a request from before the circuit opened does not count.
 func TestCircuitIgnoresRequestsAdmittedBeforeItOpened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, fake := newTestReplica(3 * maxFailures)
+		r, fake := newTestReplica(3 * minFailures)
 		respond := func(s *Slot) {
 			resp := &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader("x"))}
 			r.observeBody(s, resp)
@@ -395,14 +437,14 @@ func TestCircuitIgnoresRequestsAdmittedBeforeItOpened(t *testing.T) {
 		}
 		good, bad := mustReserve(t, r), mustReserve(t, r)
 		time.Sleep(time.Second)
-		failRequests(t, r, fake, ErrBroken, maxFailures)
+		failRequests(t, r, fake, ErrBroken, minFailures)
 		var notified atomic.Int32
 		r.OnChange(func() { notified.Add(1) })
 		respond(good)
 		if r.Available() || notified.Load() != 0 {
 			t.Errorf("a response to an earlier request has closed the circuit; %d notifications", notified.Load())
 		}
-		time.Sleep(baseEjectionTime)
+		time.Sleep(trialInterval)
 		trial := mustReserve(t, r)
 		bad.ReportFailure(ErrBroken)
 		bad.Release()
@@ -420,43 +462,54 @@ func TestCircuitIgnoresRequestsAdmittedBeforeItOpened(t *testing.T) {
 // Setting the wall clock back keeps no replica ejected: deadlines are monotonic.
 func TestCircuitTimesAreMonotonic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, fake := newTestReplica(maxFailures)
-		failRequests(t, r, fake, ErrBroken, maxFailures)
-		if until := time.Duration(r.circuit.state().until) * time.Millisecond; until > monotonic()+baseEjectionTime {
+		r, fake := newTestReplica(minFailures)
+		failRequests(t, r, fake, ErrBroken, minFailures)
+		if until := time.Duration(r.circuit.state().until) * time.Millisecond; until > monotonic()+trialInterval {
 			t.Errorf("it ends at %v; now it is %v", until, monotonic())
 		}
 	})
 }
 
-func TestCircuitDoublesEjectionTimeUpToAMaximum(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r, fake := newTestReplica(maxFailures)
-		failRequests(t, r, fake, ErrBroken, maxFailures)
-		times := append([]int{30, 60, 120, 240}, slices.Repeat([]int{300}, 70)...)
-		for n, want := range times {
-			time.Sleep(time.Duration(want)*time.Second - 1e6)
-			if r.Available() {
-				t.Errorf("ejection %d is over too soon", n+1)
-			}
-			time.Sleep(1e6)
-			sendRequest(t, r, fake, errors.Join(ErrBroken))
-		}
-		if r.Ejections() != uint64(len(times)+1) {
-			t.Errorf("%d ejections", r.Ejections())
-		}
-	})
+// Failures hidden by retries cost little, so trials go on once a second; broken responses do not
+// stay hidden.
+func TestCircuitTrialsBecomeRareOnlyAfterBrokenResponses(t *testing.T) {
+	for name, row := range map[string]struct {
+		broke bool
+		times []int
+	}{
+		"hidden failures":  {false, slices.Repeat([]int{1}, 300)},
+		"broken responses": {true, append([]int{1, 1, 1, 1, 1, 2, 4, 8, 16}, slices.Repeat([]int{30}, 300)...)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, _ := newTestReplica(minFailures)
+				r.eject(ErrBroken, row.broke)
+				for n, want := range row.times {
+					time.Sleep(time.Duration(want)*time.Second - 1e6)
+					if r.Available() {
+						t.Fatalf("open time %d is over too soon", n+1)
+					}
+					time.Sleep(1e6)
+					s := mustReserve(t, r)
+					s.ReportFailure(ErrBroken)
+					s.Release()
+				}
+				if r.Ejections() != 1 {
+					t.Errorf("%d ejections; failed trials are none", r.Ejections())
+				}
+			})
+		})
+	}
 }
 
 // Two requests that fail at the same moment open the circuit once.
 func TestCircuitCountsOneEjectionWhenFailuresRace(t *testing.T) {
 	for range 15_000 {
 		var c circuit
-		for range maxFailures - 1 {
-			c.recordFailure(0, ErrBroken)
-		}
-		race(func() { c.recordFailure(0, ErrBroken) }, func() { c.recordFailure(0, ErrBroken) })
-		if n := c.totalEjections.Load(); n != 1 {
-			t.Fatalf("%d ejections", n)
+		var times [2]time.Duration
+		race(func() { times[0] = c.open(ErrBroken, false) }, func() { times[1] = c.open(ErrBroken, false) })
+		if n := c.totalEjections.Load(); n != 1 || times[0]+times[1] != trialInterval {
+			t.Fatalf("%d ejections, for %v", n, times)
 		}
 	}
 }
@@ -467,9 +520,9 @@ func TestCircuitCountsTrialThatCannotConnect(t *testing.T) {
 	for name, down := range map[string]bool{"down before": true, "up before": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r, fake := newTestReplica(maxFailures)
-				failRequests(t, r, fake, ErrBroken, maxFailures)
-				time.Sleep(baseEjectionTime)
+				r, fake := newTestReplica(minFailures)
+				failRequests(t, r, fake, ErrBroken, minFailures)
+				time.Sleep(trialInterval)
 				if down {
 					r.setHealth(errors.New("its health check failed"))
 				}
@@ -479,13 +532,13 @@ func TestCircuitCountsTrialThatCannotConnect(t *testing.T) {
 				}
 				fake.reserveToken(s.Token())
 				sendInSlot(t, s, fake, ErrNoConnection)
-				if r.Ejections() != 2 || r.State() != "down" {
-					t.Errorf("%d ejections, and it is %s; want 2, down", r.Ejections(), r.State())
+				if trials := r.circuit.state().trials; trials != 1 || r.State() != "down" {
+					t.Errorf("%d failed trials, and it is %s; want 1, down", trials, r.State())
 				}
 				r.setHealth(nil) // a good probe
-				time.Sleep(2*baseEjectionTime - time.Millisecond)
+				time.Sleep(trialInterval - time.Millisecond)
 				if r.State() != "ejected" {
-					t.Errorf("it is %s, before twice the first time is over", r.State())
+					t.Errorf("it is %s, before the time is over", r.State())
 				}
 				r.Wait()
 			})

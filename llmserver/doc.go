@@ -6,8 +6,9 @@
 // checks and counts in one atomic step, so the capacity cannot be exceeded. Every state change of a
 // slot is a single compare-and-swap, so a slot can neither leak nor be released twice.
 //
-// Health (probes and failed connects) decides whether a replica is up; the circuit breaker decides
-// whether an up replica gets traffic. Neither removes a replica from the set.
+// Health (probes and failed connects) decides whether a replica is up. A [Cohort] compares the
+// failures of replicas that serve the same requests, and opens the circuit of one that differs; the
+// circuit decides whether an up replica gets traffic. Neither removes a replica from the set.
 //
 // A [Backend] reaches one replica: [HTTP] for an engine, over package http1 or, behind TLS,
 // net/http, package agent for an agent over either of them, or a fake in tests. A [Pool] turns

@@ -60,7 +60,7 @@ func TestReplicaStaysUpDuringOwnExhaustion(t *testing.T) {
 		r.events.Exhausted = func(error) { reported.Add(1) }
 		synctest.Wait()
 		out.Store(1)
-		for range 2 * maxFailures {
+		for range 2 * minFailures {
 			sendRequest(t, r, fake, ErrExhausted)
 		}
 		fake.faults = func(op string) error {
@@ -76,10 +76,10 @@ func TestReplicaStaysUpDuringOwnExhaustion(t *testing.T) {
 		fake.faults = nil
 		time.Sleep(time.Minute) // dozens of probes
 		synctest.Wait()
-		if s := r.circuit.state(); !r.Available() || changes.Load() != 0 || s.failures != 0 {
-			t.Errorf("available %t after %d changes and %d failures; reason %q", r.Available(), changes.Load(), s.failures, r.DownReason())
+		if n := r.outcomes.failures(); !r.Available() || changes.Load() != 0 || n != 0 {
+			t.Errorf("available %t after %d changes and %d failures; reason %q", r.Available(), changes.Load(), n, r.DownReason())
 		}
-		if n := reported.Load(); n < 2*maxFailures+1+maxProbeFailures {
+		if n := reported.Load(); n < 2*minFailures+1+maxProbeFailures {
 			t.Errorf("%d failures were reported", n)
 		}
 		out.Store(0)

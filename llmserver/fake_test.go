@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"sync"
 	"testing"
@@ -166,10 +167,20 @@ func (b *fakeBody) Close() error {
 	return nil
 }
 
-// newTestReplica returns a replica with the given limit and its backend.
+// newTestReplica returns a replica with the given limit and its backend. The replica has a sibling
+// without failures that always responds.
 func newTestReplica(limit int) (*Replica, *fakeBackend) {
 	f := newFake(limit)
-	return NewReplica(Endpoint{Model: "m", ID: "r", URL: "http://r", Limit: limit}, f), f
+	r := NewReplica(Endpoint{Model: "m", ID: "r", URL: "http://r", Limit: limit}, f)
+	addSibling(r)
+	return r, f
+}
+
+// addSibling gives the replica a sibling without failures that always responds.
+func addSibling(r *Replica) {
+	sibling := NewReplica(Endpoint{Model: "m", ID: "sibling", URL: "http://sibling", Limit: 1}, newFake(1))
+	sibling.health.lastResponse.Store(math.MaxInt64)
+	CompareReplicas([]*Replica{r, sibling})
 }
 
 // mustReserve reserves and confirms a slot.

@@ -28,6 +28,7 @@ type health struct {
 	downReason   atomic.Pointer[error]  // nil while up
 	lastResponse atomic.Int64           // when a good response body began, monotonic
 	lastSilence  atomic.Int64           // when silence was counted as a failure, monotonic
+	slowest      atomic.Uint64          // ms of a wait for the first byte, and the second in which it ended
 	bodyReads    atomic.Uint64          // reads that returned bytes of a response body
 	probeNow     chan struct{}          // capacity 1; asks probeLoop for a probe at once
 	observer     atomic.Pointer[func()] // see OnChange
@@ -52,7 +53,7 @@ func (r *Replica) Up() bool { return r.health.downReason.Load() == nil && !r.Dra
 
 // Ejected reports whether the replica's circuit is open, and since when on a monotonic clock.
 func (r *Replica) Ejected() (since time.Duration, open bool) {
-	return time.Duration(r.circuit.openedAt.Load()), r.circuit.state().isOpen()
+	return time.Duration(r.circuit.ejectedAt.Load()), r.circuit.state().isOpen()
 }
 
 // AllowEjected sets whether the replica admits requests although the circuit is open. The caller
@@ -94,7 +95,7 @@ func (r *Replica) DownReason() string {
 	if err := r.gate.counts().admissionError(); err != nil {
 		return err.Error()
 	}
-	if err := r.circuit.lastFailure.Load(); err != nil && !r.circuit.admits() {
+	if err := r.circuit.reason.Load(); err != nil && !r.circuit.admits() {
 		return "ejected: " + (*err).Error()
 	}
 	return ""

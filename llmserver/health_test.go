@@ -29,6 +29,7 @@ func withProbedReplica(t *testing.T, probe func(ctx context.Context) error, f fu
 		fake.probe = probe
 		p := &Pool{Dial: func(Endpoint) (Backend, error) { return fake, nil }}
 		r := mustSet(t, p, probedEndpoint)[0]
+		addSibling(r)
 		changes := new(atomic.Int32)
 		r.OnChange(func() { changes.Add(1) })
 		f(r, fake, changes)

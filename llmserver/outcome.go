@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"time"
 )
 
@@ -13,18 +14,29 @@ import (
 // outcome. Each time a replica goes down counts as one failure too, so a replica that passes only
 // the probes is ejected in the end.
 //
-// Counted by the circuit, which ejects after maxFailures in a row: a connection broken before the
-// first byte or timed out, an invalid HTTP response, a 502, 503 or 504 other than a refusal, and
-// silence while siblings respond (see Abandoned).
+// A failure in the comparison with the siblings (see Cohort): a connection broken before or within
+// a response, or timed out; an invalid HTTP response; a 5xx other than a refusal; a 404 for the
+// served model; and silence while siblings respond.
 //
-// A good response resets the count. Everything else is inconclusive: 4xx and 500, which a request
-// may cause itself (an overlong prompt); refusals; stale connections; requests ended by a client
-// disconnect; and ErrExhausted, this process's own fault.
+// A success is a good response that is complete. Everything else is inconclusive: other 4xx, which
+// a request causes itself; refusals; stale connections; requests ended by a client disconnect; and
+// ErrExhausted, this process's own fault.
 
 // silenceWindow is the time without a byte after which silence counts against a replica, and also
 // the minimum time between two such failures: a client abandoning many requests at once shows one
 // silence, not many.
 const silenceWindow = 2 * time.Second
+
+// replicaFaults are the errors of requests that count as failures of their replica. Whether the
+// replica or the request is to blame is decided by comparison, not here.
+var replicaFaults = []error{ErrBroken, ErrTimeout, ErrNotHTTP, ErrServerError, ErrEngineDead, ErrModelNotServed, ErrSilent}
+
+// ReplicaFault reports whether err is the failure of a request that reached its replica and may be
+// the replica's fault.
+func ReplicaFault(err error) bool {
+	return !errors.Is(err, ErrStale) &&
+		slices.ContainsFunc(replicaFaults, func(fault error) bool { return errors.Is(err, fault) })
+}
 
 // handleFailure records why a request in s, or its reservation, failed. Errors that are not the
 // replica's fault are ignored.
@@ -40,9 +52,7 @@ func (r *Replica) handleFailure(s *Slot, err error) {
 		}
 	case errors.Is(err, ErrDraining):
 		r.markDown(err)
-	case errors.Is(err, ErrStale):
-	case errors.Is(err, ErrBroken), errors.Is(err, ErrTimeout), errors.Is(err, ErrNotHTTP), errors.Is(err, ErrGateway),
-		errors.Is(err, ErrSilent):
+	case ReplicaFault(err):
 		r.countFailure(s, err)
 	}
 }
@@ -55,34 +65,75 @@ func (r *Replica) reportExhausted(err error) {
 	}
 }
 
-// countFailure counts a failure against the replica, at most once per slot. If the circuit opens,
-// the observer is notified now and when the open time is over, since a waiter may use the replica
-// again then. A late notification, or one after the removal of the replica, is harmless.
+// countFailure counts a failure against the replica, at most once per slot: as the outcome of a
+// trial while the circuit is open, else in the comparison with the siblings.
 func (r *Replica) countFailure(s *Slot, err error) {
-	if s.failureCounted {
+	if s.failure != notFailed {
 		return
 	}
-	s.failureCounted = true
-	if ejected := r.circuit.recordFailure(s.reservedAt, err); ejected > 0 {
-		time.AfterFunc(ejected, r.health.notifyObserver)
-		r.health.notifyObserver()
+	s.failure = failed
+	broke := s.begun.Load()
+	failures, since, ok := r.outcomes.recordFailure(s.fingerprint())
+	if !ok {
+		s.failure = failedAgain
+	}
+	if until := r.circuit.failTrial(s.reservedAt, err, broke); until > 0 {
+		r.notifyAt(until)
+	} else if reason := r.cohort.Load().compare(r, failures, since, err); reason != nil {
+		r.eject(reason, broke)
 	}
 }
 
+// Blame counts the failure of the slot's request even if an equal request has failed on the replica
+// before: a sibling has served the same request, so the request is not to blame. Blame is called at
+// most once, by the goroutine of the request, after ReportFailure or a failed Replica.Do.
+func (s *Slot) Blame(err error) {
+	if s.failure != failedAgain {
+		return
+	}
+	failures, since, _ := s.replica.outcomes.recordFailure(0)
+	if reason := s.replica.cohort.Load().compare(s.replica, failures, since, err); reason != nil {
+		s.replica.eject(reason, s.begun.Load())
+	}
+}
+
+// Excuse takes back the failure of the slot's request: a sibling has failed on the same request, so
+// the request may be to blame. An ejection is not taken back; the next trial decides.
+func (s *Slot) Excuse() {
+	if s.failure == failed {
+		s.failure = excused
+		s.replica.outcomes.excuse()
+	}
+}
+
+// eject opens the circuit.
+func (r *Replica) eject(reason error, broke bool) {
+	if until := r.circuit.open(reason, broke); until > 0 {
+		r.notifyAt(until)
+	}
+}
+
+// notifyAt notifies the observer of an open circuit, and once more when the open time is over,
+// since a waiter may use the replica again then. A late notification, or one after the removal of
+// the replica, is harmless.
+func (r *Replica) notifyAt(until time.Duration) {
+	time.AfterFunc(until, r.health.notifyObserver)
+	r.health.notifyObserver()
+}
+
 // passCircuit reports whether the circuit admits a request. If the request is a trial, the observer
-// is notified after trialTimeout: without an outcome until then, the circuit admits another one.
+// is notified after trialInterval: without an outcome until then, the circuit admits another one.
 func (r *Replica) passCircuit() bool {
 	trial, ok := r.circuit.tryAdmit()
 	if trial {
-		time.AfterFunc(trialTimeout, r.health.notifyObserver)
+		time.AfterFunc(trialInterval, r.health.notifyObserver)
 	}
 	return ok
 }
 
-// observeBody wraps the response body, to count reads and to close the circuit at the first byte of
-// a good response.
+// observeBody wraps the response body, to count reads and to record a good response.
 func (r *Replica) observeBody(s *Slot, resp *http.Response) {
-	s.body = slotBody{ReadCloser: resp.Body, slot: s, pending: resp.StatusCode < http.StatusBadRequest}
+	s.body = slotBody{ReadCloser: resp.Body, slot: s, good: resp.StatusCode < http.StatusBadRequest}
 	resp.Body = &s.body
 }
 
@@ -90,28 +141,52 @@ func (r *Replica) observeBody(s *Slot, resp *http.Response) {
 // byte is inconclusive: a stream ends in the same way if the engine's process dies.
 type slotBody struct {
 	io.ReadCloser
-	slot    *Slot
-	pending bool // a good response of which no byte was read yet
+	slot  *Slot
+	good  bool // the status is no error, and the end has not been read
+	begun bool // some byte was read
 }
 
 func (b *slotBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if n > 0 {
 		b.slot.replica.health.bodyReads.Add(1)
-		if b.pending {
-			b.pending = false
+		if b.good && !b.begun {
+			b.begun = true
 			b.slot.onFirstByte()
 		}
+	}
+	if err == io.EOF && b.good && b.begun {
+		b.good = false
+		b.slot.onSuccess()
 	}
 	return n, err
 }
 
-// onFirstByte records the first byte of a good response. The circuit closes if the request was
-// admitted after the opening.
+// onFirstByte records the first byte of a good response.
 func (s *Slot) onFirstByte() {
-	r := s.replica
-	r.health.lastResponse.Store(int64(monotonic()))
-	if r.circuit.recordSuccess(s.reservedAt) {
+	r, now := s.replica, monotonic()
+	s.begun.Store(true)
+	r.health.lastResponse.Store(int64(now))
+	if c := r.cohort.Load(); c != nil {
+		if sentAt := time.Duration(s.sentAt.Load()); sentAt > 0 && s.stream {
+			r.health.observeFirstByte(now-sentAt, now)
+		}
+		c.sweep(now)
+	}
+	r.recordSuccess(s, false)
+}
+
+// onSuccess records the end of a good response.
+func (s *Slot) onSuccess() {
+	s.replica.outcomes.recordSuccess()
+	s.replica.recordSuccess(s, true)
+}
+
+// recordSuccess closes the circuit if the request was a successful trial. The outcomes from before
+// the ejection are forgotten, but not quite.
+func (r *Replica) recordSuccess(s *Slot, complete bool) {
+	if r.circuit.recordSuccess(s.reservedAt, complete) {
+		r.outcomes.reset(probation)
 		r.markRecovered()
 		r.health.notifyObserver()
 	}
@@ -124,21 +199,21 @@ func (s *Slot) onFirstByte() {
 // stream before they start to work.
 //
 // Abandoned is for streams only; other responses are silent until they are complete.
-func (s *Slot) Abandoned(siblings []*Replica) {
-	r, now := s.replica, monotonic()
-	if s.sentAt == 0 || now-s.sentAt < silenceWindow || r.health.bodyReads.Load() != s.readsAtSend {
+func (s *Slot) Abandoned() {
+	r, now, sentAt, c := s.replica, monotonic(), time.Duration(s.sentAt.Load()), s.replica.cohort.Load()
+	if c == nil || sentAt == 0 || now-sentAt < silenceWindow || r.health.bodyReads.Load() != s.readsAtSend {
 		return
 	}
-	for _, other := range siblings {
-		if other == r || time.Duration(other.health.lastResponse.Load()) <= s.sentAt {
-			continue
-		}
-		// The compare-and-swap picks one of the requests reporting the same silence at once.
-		last := r.health.lastSilence.Load()
-		if now-time.Duration(last) >= silenceWindow && r.health.lastSilence.CompareAndSwap(last, int64(now)) {
-			r.handleFailure(s, ErrSilent)
-		}
+	responded := func(other *Replica) bool {
+		return other != r && time.Duration(other.health.lastResponse.Load()) > sentAt
+	}
+	if !slices.ContainsFunc(c.members, responded) {
 		return
+	}
+	// The compare-and-swap picks one of the requests reporting the same silence at once.
+	last := r.health.lastSilence.Load()
+	if now-time.Duration(last) >= silenceWindow && r.health.lastSilence.CompareAndSwap(last, int64(now)) {
+		r.handleFailure(s, ErrSilent)
 	}
 }
 

@@ -76,8 +76,8 @@ func TestReplicaProbeReturnsErrDrainingForDrainingAgent(t *testing.T) {
 func TestReplicaIsDownAfterDrainingRefusal(t *testing.T) {
 	withProbedReplica(t, lateProbe, func(r *Replica, fake *fakeBackend, changes *atomic.Int32) {
 		sendRequest(t, r, fake, ErrDraining)
-		if r.Up() || changes.Load() != 1 || r.DownReason() != ErrDraining.Error() || r.circuit.state().failures != 0 {
-			t.Errorf("up: %t, %d changes, reason %q, %d failures", r.Up(), changes.Load(), r.DownReason(), r.circuit.state().failures)
+		if r.Up() || changes.Load() != 1 || r.DownReason() != ErrDraining.Error() || r.outcomes.failures() != 0 {
+			t.Errorf("up: %t, %d changes, reason %q, %d failures", r.Up(), changes.Load(), r.DownReason(), r.outcomes.failures())
 		}
 	})
 }

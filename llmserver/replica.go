@@ -74,7 +74,9 @@ type Replica struct {
 	endpoint    atomic.Pointer[Endpoint]
 	health      health
 	circuit     circuit
-	recoveredAt atomic.Int64 // start of the slow start, monotonic; zero when it is over
+	outcomes    outcomes
+	cohort      atomic.Pointer[Cohort] // nil: no siblings
+	recoveredAt atomic.Int64           // start of the slow start, monotonic; zero when it is over
 	remote      remoteUsage
 	events      Events
 
@@ -233,7 +235,8 @@ func (r *Replica) Slots() (infos []SlotInfo) {
 // call Do at most once per slot, as guaranteed by Slot.Start, and still release the slot. A replica
 // refusing the connection is down until a probe succeeds. Errors carry the replica's label.
 func (r *Replica) Do(req *http.Request, s *Slot) (*http.Response, error) {
-	s.sentAt, s.readsAtSend = monotonic(), r.health.bodyReads.Load()
+	s.size, s.readsAtSend = req.ContentLength, r.health.bodyReads.Load()
+	s.sentAt.Store(int64(monotonic()))
 	resp, report, err := r.backend.Do(req, s.token)
 	r.applyReport(report)
 	if err != nil {

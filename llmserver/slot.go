@@ -28,12 +28,19 @@ type Slot struct {
 	reservedAt time.Duration // monotonic
 	state      atomic.Uint32
 
-	// These belong to the goroutine holding the slot.
-	confirmed      bool          // the backend holds the slot too
-	sentAt         time.Duration // monotonic; zero until the request is sent
-	readsAtSend    uint64        // health.bodyReads at that time, see Abandoned
-	body           slotBody      // of the response
-	failureCounted bool          // against the replica's circuit
+	// These belong to the goroutine holding the slot, until sentAt is set: from then on request,
+	// abort and size do not change and are read by others, see Replica.ejectIfSilent.
+	confirmed   bool          // the backend holds the slot too
+	request     Fingerprinter // unless nil
+	stream      bool          // the request is for an event stream
+	abort       func(error)   // unless nil, see OnSilence
+	size        int64         // bytes of the request body
+	readsAtSend uint64        // health.bodyReads when the request was sent, see Abandoned
+	body        slotBody      // of the response
+	failure     failureCount  // of the request
+
+	sentAt atomic.Int64 // monotonic; zero until the request is sent
+	begun  atomic.Bool  // a byte of a good response was read
 
 	prev, next *Slot // in the replica's list of live slots, guarded by replica.mu
 }
@@ -43,6 +50,37 @@ const (
 	slotRunning
 	slotDone
 )
+
+// A Fingerprinter is a request with a fingerprint, by which a request sent again is recognized. It
+// is asked only after a failure. A fingerprint of 0 is unlike any other.
+type Fingerprinter interface{ Fingerprint() uint64 }
+
+// A failureCount is the state of a slot's failure in the comparison of replicas.
+type failureCount uint8
+
+const (
+	notFailed   failureCount = iota
+	failed                   // counted
+	failedAgain              // not counted, as an equal request has failed before
+	excused                  // taken back
+)
+
+// SetRequest describes the request to be sent in the slot: f may be nil, and stream is true if the
+// request is for an event stream. It must be called before Replica.Do.
+func (s *Slot) SetRequest(f Fingerprinter, stream bool) { s.request, s.stream = f, stream }
+
+// OnSilence sets the function that ends the slot's request if the replica is found to hang, before
+// the first byte of a response. abort is called from the goroutine of another request, at most a
+// few times and perhaps after the end of the slot, and must not block. OnSilence must be called
+// before Replica.Do.
+func (s *Slot) OnSilence(abort func(error)) { s.abort = abort }
+
+func (s *Slot) fingerprint() uint64 {
+	if s.request == nil {
+		return 0
+	}
+	return s.request.Fingerprint()
+}
 
 // Replica returns the slot's replica.
 func (s *Slot) Replica() *Replica { return s.replica }

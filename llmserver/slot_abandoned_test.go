@@ -26,16 +26,18 @@ func TestSlotAbandonedCountsOnlySilenceWhileSiblingsRespond(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				silent, _ := newTestReplica(1000)
 				sibling, _ := newTestReplica(1000)
+				CompareReplicas([]*Replica{silent, sibling})
 				sendResponse(t, sibling) // earlier, so it does not count
 				time.Sleep(time.Second)
-				for range maxFailures {
+				for range minFailures {
 					s := mustStart(t, silent)
-					s.sentAt, s.readsAtSend = monotonic(), silent.health.bodyReads.Load()
+					s.sentAt.Store(int64(monotonic()))
+					s.readsAtSend = silent.health.bodyReads.Load()
 					time.Sleep(time.Second)
 					c.meanwhile(silent, sibling)
 					time.Sleep(c.wait - time.Second)
-					s.Abandoned([]*Replica{silent, sibling})
-					s.Abandoned([]*Replica{silent, sibling}) // counts once
+					s.Abandoned()
+					s.Abandoned() // counts once
 					s.Release()
 				}
 				if _, ejected := silent.Ejected(); ejected != c.ejected {
@@ -53,16 +55,18 @@ func TestSlotAbandonedConsidersBytesOfOtherStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		busy, _ := newTestReplica(1000)
 		sibling, _ := newTestReplica(1000)
+		CompareReplicas([]*Replica{busy, sibling})
 		stream := mustStart(t, busy)
 		resp := &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(strings.Repeat("x", 100)))}
 		busy.observeBody(stream, resp)
-		for range 2 * maxFailures {
+		for range 2 * minFailures {
 			s := mustStart(t, busy)
-			s.sentAt, s.readsAtSend = monotonic(), busy.health.bodyReads.Load()
+			s.sentAt.Store(int64(monotonic()))
+			s.readsAtSend = busy.health.bodyReads.Load()
 			time.Sleep(time.Minute)
 			resp.Body.Read(make([]byte, 1))
 			sendResponse(t, sibling)
-			s.Abandoned([]*Replica{busy, sibling})
+			s.Abandoned()
 			s.Release()
 		}
 		if !busy.Available() {
@@ -76,16 +80,17 @@ func TestSlotAbandonedCountsOneSilenceOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		silent, _ := newTestReplica(1000)
 		sibling, _ := newTestReplica(1000)
+		CompareReplicas([]*Replica{silent, sibling})
 		var all []*Slot
-		for range 4 * maxFailures {
+		for range 4 * minFailures {
 			s := mustStart(t, silent)
-			s.sentAt = monotonic()
+			s.sentAt.Store(int64(monotonic()))
 			all = append(all, s)
 		}
 		time.Sleep(time.Minute)
 		sendResponse(t, sibling)
 		for _, s := range all {
-			s.Abandoned([]*Replica{silent, sibling})
+			s.Abandoned()
 			s.Release()
 		}
 		if _, ejected := silent.Ejected(); ejected {
@@ -130,10 +135,11 @@ func mustStart(t *testing.T, r *Replica) *Slot {
 func TestSlotAbandonedBeforeSendIsNoFailure(t *testing.T) {
 	silent, _ := newTestReplica(1000)
 	sibling, _ := newTestReplica(1000)
+	CompareReplicas([]*Replica{silent, sibling})
 	sibling.Do(&http.Request{}, mustStart(t, sibling))
-	for range 2 * maxFailures {
+	for range 2 * minFailures {
 		s := mustStart(t, silent)
-		s.Abandoned([]*Replica{silent, sibling})
+		s.Abandoned()
 		s.Release()
 	}
 	if !silent.Available() {

@@ -45,7 +45,7 @@ func TestSlotConfirmWithUnknownOutcomeMarksTheReplicaDown(t *testing.T) {
 // A client disconnect during the reservation is no sign of a failing replica.
 func TestSlotConfirmAfterClientDisconnectIsNoFailure(t *testing.T) {
 	r, fake := newTestReplica(1)
-	for range 2 * maxFailures {
+	for range 2 * minFailures {
 		ctx, leave := context.WithCancel(t.Context())
 		fake.faults = func(op string) error {
 			if op == "reserve" {
@@ -58,10 +58,10 @@ func TestSlotConfirmAfterClientDisconnectIsNoFailure(t *testing.T) {
 		}
 		r.Wait()
 	}
-	if s := r.circuit.state(); !r.Available() || s.failures != 0 {
-		t.Errorf("available: %t, %d failures, reason %q", r.Available(), s.failures, r.DownReason())
+	if n := r.outcomes.failures(); !r.Available() || n != 0 {
+		t.Errorf("available: %t, %d failures, reason %q", r.Available(), n, r.DownReason())
 	}
-	if fake.cancelCount() != 2*maxFailures {
+	if fake.cancelCount() != 2*minFailures {
 		t.Errorf("%d cancels", fake.cancelCount())
 	}
 	wantUsage(t, r, 0, 0)

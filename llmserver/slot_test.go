@@ -193,11 +193,7 @@ func TestSlotHandOverIsRefusedWhenNothingMayBeAdmitted(t *testing.T) {
 		"draining":      (*Replica).Drain,
 		"retired":       (*Replica).retire,
 		"lowered limit": func(r *Replica) { r.gate.setLimit(1) },
-		"ejected": func(r *Replica) {
-			for range maxFailures {
-				r.circuit.recordFailure(0, ErrBroken)
-			}
-		},
+		"ejected":       func(r *Replica) { r.eject(ErrBroken, false) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, _ := newTestReplica(2)

@@ -20,7 +20,7 @@ func TestRouterChooseAllocatesFourTimesAtMost(t *testing.T) {
 				t.Fatal(err)
 			}
 			sel.slot.Start()
-			sel.outcome.Answered = true
+			sel.outcome.Served = true
 			sel.Release()
 		})
 		if got > 4 {

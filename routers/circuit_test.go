@@ -1,7 +1,9 @@
 package routers
 
 import (
+	"context"
 	"errors"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"slices"
@@ -16,27 +18,62 @@ import (
 	"berth/llmserver/agent"
 )
 
-// ejection is the duration of the first ejection, and failures the number of consecutive failures
-// before it.
+// ejection is the time until the trial of an ejected replica, and failures the number of consecutive
+// failures before an ejection.
 const (
-	ejection = 30 * time.Second
+	ejection = time.Second
 	failures = 5
 )
 
-// eject fails requests on a replica until its circuit opens.
+// eject fails requests on a replica until its circuit opens, while a sibling responds. The replica
+// is compared with that sibling afterwards.
 func eject(t testing.TB, r *llmserver.Replica) {
 	t.Helper()
+	sibling := llmserver.NewReplica(llmserver.Endpoint{ID: "sibling", Limit: 1}, &fakeBackend{held: make(map[llmserver.Token]bool), capacity: 1})
+	llmserver.CompareReplicas([]*llmserver.Replica{r, sibling})
 	for range failures {
 		s, err := r.ForceReserve("victim")
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.ReportFailure(llmserver.ErrGateway)
+		s.ReportFailure(llmserver.ErrServerError)
 		s.Release()
+		respond(t, sibling)
 	}
+	if _, open := r.Ejected(); open {
+		return
+	}
+	s, err := r.ForceReserve("victim")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.ReportFailure(llmserver.ErrServerError) // the first one after a response of the sibling
+	s.Release()
 	if _, open := r.Ejected(); !open {
 		t.Fatalf("replica %s is %s", r.ID(), r.State())
 	}
+}
+
+// respond makes a replica send a response.
+func respond(t testing.TB, r *llmserver.Replica) {
+	t.Helper()
+	s, err := r.TryReserve("response", 0)
+	if err == nil {
+		err = s.Confirm(context.Background(), 0)
+	}
+	if err == nil {
+		err = s.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Release()
+	resp, err := r.Do(&http.Request{}, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	io.ReadAll(resp.Body)
+	resp.Body.Close()
 }
 
 // newWatchingRouter returns a router that refreshes when its replicas change.
@@ -95,7 +132,7 @@ func TestRouterPanicThresholdKeepsOutHalfAtMost(t *testing.T) {
 						t.Errorf("of %d, %d ejected: %s is available: %t", n, i+1, r.ID(), r.Available())
 					}
 				}
-				time.Sleep(time.Second)
+				time.Sleep(time.Millisecond)
 			}
 		}
 	})
@@ -140,6 +177,7 @@ func TestRouterPanicThresholdFollowsRecoveries(t *testing.T) {
 		}
 		f.fakes[1].down.Store(false)
 		time.Sleep(20 * time.Second)
+		eject(t, f.replicas[0]) // again: its trial has failed
 		if synctest.Wait(); f.out() != "a" {
 			t.Errorf("%s are out; want no more than half unavailable", f.out())
 		}
@@ -244,7 +282,7 @@ func TestRouterQueueProvidesTheProbeOfAnEjectedReplica(t *testing.T) {
 	})
 }
 
-func TestRouterProbesAgainFiveSecondsAfterAnInconclusiveProbe(t *testing.T) {
+func TestRouterTriesAgainASecondAfterAnInconclusiveTrial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, failures, 1)
 		r := newWatchingRouter(f, newByText, Limits{MaxQueued: -1, QueueTimeout: time.Hour})
@@ -262,7 +300,7 @@ func TestRouterProbesAgainFiveSecondsAfterAnInconclusiveProbe(t *testing.T) {
 		}
 		probe.Release()
 		<-q.done
-		if q.took != 5*time.Second || q.sel.Replica() != f.replicas[0] {
+		if q.took != time.Second || q.sel.Replica() != f.replicas[0] {
 			t.Errorf("the next one waited %v for %s", q.took, q.sel.Replica().ID())
 		}
 		serve(t, q.sel)
@@ -387,8 +425,9 @@ func TestRouterCountsFailuresReportedByTheIngress(t *testing.T) {
 		}
 	}
 	for range failures {
+		respond(t, f.replicas[1])
 		sel := mustChoose(t, r, "a")
-		sel.Fail(llmserver.ErrGateway)
+		sel.Fail(llmserver.ErrServerError)
 		sel.Release()
 	}
 	if f.out() != "a" {
@@ -413,18 +452,18 @@ func TestRouterAgentWaitProbesAnEjectedAgent(t *testing.T) {
 			t.Errorf("%d slots are reserved at the agent for the probe", now.Reserved)
 		}
 		dispatch(t, all[0])
-		all[0].sel.Fail(llmserver.ErrGateway)
+		all[0].sel.Fail(llmserver.ErrServerError)
 		all[0].sel.Release()
 		wantServed(t, all, 0)
-		if in.replicas[0].State() != "ejected" || in.replicas[0].Ejections() != 2 {
+		if in.replicas[0].State() != "ejected" || in.replicas[0].Ejections() != 1 {
 			t.Errorf("it is %s after %d ejections", in.replicas[0].State(), in.replicas[0].Ejections())
 		}
-		time.Sleep(2 * ejection)
+		time.Sleep(ejection)
 		wantServed(t, all, 0, 1)
 		dispatch(t, all[1])
 		all[1].sel.Release() // without a byte: inconclusive
 		wantServed(t, all, 0, 1)
-		time.Sleep(5 * time.Second)
+		time.Sleep(ejection)
 		wantServed(t, all, 0, 1, 2)
 		dispatch(t, all[2])
 		all[2].sel.Release()

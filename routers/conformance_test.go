@@ -70,7 +70,7 @@ func learnServed(p Policy, payload *Payload, r *llmserver.Replica) {
 		return
 	}
 	if _, settled := l.Reserved(payload, r); settled != nil {
-		settled(Outcome{Answered: true})
+		settled(Outcome{Served: true})
 	}
 }
 

@@ -21,6 +21,6 @@ type Hooks struct {
 // Outcome is the end of a selection.
 type Outcome struct {
 	Dispatched bool  // the request was sent, or an attempt was made
-	Answered   bool  // a response header was received
+	Served     bool  // a response header without an error status was received, and the replica has not failed since
 	Err        error // the failure, nil if there was none
 }

@@ -30,6 +30,9 @@ type Payload struct {
 
 	Waited time.Duration // time in the queue so far, added up by the router on the request's goroutine
 
+	// Request, unless nil, recognizes a request sent again, when failures are counted.
+	Request llmserver.Fingerprinter
+
 	// arrival is the request's number in order of arrival in the queue, kept when the request
 	// queues again. 0: never queued. Router.mu guards it.
 	arrival uint64

@@ -1,6 +1,7 @@
 package routers
 
 import (
+	"context"
 	"errors"
 	"math/rand/v2"
 	"net/http"
@@ -267,5 +268,32 @@ func TestPrefixAffinityKeepsItsIndexWhileBlocksAreTheSame(t *testing.T) {
 	}
 	if after := affinity(DefaultPrefixOptions)(f.replicas, before).(*prefixAffinity); after.learned != before.learned {
 		t.Error("the index is lost though nothing changed")
+	}
+}
+
+// A replica that responds with errors at once would otherwise attract the whole conversation.
+func TestPrefixAffinityLearnsNothingFromErrorResponses(t *testing.T) {
+	for name, end := range map[string]func(*Selection){
+		"an error status":          func(s *Selection) { s.outcome.Served = false },
+		"an error classified":      func(s *Selection) { s.Fail(llmserver.ErrServerError) },
+		"a response that broke":    func(s *Selection) { s.Fail(llmserver.ErrBroken) },
+		"a client that went away":  func(s *Selection) { s.Fail(context.Canceled) },
+		"a response that is whole": func(*Selection) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFleet(t, 4, 4)
+			r := newAffinityRouter(f)
+			sel := choosePrompt(t, r, long(1, 8))
+			if _, err := sel.Dispatch(&http.Request{}); err != nil {
+				t.Fatal(err)
+			}
+			end(sel)
+			sel.Release()
+			again := choosePrompt(t, r, long(1, 8))
+			defer again.Release()
+			if learned := again.Matched() > 0; learned != (name == "a client that went away" || name == "a response that is whole") {
+				t.Errorf("%d blocks are believed to be cached", again.Matched())
+			}
+		})
 	}
 }

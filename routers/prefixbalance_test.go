@@ -19,7 +19,7 @@ func TestPrefixAffinityDoesNotFloodANewReplica(t *testing.T) {
 	send := func(i int) *llmserver.Replica {
 		sel := choosePrompt(t, r, long(i, 20))
 		if held = append(held, sel); len(held) > 40 {
-			held[0].outcome.Answered = true
+			held[0].outcome.Served = true
 			held[0].Release()
 			held = held[1:]
 		}
@@ -98,7 +98,7 @@ func TestPrefixAffinityCheapestIsFirstOfTheSortedOrder(t *testing.T) {
 		policy := PrefixAffinity(DefaultPrefixOptions, rnd.IntN)(replicas, nil).(*prefixAffinity)
 		for range rnd.IntN(20) {
 			_, settled := policy.Reserved(&Payload{Blocks: long(rnd.IntN(3), 1+rnd.IntN(6))}, replicas[rnd.IntN(n)])
-			settled(Outcome{Answered: true})
+			settled(Outcome{Served: true})
 		}
 		for i := range policy.work {
 			policy.work[i] = recompute * rnd.IntN(4)
@@ -138,7 +138,7 @@ func BenchmarkRankAndReserve(b *testing.B) {
 					b.Fatal(err)
 				}
 				times = append(times, threadTime(b)-began)
-				sel.outcome.Answered = true
+				sel.outcome.Served = true
 				sel.slot.Start()
 				sel.Release()
 			}

@@ -61,6 +61,7 @@ func (r *Router) Update(members []*llmserver.Replica, build Builder, limits Limi
 		g.index[m] = i
 	}
 	g.policy = build(g.members, r.current.Load().policy)
+	llmserver.CompareReplicas(g.members)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.publish(g)

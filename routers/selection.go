@@ -25,6 +25,7 @@ type Selection struct {
 	rank      int
 	matched   int
 	outcome   Outcome
+	failure   error         // the last one, for Blame
 	settled   func(Outcome) // from Learner.Reserved; may be nil
 	completed func(Outcome) // from Hooks.Routed; nil until then
 	released  bool
@@ -57,34 +58,50 @@ func (s *Selection) Dispatch(req *http.Request) (*http.Response, error) {
 	if routed := s.router.hooks.Routed; routed != nil {
 		s.completed = routed(s.payload, s.Replica().ID())
 	}
+	s.slot.SetRequest(s.payload.Request, s.payload.Stream)
 	resp, err := s.Replica().Do(req, s.slot)
 	if err != nil {
-		s.outcome.Err = err
+		s.outcome.Err, s.failure = err, err
 		if req.Context().Err() != nil {
 			s.reportSilence()
 		}
 		return nil, err
 	}
-	s.resp, s.outcome.Answered = resp, true
+	s.resp, s.outcome.Served = resp, resp.StatusCode < http.StatusBadRequest
 	return resp, nil
 }
 
-// Fail records the reason why the response could not be delivered, for the outcome. Errors that
-// count against a replica (llmserver.ErrBroken before the first byte, ErrGateway) are reported
-// there.
+// OnSilence sets the function that ends the request if the replica is found to hang; see
+// llmserver.Slot. It must be called before Dispatch.
+func (s *Selection) OnSilence(abort func(error)) { s.slot.OnSilence(abort) }
+
+// Fail records the reason why the response could not be delivered, for the outcome. Errors that may
+// be the replica's fault are reported there: see llmserver.Slot.ReportFailure.
 func (s *Selection) Fail(err error) {
-	s.outcome.Err = err
+	s.outcome.Err, s.failure = err, err
+	if llmserver.ReplicaFault(err) {
+		s.outcome.Served = false
+	}
 	s.slot.ReportFailure(err)
 	if s.resp != nil {
 		s.reportSilence()
 	}
 }
 
+// Blame counts the failure of a dispatched request against the replica even if an equal request has
+// failed there before, since a sibling has served the request. Excuse takes the failure back, since
+// a sibling has failed on the request, too. Both may be called after Release, by the goroutine of
+// the request.
+func (s *Selection) Blame() { s.slot.Blame(s.failure) }
+
+// Excuse takes back a failure: see Blame.
+func (s *Selection) Excuse() { s.slot.Excuse() }
+
 // reportSilence reports a stream that ended early, which counts against the replica if silent while
 // other members responded.
 func (s *Selection) reportSilence() {
 	if s.payload.Stream {
-		s.slot.Abandoned(s.router.Members())
+		s.slot.Abandoned()
 	}
 }
 

@@ -72,7 +72,7 @@ func TestSelectionOutcomeOfABrokenRequestIsDispatched(t *testing.T) {
 		t.Errorf("Dispatch = %v; want ErrBroken", err)
 	}
 	sel.Release()
-	if len(outcomes) != 1 || !outcomes[0].Dispatched || outcomes[0].Answered || !errors.Is(outcomes[0].Err, llmserver.ErrBroken) {
+	if len(outcomes) != 1 || !outcomes[0].Dispatched || outcomes[0].Served || !errors.Is(outcomes[0].Err, llmserver.ErrBroken) {
 		t.Errorf("the outcomes are %+v", outcomes)
 	}
 }
@@ -87,7 +87,7 @@ func (j *journal) write(what string, o Outcome) {
 	switch {
 	case o.Err != nil:
 		what += " failed"
-	case o.Answered:
+	case o.Served:
 		what += " responded"
 	case o.Dispatched:
 		what += " dispatched"

@@ -18,6 +18,7 @@ type clientWriter struct {
 
 	trailer http.Header // the announced trailer fields
 
+	beforeStart     func() // called before the first write; may be nil
 	beforeLastWrite func() // called before the response's last write; nil once called
 	betweenEvents   bool   // the body has ended, with the last written byte on an event boundary
 }
@@ -32,6 +33,9 @@ func newClientWriter(w http.ResponseWriter, resp *http.Response, timeout time.Du
 func (c *clientWriter) writeHeader() {
 	if c.Started {
 		return
+	}
+	if c.beforeStart != nil {
+		c.beforeStart()
 	}
 	c.Started = true
 	CopyResponseHeader(c.w.Header(), c.resp.Header)

@@ -27,7 +27,7 @@ type AbortError struct{ Code, Message string }
 func (c *AbortError) Error() string { return c.Message }
 
 // A Relay copies upstream responses to clients. A Relay holds only options and may be used by
-// several goroutines at once, unless BeforeLastWrite is set.
+// several goroutines at once, unless BeforeStart or BeforeLastWrite is set.
 type Relay struct {
 	// WriteTimeout is the time after which a write without progress fails because the client does
 	// not read. Detection may take a quarter longer. 0 means no timeout.
@@ -38,6 +38,11 @@ type Relay struct {
 	// first event, and commits the upstream's status. Comments are written by a goroutine of their
 	// own, under the lock also held by Copy's writes.
 	KeepAlive time.Duration
+
+	// BeforeStart, unless nil, is called once, before anything is written to the client, in the
+	// goroutine of Copy or that of the keep-alive, and must not block. Such a Relay serves one
+	// response.
+	BeforeStart func()
 
 	// BeforeLastWrite, unless nil, is called once for a successful response: after the end of the
 	// upstream's body, and before the last write to the client. [DONE] is not the end, because an
@@ -96,7 +101,7 @@ func (r *Relay) Copy(ctx context.Context, w http.ResponseWriter, resp *http.Resp
 		return Result{}, fmt.Errorf("%w: status %d is not final", ErrUpstreamBroken, resp.StatusCode)
 	}
 	c := newClientWriter(w, resp, r.WriteTimeout)
-	c.beforeLastWrite = r.BeforeLastWrite
+	c.beforeStart, c.beforeLastWrite = r.BeforeStart, r.BeforeLastWrite
 	defer c.close()
 	err := r.finish(ctx, c, c.relayBody(tap, r.KeepAlive))
 	return c.Result, err

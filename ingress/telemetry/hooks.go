@@ -66,7 +66,7 @@ const (
 	releasedFinished   = "finished"
 	releasedClientGone = "client_gone"
 	releasedRefused    = "refused"  // the replica has not begun to process the request
-	releasedFailed     = "failed"   // the replica broke off, timed out, or responded 502, 503 or 504
+	releasedFailed     = "failed"   // the replica broke off, timed out, or responded with an error that may be its fault
 	releasedNotSent    = "not_sent" // nothing was sent to the replica
 )
 

@@ -18,10 +18,10 @@ func TestHooksReleaseCauseOfEachOutcome(t *testing.T) {
 	sent := func(err error) routers.Outcome { return routers.Outcome{Dispatched: true, Err: err} }
 	for want, outcomes := range map[string][]routers.Outcome{
 		"not_sent":    {{}, {Err: llmserver.ErrGone}},
-		"finished":    {{Dispatched: true, Answered: true}},
+		"finished":    {{Dispatched: true, Served: true}},
 		"client_gone": {sent(context.Canceled), sent(fmt.Errorf("%w: by itself", streaming.ErrClientGone))},
 		"refused":     {sent(llmserver.ErrBusy), sent(llmserver.ErrToken), sent(llmserver.ErrNoConnection)},
-		"failed":      {sent(llmserver.ErrBroken), sent(streaming.ErrUpstreamBroken), sent(llmserver.ErrGateway), sent(errors.New("anything"))},
+		"failed":      {sent(llmserver.ErrBroken), sent(streaming.ErrUpstreamBroken), sent(llmserver.ErrServerError), sent(errors.New("anything"))},
 	} {
 		for _, o := range outcomes {
 			if got := releaseCause(o); got != want {

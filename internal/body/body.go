@@ -62,6 +62,9 @@ func (b *Body) grow(limit int64) error {
 // Bytes returns the body as received, regardless of Replace. The bytes are valid until Release.
 func (b *Body) Bytes() []byte { return b.data }
 
+// Released reports whether Release was called.
+func (b *Body) Released() bool { return b.released.Load() }
+
 // Replace makes all readers created afterwards send value in place of the bytes [start, end). No
 // other byte changes, and none is copied. Of several calls only the last counts. Replace must not
 // be called concurrently with Size or NewReader.

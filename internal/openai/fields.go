@@ -67,12 +67,29 @@ type Fields struct {
 
 	CacheSalt, Tools Span // further values without which engines do not share a cached prefix
 
+	Store, Background Span // whether the response stays at the engine: see Stores
+
 	streamAt Span
 }
 
 // RoutingText returns the prompt of the request: the first present value of messages, prompt, input
 // and query.
 func (f Fields) RoutingText() Span { return cmp.Or(f.Messages, f.Prompt, f.Input, f.Query) }
+
+// Stores reports whether a POST of this body to path may create something that stays at the
+// replica after the response: a stored response or completion, a background response, a job or a
+// file. A response of the Responses API is stored unless the request says otherwise. Nothing is
+// known about paths other than the inference paths, so they count as storing.
+func (f Fields) Stores(path string, body []byte) bool {
+	switch {
+	case !IsInferencePath(path), string(f.Background.Of(body)) == "true":
+		return true
+	case CreatesStored(path):
+		return string(f.Store.Of(body)) != "false"
+	default:
+		return string(f.Store.Of(body)) == "true"
+	}
+}
 
 // EncodeModel returns a model name as a raw value of this kind of body: plain in a form, quoted in
 // JSON.
@@ -165,6 +182,10 @@ func (f *Fields) fieldFor(name []byte) *Span {
 		return &f.CacheSalt
 	case "tools":
 		return &f.Tools
+	case "store":
+		return &f.Store
+	case "background":
+		return &f.Background
 	default:
 		return nil
 	}
