@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -253,6 +254,8 @@ func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, resource strin
 	}
 	s.mu.Unlock()
 	w.(http.Flusher).Flush()
+	seconds, _ := strconv.Atoi(r.URL.Query().Get("timeoutSeconds"))
+	end := time.After(time.Duration(seconds) * time.Second)
 	for {
 		s.mu.Lock()
 		changed := s.changed
@@ -270,6 +273,8 @@ func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, resource strin
 		w.(http.Flusher).Flush()
 		select {
 		case <-changed:
+		case <-end:
+			return
 		case <-r.Context().Done():
 			return
 		}

@@ -57,7 +57,8 @@ func CheckSelector(selector string) error {
 // The list and watch, with all ways in which they end, are client-go's Reflector's; the objects are
 // in a store that it replaces as a whole after a list, so that a set is never half of two lists.
 type kubernetes struct {
-	status
+	status          // of the calls
+	objects  status // of what they return; Run's goroutine writes it
 	name     string // of the source
 	cluster  *cluster
 	port     string
@@ -109,12 +110,21 @@ func newKubernetes(c *cluster, k Kubernetes, log *slog.Logger) *kubernetes {
 	} else {
 		s.name, s.resource = "kubernetes "+c.namespace+"/"+k.Selector, pods(c, k.Selector)
 	}
-	s.status = status{log: log.With("source", s.name), quiet: repeatAfter}
-	s.limits = podLimits{cluster: c, log: s.log}
+	log = log.With("source", s.name)
+	s.status, s.objects = status{log: log, quiet: repeatAfter}, status{log: log}
+	s.limits = podLimits{cluster: c, log: log}
 	return s
 }
 
 func (k *kubernetes) String() string { return k.name }
+
+// Err implements Source.
+func (k *kubernetes) Err() error {
+	if err := k.status.Err(); err != nil {
+		return err
+	}
+	return k.objects.Err()
+}
 
 // Lookup lists the objects once.
 func (k *kubernetes) Lookup(ctx context.Context) ([]llmserver.Endpoint, error) {
@@ -159,8 +169,9 @@ func (k *kubernetes) Run(ctx context.Context, publish func([]llmserver.Endpoint)
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			k.failed(err)
+			k.objects.failed(err)
 		default:
+			k.objects.succeeded()
 			publish(set)
 		}
 		if incomplete {

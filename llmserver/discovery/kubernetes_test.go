@@ -78,8 +78,12 @@ func TestKubernetesServicePort(t *testing.T) {
 			s.slice("empty")
 		}, func(_ *apiServer, r *run) {
 			r.want(c.want)
-			if log := r.logged(); !strings.Contains(log, c.problem) || (c.problem == "") != (log == "") {
+			if log := r.logged(); !strings.Contains(log, c.problem) || (c.problem == "") != (log == "") || (r.source.Err() == nil) != (log == "") {
 				t.Errorf("port %q: logged %q", c.port, log)
+			}
+			time.Sleep(time.Hour) // watches end and begin again
+			if log := r.logged(); log != "" {
+				t.Errorf("port %q: logged again %q", c.port, log)
 			}
 		})
 	}
