@@ -86,7 +86,7 @@ func (s *sources) rollback() { s.prepared = nil }
 
 // commit stops the sources that were not prepared again, without waiting for them, starts the new
 // ones, and reports whether there are any.
-func (s *sources) commit() (any bool) {
+func (s *sources) commit() (running bool) {
 	for _, old := range s.running {
 		if !slices.Contains(s.prepared, old) {
 			old.cancel()
