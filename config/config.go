@@ -108,7 +108,10 @@ type Model struct {
 
 	TotalTimeout    time.Duration // of any request, including the wait in the queue; 0: none
 	StreamKeepAlive time.Duration // idle time of an event stream before a comment; 0: never
-	MaxAttempts     int           // per request
+
+	KeepAliveWhileQueued bool // comments may precede the replica's response
+
+	MaxAttempts int // per request
 
 	SlotAuthority string // [IngressCounts] or [ReplicaCounts]
 	SlotSecretEnv string // environment variable with the agents' secret; empty: none

@@ -36,6 +36,9 @@ func (r *reader) model(n *node) {
 		r.list(r.modelReplica(&m))(replicas)
 	}
 	r.checkAuthority(&m, n)
+	if m.KeepAliveWhileQueued && m.StreamKeepAlive == 0 {
+		r.problemf(n.get("stream_keepalive_while_queued").at, "stream_keepalive_while_queued has no effect without stream_keepalive_s; set both, or remove it")
+	}
 	r.config.Models = append(r.config.Models, m)
 }
 

@@ -85,14 +85,17 @@ func (r *reader) modelConfig(m *Model) fields {
 		"deployment_config":    r.object(r.deployment(m), rayDeployment...),
 		"timeouts":             r.timeouts(m),
 		"stream_keepalive_s":   r.timeout(&m.StreamKeepAlive),
-		"max_attempts":         wholeNumber(r, &m.MaxAttempts, 1, 100),
-		"slot_authority":       r.oneOf(&m.SlotAuthority, IngressCounts, ReplicaCounts),
-		"slot_secret_env":      r.variable(&m.SlotSecretEnv),
-		"replicas":             func(*node) {}, // read last, once the capacity of the model is known
-		"file":                 r.filePath(&m.File),
-		"dns":                  r.dns(m),
-		"kubernetes":           r.kubernetes(m),
-		"simulated":            func(n *node) { r.object(r.simulated(m.Simulated))(n) },
+
+		"stream_keepalive_while_queued": r.flag(&m.KeepAliveWhileQueued),
+
+		"max_attempts":    wholeNumber(r, &m.MaxAttempts, 1, 100),
+		"slot_authority":  r.oneOf(&m.SlotAuthority, IngressCounts, ReplicaCounts),
+		"slot_secret_env": r.variable(&m.SlotSecretEnv),
+		"replicas":        func(*node) {}, // read last, once the capacity of the model is known
+		"file":            r.filePath(&m.File),
+		"dns":             r.dns(m),
+		"kubernetes":      r.kubernetes(m),
+		"simulated":       func(n *node) { r.object(r.simulated(m.Simulated))(n) },
 	}
 }
 

@@ -120,6 +120,7 @@ func (w *writer) model(m Model) {
 	w.key(3, "unstreamed_first_byte_s", m.UnstreamedFirstByteTimeout.Seconds())
 	w.key(3, "total_s", m.TotalTimeout.Seconds())
 	w.key(2, "stream_keepalive_s", m.StreamKeepAlive.Seconds())
+	w.key(2, "stream_keepalive_while_queued", m.KeepAliveWhileQueued)
 	w.key(2, "max_attempts", m.MaxAttempts)
 	w.key(2, "slot_authority", m.SlotAuthority)
 	if m.SlotSecretEnv != "" {
@@ -127,7 +128,6 @@ func (w *writer) model(m Model) {
 	}
 	if m.Simulated != nil {
 		w.simulated(m.Simulated)
-		return
 	}
 	if len(m.Replicas) > 0 {
 		w.line(2, "replicas:")

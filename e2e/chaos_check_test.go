@@ -30,6 +30,7 @@ const (
 
 // refusals are the allowed errors, by status and code.
 var refusals = map[string]bool{
+	"429 overloaded":               true,
 	"429 queue_full":               true,
 	"502 upstream_broken":          true,
 	"503 no_replica_available":     true,

@@ -37,7 +37,7 @@ func (c *chaos) checkReleased(t *testing.T) {
 			_, metrics := c.page(g.admin + "/metrics")
 			status, slots := c.page(g.admin + "/internal/slots")
 			held := sample(metrics, "berth_slots", "") + sample(metrics, "berth_queue_length", "") + sample(metrics, "berth_buffered_bytes", "")
-			return status == http.StatusOK && held == 0 && strings.TrimSpace(slots) == `{"slots":[]}`, g.name + ": " + slots + linesWithPrefix(metrics, "berth_slots", "berth_queue_length", "berth_buffered")
+			return status == http.StatusOK && held == 0 && strings.TrimSpace(slots) == `{"slots":[],"waiting":[],"waiting_omitted":0}`, g.name + ": " + slots + linesWithPrefix(metrics, "berth_slots", "berth_queue_length", "berth_buffered")
 		})
 	}
 	for _, a := range c.agents {

@@ -71,10 +71,16 @@ func TestSecondSignalEndsBerthAtOnce(t *testing.T) {
 	b := serve(t, demoConfig("", engine))
 	resp := openStream(t, t.Context(), newClient(t, false), b.url, endlessChatBody("demo"))
 	b.signal(t, syscall.SIGTERM)
-	eventually(t, "berth is draining", func() bool { return b.stderr.contains("draining") })
+	eventually(t, "berth is draining", func() bool { return b.stderr.contains("msg=draining running=1 queued=0 ") })
+	if !b.stderr.contains("a second signal ends at once") {
+		t.Error("the log does not say what a second signal does")
+	}
 	b.signal(t, syscall.SIGINT)
-	if status := b.waitExit(t); status == 0 {
-		t.Error("berth exited with status 0 after the second signal")
+	if status := b.waitExit(t); status != 130 {
+		t.Errorf("berth exited with status %d after the second signal, want 130", status)
+	}
+	if !b.stderr.contains(`msg="second signal, ending at once" signal=interrupt running=1 queued=0`) {
+		t.Error("the second signal is not logged")
 	}
 	if got := readResponse(resp); got.err == nil {
 		t.Errorf("the stream looks complete: %v", got)
@@ -151,4 +157,25 @@ func TestDrainReloadsOnSIGHUP(t *testing.T) {
 	})
 	b.signal(t, syscall.SIGTERM)
 	b.waitExit(t)
+}
+
+func TestSecondSignalEndsAnAgentAtOnce(t *testing.T) {
+	t.Parallel()
+	engine := startEngines(t, 1, simulated.Config{})[0]
+	a := startAgent(t, engine.URL(), 1)
+	resp := openStream(t, t.Context(), newClient(t, false), a.url, endlessChatBody("demo"))
+	stopped := a.berth
+	a.berth = nil // no check that it is idle
+	stopped.signal(t, syscall.SIGINT)
+	eventually(t, "the agent is draining", func() bool {
+		return stopped.stderr.contains("msg=draining running=1 queued=0 ") && stopped.stderr.contains("a second signal ends at once")
+	})
+	stopped.signal(t, syscall.SIGTERM)
+	if status := stopped.waitExit(t); status != 143 {
+		t.Errorf("the agent exited with status %d after the second signal, want 143", status)
+	}
+	if got := readResponse(resp); got.err == nil {
+		t.Errorf("the stream looks complete: %v", got)
+	}
+	waitAborted(t, engine, 1)
 }

@@ -40,6 +40,7 @@ func TestAdminRejectsCrossSiteRequests(t *testing.T) {
 		{"POST /sleep", "Host: 127.0.0.1:8001\nOrigin: null", "cross_site_request"},
 		{"GET /flush_cache", "Host: localhost:8001\nSec-Fetch-Site: cross-site", "cross_site_request"},
 		{"GET /flush_cache", "Host: 10.0.0.7:8001\nUser-Agent: Mozilla/5.0", "cross_site_request"}, // an image, over plain HTTP
+		{"POST /internal/replicas/a/drain", "Host: 127.0.0.1:8001\nSec-Fetch-Site: cross-site", "cross_site_request"},
 		{"POST /sleep", "Host: evil.example", "unknown_host"},
 		{"POST /sleep", "Host: 127.0.0.1.evil.example", "unknown_host"},
 		{"POST /sleep", "Host: evil.example.:8001", "unknown_host"},

@@ -43,10 +43,7 @@ func (r *registry) applyLocked(c *config.Config) error {
 	}
 	next.sources = slices.Clone(r.sources.prepared)
 	synced := r.sources.allPublished()
-	var endpoints []llmserver.Endpoint
-	for _, p := range plans {
-		endpoints = append(endpoints, p.endpoints...)
-	}
+	endpoints := r.drains.endpoints(plans)
 	// Set either fails as a whole, or returns the replicas in the order of the endpoints. Dropped
 	// replicas keep serving until retire is called.
 	replicas, retire, err := r.pool.Set(endpoints)
@@ -104,6 +101,7 @@ func (r *registry) buildModel(old *table, p modelPlan, replicas []*llmserver.Rep
 		m.metrics, m.retries = telemetry.NewModelMetrics(p.config.ID), newRetryBudget()
 		id := p.config.ID // the only part of the plan kept by the hooks
 		hooks := r.telemetry.RouterHooks(m.metrics, func() string { return r.table.Load().policyClass(id) })
+		hooks.Overload = func(overloaded bool) { r.logOverload(id, overloaded) }
 		m.router = routers.New(m.replicas, p.build, limits, hooks)
 	case reflect.DeepEqual(before.config, p.config):
 		if slices.Equal(before.replicas, replicas) {
@@ -120,6 +118,15 @@ func (r *registry) buildModel(old *table, p modelPlan, replicas []*llmserver.Rep
 	m.observeReplicas()
 	m.router.Refresh() // for changes between routers.New and observeReplicas
 	return m
+}
+
+// logOverload logs the beginning or the end of a model's overload.
+func (r *registry) logOverload(model string, overloaded bool) {
+	if overloaded {
+		r.log.Warn("overload: clients leave before they are served, so requests that would wait for long are refused; add replicas", "model", model)
+	} else {
+		r.log.Info("the overload is over", "model", model)
+	}
 }
 
 // observeReplicas refreshes the router whenever a replica of the model changes. A replica has one

@@ -3,6 +3,7 @@ package ingress
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -66,6 +67,12 @@ func (x *proxyRequest) attempt(ctx context.Context) error {
 	// With the first byte to the client no other attempt can follow, so the request body is not
 	// needed any more.
 	relay.BeforeStart = x.releaseBody
+	if relay.Opened = x.opening.Close(); relay.Opened {
+		x.releaseBody()
+		if !streaming.IsEventStream(resp) {
+			x.failOpenedBy(resp)
+		}
+	}
 	x.record.Measured = true
 	x.record.Response, err = relay.Copy(x.c.Request.Context(), x.c.Writer, resp, &x.record.Tap)
 	return x.finishAttempt(sel, err)
@@ -107,10 +114,6 @@ func (x *proxyRequest) prepareRetry(sel *routers.Selection, err error) {
 	if !errors.Is(err, llmserver.ErrStale) {
 		x.tried = append(x.tried, sel.Replica())
 	}
-	if errors.Is(err, llmserver.ErrSendTimeout) {
-		x.log.Warn("a replica stopped reading a request before it had all of it",
-			"replica", x.record.Replica, "model", x.model.config.ID, "send_s", x.model.config.SendTimeout.Seconds(), "request_id", requestID(x.c))
-	}
 	// Waited adds up over attempts, so the next overhead must not subtract the earlier waits again.
 	x.ready = time.Now().Add(-x.payload.Waited)
 	x.recordUpstreamError(err)
@@ -147,6 +150,9 @@ func (x *proxyRequest) addDecisionHeaders(h http.Header) {
 // error response, is still possible.
 func (x *proxyRequest) finishAttempt(sel *routers.Selection, err error) error {
 	if err == nil {
+		if x.record.Tap.Failed {
+			sel.Fail(fmt.Errorf("%w: an error event in the stream", llmserver.ErrServerError))
+		}
 		return nil
 	}
 	result := x.record.Response

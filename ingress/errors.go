@@ -114,6 +114,8 @@ var errorTable = []struct {
 
 	{routers.ErrQueueFull, apiError{429, rateLimit, "queue_full", "",
 		"Every replica is busy and the queue is full; try again later.", defaultRetryAfter}},
+	{routers.ErrOverloaded, apiError{429, rateLimit, "overloaded", "",
+		"Every replica is busy and the wait would be too long; try again later.", defaultRetryAfter}},
 	{routers.ErrQueueTimeout, apiError{503, serverError, "queue_timeout", "",
 		"Every replica stayed busy until the queue timeout; try again later.", defaultRetryAfter}},
 	{errQueueDeadline, apiError{503, serverError, "queue_timeout", "", errQueueDeadline.Error(), defaultRetryAfter}},

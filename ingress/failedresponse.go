@@ -54,9 +54,13 @@ func (x *proxyRequest) checkStatus(sel *routers.Selection, resp *http.Response) 
 }
 
 // writeKept sends the client the last error response of a replica, unchanged. If the client
-// disconnects meanwhile, writeKept panics as abort does.
+// disconnects meanwhile, writeKept panics as abort does; also in an opened stream, where the
+// response is an error event.
 func (x *proxyRequest) writeKept() error {
 	x.record.Phase = telemetry.PhaseStreaming
+	if x.opening.Close() {
+		x.failOpenedBy(x.kept)
+	}
 	var err error
 	relay := x.relayFor(x.c.Request.URL.Path, 0)
 	if x.record.Response, err = relay.Copy(x.c.Request.Context(), x.c.Writer, x.kept, nil); err != nil {

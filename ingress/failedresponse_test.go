@@ -74,7 +74,7 @@ func TestBusyResponseIsInAccessLog(t *testing.T) {
 
 // The Retry-After of a full queue is the time to drain it at the measured rate.
 func TestBusyRetryAfterFollowsQueue(t *testing.T) {
-	for _, failure := range []error{routers.ErrQueueFull, routers.ErrQueueTimeout, errQueueDeadline} {
+	for _, failure := range []error{routers.ErrQueueFull, routers.ErrOverloaded, routers.ErrQueueTimeout, asQueueTimeout(routers.ErrDeadline)} {
 		synctest.Test(t, func(t *testing.T) {
 			r := registryFor(t, new(record), configured(narrow(modelOn("m", refusing(1)))))
 			defer r.close()
@@ -359,5 +359,22 @@ func TestBusyCountsGrantedReservations(t *testing.T) {
 	}
 	if n := f.metric(`berth_reservations_total{model="m",outcome="accepted"}`); n != 3 {
 		t.Errorf("counted %v", n)
+	}
+}
+
+// An engine that dies within streams ends them with an error event and no break.
+func TestFailedStreamsEjectAReplica(t *testing.T) {
+	dying := upstream(t, func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		w.Header().Set("Content-Type", "text/event-stream")
+		io.WriteString(w, "data: {\"error\":{\"message\":\"EngineCore encountered an issue.\"}}\n\ndata: [DONE]\n\n")
+	})
+	f := serve(t, modelOn("m", dying, upstream(t, ok)))
+	for n := range 40 {
+		f.chatAbout(n)
+	}
+	f.idle()
+	if n := f.metric(`berth_replica_ejections_total{model="m",replica="a"}`); n == 0 {
+		t.Error("the replica was never ejected")
 	}
 }

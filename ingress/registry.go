@@ -36,6 +36,7 @@ type registry struct {
 	applying bool          // applySets runs; under applyMu
 	closing  chan struct{} // closed by close
 	restarts restartBackoff
+	drains   drains         // by operators
 	reloads  sync.WaitGroup // of onRestart and applySets
 }
 

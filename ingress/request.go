@@ -115,8 +115,10 @@ type proxyRequest struct {
 	suspect     *routers.Selection   // of the attempt with that failure: the request may be to blame
 	selection   *routers.Selection   // of the latest attempt; nil before
 	kept        *http.Response       // the last error response of a replica, buffered
+	failure     *responseFailure     // of the last attempt, to be logged by reportFailure
 
-	span telemetry.Span // of the current attempt
+	opening *streaming.Opening // comments before the response, see open; nil without
+	span    telemetry.Span     // of the current attempt
 }
 
 // newProxyRequest returns the proxyRequest in the memory of its state; release ends the life of
@@ -148,6 +150,9 @@ func (x *proxyRequest) recordUpstreamError(err error) {
 		phase = telemetry.PhaseConnect
 	}
 	x.model.metrics.CountUpstreamError(phase)
+	if breaksResponse(err) {
+		x.setFailure(err.Error())
+	}
 	if x.span.Recording() {
 		x.span.SetError(phase + ": " + toAPIError(err).code)
 	}

@@ -18,6 +18,7 @@ import (
 func (s *Server) serveStoredResponse(c *gin.Context) {
 	leaveUnread(c)
 	x := stateOf(c).newProxyRequest(s, c, telemetry.PhaseConnect)
+	defer x.reportLastFailure()
 	var err error
 	if x.allowed, err = requestTimeout(c.Request.Header); err == nil {
 		err = x.serveStored()

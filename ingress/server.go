@@ -33,6 +33,7 @@ type Server struct {
 	lookups   *ownerLookups
 
 	exhaustion *exhaustion
+	failures   *failureLog
 	connLimit  *connLimit // of the public listener
 
 	draining    atomic.Bool                       // set once, by Serve
@@ -71,8 +72,10 @@ func newServer(c *config.Config, log *slog.Logger, t *telemetry.Tracing) (*Serve
 	s.registry = newRegistry(s.telemetry, log)
 	s.lookups = newOwnerLookups(&s.owners, s.telemetry.CountLookup)
 	s.registry.onNewSet = s.lookups.forgetMisses
+	s.failures = newFailureLog(log)
 	s.exhaustion = newExhaustion(s.telemetry.CountExhaustion, log)
 	s.registry.pool.Events.Exhausted = s.exhaustion.report
+	s.registry.pool.Events.StateChanged = newStateLog(log).report
 	var err error
 	if s.public, err = newListener(c.HTTP.Address, s.routes(), log); err != nil {
 		return nil, err
@@ -168,6 +171,18 @@ func (s *Server) AdminAddress() string {
 	return s.admin.Addr().String()
 }
 
+// Remaining returns the number of requests that hold a slot, and of those that wait for one. Any
+// goroutine may call it.
+func (s *Server) Remaining() (running, queued int) {
+	for _, replica := range s.registry.allReplicas() {
+		running += replica.Usage().Ongoing()
+	}
+	for _, m := range s.registry.table.Load().models {
+		queued += m.router.QueueLength()
+	}
+	return running, queued
+}
+
 // Serve serves until ctx is done and then drains. During the drain delay /readyz responds 503 but
 // requests are still served, so load balancers can stop sending. Then Serve closes the public
 // listener and waits up to the drain timeout for the remaining requests, queued ones included. The
@@ -191,7 +206,9 @@ func (s *Server) Serve(ctx context.Context) error {
 	s.draining.Store(true)
 	// The settings of the last reload apply; later reloads change nothing about this drain.
 	drain := s.registry.table.Load().config.HTTP
-	s.log.Info("draining", "delay", drain.DrainDelay, "timeout", drain.DrainTimeout)
+	running, queued := s.Remaining()
+	s.log.Info("draining", "running", running, "queued", queued, "delay", drain.DrainDelay, "timeout", drain.DrainTimeout,
+		"hint", "a second signal ends at once")
 	select {
 	case err := <-failed:
 		return err
@@ -202,7 +219,8 @@ func (s *Server) Serve(ctx context.Context) error {
 	defer stop()
 	if err := s.public.front.Shutdown(finish); err != nil {
 		// Close aborts the rest.
-		s.log.Warn("the drain timeout ended before all requests did", "timeout", drain.DrainTimeout)
+		running, queued := s.Remaining()
+		s.log.Warn("the drain timeout ended before all requests did", "timeout", drain.DrainTimeout, "running", running, "queued", queued)
 	}
 	return nil
 }
@@ -216,6 +234,7 @@ func (s *Server) Close() {
 		s.admin.close()
 	}
 	// Handlers have returned: no request uses the routers or the logs any more.
+	s.failures.close()
 	s.registry.close()
 	s.telemetry.Close()
 }

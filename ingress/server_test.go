@@ -169,7 +169,7 @@ func (f *front) admin(path string) reply {
 func TestAdminListsEveryLiveSlot(t *testing.T) {
 	g := gated(t)
 	f := serve(t, modelOn("m", g.url), modelOn("n", refusing(1)))
-	if r := f.admin("/internal/slots"); r.body != `{"slots":[]}`+"\n" {
+	if r := f.admin("/internal/slots"); r.body != `{"slots":[],"waiting":[],"waiting_omitted":0}`+"\n" {
 		t.Errorf("an idle server lists %s", r.body)
 	}
 	sel, err := f.model("n").router.Choose(t.Context(), payloadOf("held"))
@@ -208,6 +208,7 @@ func TestAdminServesMetricsAndProfiles(t *testing.T) {
 		"/debug/pprof/cmdline":           "ingress",
 		"/debug/pprof/symbol":            "num_symbols",
 		"/internal/slots":                `"slots"`,
+		"/internal/replicas":             `"replicas"`,
 		"/internal/decisions":            `"decisions"`,
 	} {
 		if r := f.admin(path); r.StatusCode != 200 || !strings.Contains(r.body, want) {

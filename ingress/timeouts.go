@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"berth/config"
+	"berth/routers"
 	"berth/streaming"
 )
 
@@ -54,11 +55,11 @@ func withTotalTimeout(ctx context.Context, began time.Time, total, requested tim
 	return context.WithDeadlineCause(ctx, began.Add(total), exceeded)
 }
 
-// asQueueTimeout translates the error of Router.Choose: a timeout of a request without a slot
-// becomes errQueueDeadline, because no replica is to blame for the time in the queue. Other errors
-// are returned unchanged.
+// asQueueTimeout translates the error of Router.Choose: a timeout of a request without a slot, past
+// or foreseen, becomes errQueueDeadline, because no replica is to blame for the time in the queue.
+// Other errors are returned unchanged.
 func asQueueTimeout(err error) error {
-	if _, ok := errors.AsType[*streaming.AbortError](err); ok {
+	if _, ok := errors.AsType[*streaming.AbortError](err); ok || errors.Is(err, routers.ErrDeadline) {
 		return errQueueDeadline
 	}
 	return err

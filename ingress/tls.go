@@ -38,7 +38,9 @@ func (s *Server) setCertificate(cert *tls.Certificate) {
 	if cert == nil {
 		return
 	}
-	s.certificate.Store(cert)
+	if old := s.certificate.Swap(cert); old != nil && !cert.Leaf.Equal(old.Leaf) {
+		s.log.Info("new connections get another certificate", "not_after", cert.Leaf.NotAfter)
+	}
 	if left := time.Until(cert.Leaf.NotAfter); left < 0 {
 		s.log.Warn("the certificate has expired", "not_after", cert.Leaf.NotAfter)
 	}

@@ -165,7 +165,11 @@ func TestTLSNewCertificateAppliesToNewConnections(t *testing.T) {
 	if err := f.Apply(c); err != nil {
 		t.Fatal(err)
 	}
-	if log := f.log.take(); !strings.Contains(log, "expired") {
+	log := f.log.take()
+	if n := strings.Count(log, "new connections get another certificate"); n != 2 {
+		t.Errorf("%d lines about another certificate; want 2:\n%s", n, log)
+	}
+	if !strings.Contains(log, "expired") {
 		t.Errorf("no warning of an expired certificate:\n%s", log)
 	}
 }

@@ -31,9 +31,9 @@ var (
 	// ErrExhausted: this process or the machine is out of descriptors, ports or memory for a
 	// connection. The replica has seen nothing of the request and is not to blame.
 	ErrExhausted = errors.New("out of file descriptors, ports or memory")
-	// ErrBroken: the connection broke before the first byte of the response. The replica may have
-	// begun to work on the request.
-	ErrBroken = errors.New("connection broken before the response")
+	// ErrBroken: the connection broke before the response was complete. The replica may have begun
+	// to work on the request.
+	ErrBroken = errors.New("connection broken")
 	// ErrStale is joined to ErrBroken if the connection had been used before. Most likely the
 	// replica closed the connection before the request arrived.
 	ErrStale = errors.New("stale connection")

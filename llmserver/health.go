@@ -32,6 +32,7 @@ type health struct {
 	bodyReads    atomic.Uint64          // reads that returned bytes of a response body
 	probeNow     chan struct{}          // capacity 1; asks probeLoop for a probe at once
 	observer     atomic.Pointer[func()] // see OnChange
+	reportState  func()                 // see Replica.reportState; never changed
 }
 
 const (
@@ -110,8 +111,9 @@ func (r *Replica) OnChange(f func()) { r.health.observer.Store(&f) }
 // The replica may serve another model by now, with waiters for the slot.
 func (r *Replica) NotifyFreed() { r.health.notifyObserver() }
 
-// notifyObserver calls the observer, with no lock held.
+// notifyObserver reports the state if changed, then calls the observer. No lock may be held.
 func (h *health) notifyObserver() {
+	h.reportState()
 	if f := h.observer.Load(); f != nil {
 		(*f)()
 	}

@@ -50,6 +50,9 @@ func (p *Pool) Set(endpoints []Endpoint) (replicas []*Replica, retire func(), er
 	for _, r := range changed {
 		r.health.notifyObserver()
 	}
+	for _, r := range replicas {
+		r.reportState() // retired ones that came back
+	}
 	return replicas, retire, err
 }
 
@@ -116,12 +119,20 @@ func (p *Pool) apply(next map[identity]*member, endpoints []Endpoint) (changed [
 		}
 	}
 	return changed, func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
+		p.retireRemoved(removed)
 		for _, m := range removed {
-			if p.members[m.Endpoint().identity()] != m { // not back in the set
-				m.stopServing()
-			}
+			m.reportState()
+		}
+	}
+}
+
+// retireRemoved retires those of the removed members that are not back in the set.
+func (p *Pool) retireRemoved(removed []*member) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, m := range removed {
+		if p.members[m.Endpoint().identity()] != m {
+			m.stopServing()
 		}
 	}
 }

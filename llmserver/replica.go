@@ -58,6 +58,10 @@ type Events struct {
 	// Exhausted: this process lacked descriptors, ports or memory to connect to a replica. The
 	// error is an ErrExhausted.
 	Exhausted func(err error)
+	// StateChanged: Replica.State has changed. The changes of one replica are reported one at a
+	// time, in order, each with the state before as From. Of changes that follow each other within
+	// microseconds only the last may be reported.
+	StateChanged func(StateChange)
 }
 
 // A Replica is one LLM server process. The pointer is the identity: a new process on an old address
@@ -78,6 +82,7 @@ type Replica struct {
 	cohort      atomic.Pointer[Cohort] // nil: no siblings
 	recoveredAt atomic.Int64           // start of the slow start, monotonic; zero when it is over
 	remote      remoteUsage
+	states      stateReports
 	events      Events
 
 	background sync.WaitGroup // cancels in progress
@@ -91,6 +96,8 @@ func NewReplica(e Endpoint, backend Backend) *Replica {
 	r := &Replica{backend: backend}
 	r.health.probeNow = make(chan struct{}, 1)
 	r.describe(e)
+	r.states.state, r.states.since = r.State(), monotonic()
+	r.health.reportState = r.reportState
 	return r
 }
 
@@ -123,6 +130,10 @@ func (r *Replica) CountsSlots() bool { return r.endpoint.Load().CountsSlots }
 // Load returns the number of ongoing requests, as far as known: reserved and running slots of this
 // process, and those of other ingresses as last reported.
 func (r *Replica) Load() int { return r.gate.counts().ongoing() + int(r.remote.others.Load()) }
+
+// Others returns the number of ongoing requests of other ingresses, as last reported by the
+// replica's agent.
+func (r *Replica) Others() int { return int(r.remote.others.Load()) }
 
 // HasRoom reports whether a reservation can be expected to succeed. HasRoom reserves nothing: only
 // TryReserve decides.

@@ -78,7 +78,7 @@ func (r *Router) onAgentWait(slot *llmserver.Slot, err error) (wanted bool) {
 	switch {
 	case err == nil && w != nil:
 		slot.Rename(w.payload.RequestID)
-		r.queue.deliver(r.current.Load(), i, w, slot)
+		r.deliver(r.current.Load(), i, w, slot)
 	case err == nil:
 		slot.Release()
 	}
@@ -94,5 +94,5 @@ func (r *Router) onQueueEmpty() {
 	for _, stop := range r.agentWaits {
 		stop()
 	}
-	r.observeDrainRate()
+	r.observeQueue(r.now())
 }

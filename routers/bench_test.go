@@ -1,6 +1,7 @@
 package routers
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"testing"
@@ -52,7 +53,7 @@ func BenchmarkHandOver(b *testing.B) {
 			join := func() *waiter {
 				c.payload, c.exclude = new(Payload), nil
 				c.useGeneration(r.current.Load())
-				w, err := c.enqueue()
+				w, err := c.enqueue(context.Background())
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -104,7 +105,7 @@ func refreshUnderLoad(b *testing.B, r *Router, waiting int) {
 	handed, began := make(chan handover, 1), 0
 	join := func() {
 		p := &Payload{SessionID: strconv.Itoa(began), Blocks: long(began%100, 20)}
-		w, err := r.newSelector(p, nil).enqueue()
+		w, err := r.newSelector(p, nil).enqueue(context.Background())
 		if err != nil {
 			b.Fatal(err)
 		}

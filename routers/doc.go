@@ -26,7 +26,7 @@
 //	  │                            hands the slot over without freeing it, to the
 //	  │                            waiter that ranks the replica best, then the oldest
 //	  ▼
-//	error: queue timeout, disconnect, no replica left, router closed
+//	error: queue full, overload, queue timeout, deadline, disconnect, no replica left, router closed
 //
 // Load decides only within a tier, never across tiers. Replicas down, draining or ejected are
 // skipped and use up no fallback; full ones are waited for. Only when no other replica is left,
@@ -40,8 +40,8 @@
 // A request that finds a slot takes no lock of the router: members, policy and limits are an
 // immutable generation behind an atomic pointer, and a slot is reserved by the compare-and-swap of
 // the replica's gate. Router.mu guards the wait queue and is held for no I/O. The queue has neither
-// goroutine nor timer, and no decision of its depends on a clock, so [Router.Try] can drive the
-// queue in virtual time.
+// goroutine nor timer, and its time comes from [Hooks].Now, so [Router.Try] can drive the queue in
+// virtual time.
 //
 // # A policy of one's own
 //

@@ -6,8 +6,11 @@ import (
 )
 
 const (
-	// rateWindow is the time constant of the average.
-	rateWindow = 10 * time.Second
+	// rateWindow and maxRateWindow bound the time constant of the average, which is the time in
+	// which windowSlots are released.
+	rateWindow    = 10 * time.Second
+	maxRateWindow = time.Minute
+	windowSlots   = 8
 	// rateStep is the shortest interval over which a rate is taken.
 	rateStep = time.Second
 )
@@ -25,12 +28,17 @@ type drainRate struct {
 
 // observe updates the average. freed is the total of released slots, and waiting reports whether
 // the queue is not empty from now on. The router must call observe when the queue fills and when
-// the queue empties, and may call observe at any time in between.
-func (d *drainRate) observe(now time.Time, waiting bool, freed uint64) {
+// the queue empties, and may call observe at any time in between. observe reports whether the
+// average has changed.
+func (d *drainRate) observe(now time.Time, waiting bool, freed uint64) (changed bool) {
 	took := now.Sub(d.since)
 	complete := !d.since.IsZero() && took >= rateStep
 	if complete {
-		keep := math.Exp(-took.Seconds() / rateWindow.Seconds())
+		window := rateWindow.Seconds()
+		if rate, known := d.perSecond(); known {
+			window = min(max(windowSlots/rate, window), maxRateWindow.Seconds())
+		}
+		keep := math.Exp(-took.Seconds() / window)
 		d.rate = keep*d.rate + (1-keep)*float64(freed-d.freed)/took.Seconds()
 		d.weight = keep*d.weight + (1 - keep)
 	}
@@ -40,6 +48,7 @@ func (d *drainRate) observe(now time.Time, waiting bool, freed uint64) {
 	case complete || d.since.IsZero():
 		d.since, d.freed = now, freed
 	}
+	return complete
 }
 
 // perSecond returns the average, and false while too little has been observed.
@@ -55,16 +64,11 @@ func (d *drainRate) perSecond() (float64, bool) {
 func (r *Router) RetryAfter() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.observeDrainRate()
+	r.observeQueue(r.now())
 	rate, known := r.rate.perSecond()
 	if !known {
 		return 0
 	}
 	seconds := float64(r.QueueLength()+1) / rate // infinite at a rate of zero
 	return time.Duration(min(max(seconds, 1), 60) * float64(time.Second))
-}
-
-// observeDrainRate updates the drain rate after the queue has changed. mu is held.
-func (r *Router) observeDrainRate() {
-	r.rate.observe(time.Now(), r.QueueLength() > 0, r.freedSlots.Load())
 }

@@ -11,6 +11,12 @@ var (
 	ErrQueueFull = errors.New("every replica is busy and the queue is full")
 	// ErrQueueTimeout means a wait of Limits.QueueTimeout without a slot.
 	ErrQueueTimeout = errors.New("every replica stayed busy until the queue timeout")
+	// ErrOverloaded means a refusal during an overload: clients leave the queue before they are
+	// served, and this request would wait for too long.
+	ErrOverloaded = errors.New("every replica is busy and the wait would be too long")
+	// ErrDeadline means that at the measured rate no slot becomes free for the request before the
+	// deadline of the context.
+	ErrDeadline = errors.New("every replica is busy until after the request's deadline")
 	// ErrClosed means a closed router: the model is no longer served.
 	ErrClosed = errors.New("the model is no longer served")
 	// ErrDispatched means a second dispatch of a selection, or one after the release.

@@ -42,7 +42,7 @@ func (r *Router) tryHandOver(s *llmserver.Slot) bool {
 	if next == nil {
 		return false // the replica is leaving, ejected, or over a lowered limit
 	}
-	r.queue.deliver(r.current.Load(), i, w, next)
+	r.deliver(r.current.Load(), i, w, next)
 	return true
 }
 
@@ -80,8 +80,17 @@ func (r *Router) offerFreeSlot(g *generation, i int) bool {
 	if err != nil {
 		return false
 	}
-	r.queue.deliver(g, i, w, slot)
+	r.deliver(g, i, w, slot)
 	return true
+}
+
+// deliver is waitQueue.deliver, and observes the queue before. mu is held.
+func (r *Router) deliver(g *generation, i int, w *waiter, slot *llmserver.Slot) {
+	if w.queued { // a newcomer that finds a slot has not waited
+		r.observeQueue(r.now())
+		r.overload.onServed()
+	}
+	r.queue.deliver(g, i, w, slot)
 }
 
 // nextWaiter returns the waiter for the next slot of a replica, nil if there is none, and the

@@ -1,5 +1,7 @@
 package routers
 
+import "time"
+
 // Hooks are optional callbacks for metrics and logs. Except for AgentWaitEnded each is called on
 // the goroutine of its request, without a lock of the router. They must not block.
 type Hooks struct {
@@ -16,6 +18,12 @@ type Hooks struct {
 	// AgentWaitEnded is called when a wait in an agent's queue has ended, on the goroutine of that
 	// wait: with a slot for a waiting request, with a slot no longer wanted, or with an error.
 	AgentWaitEnded func(replica string, wanted bool, err error)
+	// Overload is called when an overload has begun or ended, on the goroutine of the request by
+	// which that was noticed.
+	Overload func(overloaded bool)
+	// Now, unless nil, is called for the time in place of time.Now, by callers that run in virtual
+	// time. Router.mu may be held.
+	Now func() time.Time
 }
 
 // Outcome is the end of a selection.

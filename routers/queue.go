@@ -5,13 +5,17 @@ import (
 	"math"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"berth/llmserver"
 )
 
 // waitQueue holds the requests for which every ranked replica is full, in order of arrival. The
-// queue is passive, without goroutine or timer, and no decision depends on a clock: the waiting
-// request handles timeouts and disconnects, so virtual time can drive the queue, too.
+// queue is passive, without goroutine, timer or clock: the waiting request handles timeouts and
+// disconnects, and the time comes from the caller, so virtual time can drive the queue, too.
+//
+// During an overload the waiters that are late, a prefix of the list, are served after the others
+// and newest first; see overload.
 //
 //	        finishWait
 //	waiting ─────────▶ finished   with a slot, or with the reason why there will be none
@@ -26,6 +30,10 @@ type waitQueue struct {
 	length     atomic.Int64 // written under Router.mu, read without
 	arrivals   uint64       // the last arrival number assigned
 	onEmpty    func()       // called, with Router.mu held, when the last waiter leaves; may be nil
+
+	byAge  atomic.Bool // during an overload; written under Router.mu, read without
+	inside *waiter     // the oldest one not late; nil if there is none, or not byAge
+	late   int         // number of waiters before inside
 
 	handoffs uint64 // slots delivered to waiters, freed ones and free ones
 	skips    uint64 // skips of older waiters, one for each waiter and slot
@@ -53,6 +61,9 @@ type waiter struct {
 	members  []*llmserver.Replica // of the last ranking generation
 	tiers    []uint16             // by index in members: 1 for the best tier, 0 for not ranked
 	ranked   []int32              // the indices at which tiers is not 0; incomplete beyond sparseRanks
+	since    time.Time            // when the request would have queued, had it waited without a break
+	queued   bool                 // found no slot when it queued
+	late     bool                 // before waitQueue.inside
 	skips    int                  // how often a younger waiter was preferred
 	finished bool                 // ended by finishWait or withdraw
 	done     chan handover        // of capacity 1, so that finishWait does not block under the mutex
@@ -145,12 +156,25 @@ func (q *waitQueue) push(w *waiter) {
 	} else {
 		q.tail = w
 	}
+	switch {
+	case w.next != nil && w.next.late:
+		w.late = true
+		q.late++
+	case q.byAge.Load() && w.next == q.inside:
+		q.inside = w
+	}
 	q.length.Add(1)
 }
 
 // unlink removes w from the list. The length is decremented last, so a length of zero always means
 // an empty list.
 func (q *waitQueue) unlink(w *waiter) {
+	if w.late {
+		q.late--
+	}
+	if w == q.inside {
+		q.inside = w.next
+	}
 	if w.prev != nil {
 		w.prev.next = w.next
 	} else {
@@ -185,18 +209,62 @@ func (q *waitQueue) finishWait(w *waiter, h handover) {
 	w.done <- h
 }
 
+// orderByAge begins or ends the order of an overload. No waiter is late at the beginning.
+func (q *waitQueue) orderByAge(on bool) {
+	for w := q.head; w != nil && w.late; w = w.next {
+		w.late = false
+	}
+	q.byAge.Store(on)
+	q.inside, q.late = nil, 0
+	if on {
+		q.inside = q.head
+	}
+}
+
+// ageOut makes the waiters from before the given time late.
+func (q *waitQueue) ageOut(before time.Time) {
+	for q.inside != nil && q.inside.since.Before(before) {
+		q.inside.late = true
+		q.late++
+		q.inside = q.inside.next
+	}
+}
+
+// inTime returns the number of waiters that are not late.
+func (q *waitQueue) inTime() int { return int(q.length.Load()) - q.late }
+
 // nextFor returns the waiter for the next slot of g's replica at index i, nil if none could use the
-// slot: among the oldest scanWindow that rank the replica, the best ranking, the older of equals;
-// but first of all the oldest one skipped maxSkips times.
+// slot: the best of the queue or, during an overload, of the waiters that are not late; otherwise
+// the best of the late ones, beginning with the newest.
+func (q *waitQueue) nextFor(g *generation, i int) *waiter {
+	if !q.byAge.Load() {
+		return bestFrom(g, i, q.head, (*waiter).younger)
+	}
+	if w := bestFrom(g, i, q.inside, (*waiter).younger); w != nil {
+		return w
+	}
+	newest := q.tail
+	if q.inside != nil {
+		newest = q.inside.prev
+	}
+	return bestFrom(g, i, newest, (*waiter).older)
+}
+
+func (w *waiter) younger() *waiter { return w.next }
+func (w *waiter) older() *waiter   { return w.prev }
+
+// bestFrom returns the waiter for a slot of g's replica at index i, nil if none could use the slot:
+// among the first scanWindow that rank the replica, from w on, the best ranking, the first of
+// equals; but first of all the first one skipped maxSkips times.
 //
 // Rankings by an earlier generation are redone on the way: those of the oldest few, and as many as
 // needed to find a taker. Other outdated waiters are skipped this time, which counts, so none is
 // skipped forever; each slot ranks the next few. Ranking the whole queue in publish instead would
 // hold the mutex for queue length times number of members.
-func (q *waitQueue) nextFor(g *generation, i int) *waiter {
+func bestFrom(g *generation, i int, w *waiter, next func(*waiter) *waiter) *waiter {
 	var best *waiter
 	scanned, reranked := 0, 0
-	for w := q.head; w != nil && scanned < scanWindow; w = w.next {
+	for ; w != nil && scanned < scanWindow; w = next(w) {
 		if w.rankedBy != g {
 			if best != nil && reranked >= maxReranks && w.skips < maxSkips {
 				continue
@@ -220,9 +288,9 @@ func (q *waitQueue) nextFor(g *generation, i int) *waiter {
 
 // deliver gives the slot on g's replica at index i to w, the result of nextFor, and counts the
 // skipped older waiters: those ranking the replica, and those with an outdated ranking, which might
-// rank the replica, too.
+// rank the replica, too. Late ones are not skipped: the order is not theirs.
 func (q *waitQueue) deliver(g *generation, i int, w *waiter, slot *llmserver.Slot) {
-	for older := w.prev; older != nil; older = older.prev {
+	for older := w.prev; !w.late && older != nil && !older.late; older = older.prev {
 		if older.rankedBy != g || older.tiers[i] != 0 {
 			older.skips++
 			q.skips++

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -14,6 +15,7 @@ import (
 type modelWaiter struct {
 	*waiter
 	place, passed int
+	late          bool
 }
 
 // modelQueue is a naive model of the queue: a slice in order of arrival.
@@ -23,9 +25,26 @@ func (m modelQueue) index(w *waiter) int {
 	return slices.IndexFunc(m, func(x *modelWaiter) bool { return x.waiter == w })
 }
 
-// next follows the definition: among the oldest 64 waiters that rank the replica, the one that
-// ranks it best, the older of equals; first of all one that was skipped 64 times.
+// next follows the definition: a waiter that is not late, in order of arrival, otherwise a late one,
+// the newest first.
 func (m modelQueue) next(i int) *modelWaiter {
+	var inTime, late modelQueue
+	for _, w := range m {
+		if w.late {
+			late = slices.Insert(late, 0, w)
+		} else {
+			inTime = append(inTime, w)
+		}
+	}
+	if w := inTime.best(i); w != nil {
+		return w
+	}
+	return late.best(i)
+}
+
+// best follows the definition: among the first 64 waiters that rank the replica, the one that ranks
+// it best, the first of equals; first of all one that was skipped 64 times.
+func (m modelQueue) best(i int) *modelWaiter {
 	var can modelQueue
 	for _, w := range m {
 		if w.tiers[i] != 0 {
@@ -54,15 +73,17 @@ func TestRouterQueueAgreesWithANaiveModel(t *testing.T) {
 		var model modelQueue
 		var left []*modelWaiter // may queue again
 		arrivals := 0
+		since := func(place int) time.Time { return time.Unix(int64(place), 0) }
 		insert := func(w *modelWaiter) {
 			l.push(w.waiter)
 			at, _ := slices.BinarySearchFunc(model, w.place, func(x *modelWaiter, place int) int { return x.place - place })
+			w.late = at < len(model) && model[at].late
 			model = slices.Insert(model, at, w)
 		}
 		join := func(tiers []uint16) {
 			arrivals++
 			insert(&modelWaiter{
-				waiter: &waiter{payload: new(Payload), tiers: tiers, done: make(chan handover, 1)},
+				waiter: &waiter{payload: new(Payload), tiers: tiers, since: since(arrivals), done: make(chan handover, 1)},
 				place:  arrivals,
 			})
 		}
@@ -77,8 +98,8 @@ func TestRouterQueueAgreesWithANaiveModel(t *testing.T) {
 					if w != x.waiter || w.prev != last {
 						t.Fatalf("the queue differs at %d of %d", i, len(model))
 					}
-					if w.skips != x.passed {
-						t.Fatalf("the waiter at %d was skipped %d times; want %d", i, w.skips, x.passed)
+					if w.skips != x.passed || w.late != x.late {
+						t.Fatalf("the waiter at %d was skipped %d times and is late: %t; want %d, %t", i, w.skips, w.late, x.passed, x.late)
 					}
 					w, last = w.next, w
 				}
@@ -98,7 +119,7 @@ func TestRouterQueueAgreesWithANaiveModel(t *testing.T) {
 					t.Skip("no waiter was removed")
 				}
 				i := rapid.IntRange(0, len(left)-1).Draw(t, "waiter")
-				again := &waiter{payload: left[i].payload, tiers: tiers.Draw(t, "tiers"), done: make(chan handover, 1)}
+				again := &waiter{payload: left[i].payload, tiers: tiers.Draw(t, "tiers"), since: left[i].since, done: make(chan handover, 1)}
 				insert(&modelWaiter{waiter: again, place: left[i].place})
 				left = slices.Delete(left, i, i+1)
 			},
@@ -111,6 +132,22 @@ func TestRouterQueueAgreesWithANaiveModel(t *testing.T) {
 					t.Fatal("a waiter could not withdraw")
 				}
 				left, model = append(left, model[i]), slices.Delete(model, i, i+1)
+			},
+			"order": func(t *rapid.T) {
+				l.orderByAge(rapid.Bool().Draw(t, "by age"))
+				for _, w := range model {
+					w.late = false
+				}
+			},
+			"age out": func(t *rapid.T) {
+				before := since(rapid.IntRange(0, arrivals+1).Draw(t, "place"))
+				l.ageOut(before)
+				for _, w := range model {
+					if !l.byAge.Load() || !w.late && !w.since.Before(before) {
+						break
+					}
+					w.late = true
+				}
 			},
 			"deliver": func(t *rapid.T) {
 				i := rapid.IntRange(0, members-1).Draw(t, "replica")
@@ -128,7 +165,7 @@ func TestRouterQueueAgreesWithANaiveModel(t *testing.T) {
 					l.deliver(nil, i, got, nil)
 					at := model.index(got)
 					for _, older := range model[:at] {
-						if older.tiers[i] != 0 {
+						if older.tiers[i] != 0 && !older.late && !want.late {
 							older.passed++
 						}
 					}

@@ -13,7 +13,7 @@ import (
 
 // Limits bound the wait queue.
 type Limits struct {
-	MaxQueued    int           // requests in the queue at once; negative: no bound
+	MaxQueued    int           // requests in the queue at once; negative: no bound, not even during an overload
 	QueueTimeout time.Duration // for all waits of one request together; above zero
 
 	// AwaitMembers: members may appear at any time, so a request waits in the queue while there is
@@ -25,22 +25,28 @@ type Limits struct {
 // methods but Update may be called from any goroutine.
 type Router struct {
 	hooks   Hooks
+	now     func() time.Time
 	current atomic.Pointer[generation] // stored under mu, loaded without it
 
 	freedSlots atomic.Uint64    // slots released so far, for the drain rate
 	ranks      [4]atomic.Uint64 // selections by the rank of their replica, the last for all higher ranks
 	changes    atomic.Int32     // calls of Refresh not yet taken into account
+	reported   atomic.Bool      // the state last passed to Hooks.Overload
 
 	mu           sync.Mutex // guards all below, and stores to current; held for no I/O and no hook
 	queue        waitQueue
 	rate         drainRate
+	overload     overload
 	agentWaits   map[*llmserver.Replica]context.CancelFunc // one at most for each replica
 	agentWaiters sync.WaitGroup                            // goroutines of agentWaits
 }
 
 // New returns a router over members. The caller must Close it.
 func New(members []*llmserver.Replica, build Builder, limits Limits, hooks Hooks) *Router {
-	r := &Router{hooks: hooks, agentWaits: make(map[*llmserver.Replica]context.CancelFunc)}
+	r := &Router{hooks: hooks, now: hooks.Now, agentWaits: make(map[*llmserver.Replica]context.CancelFunc)}
+	if r.now == nil {
+		r.now = time.Now
+	}
 	r.queue.onEmpty = r.onQueueEmpty
 	r.current.Store(&generation{})
 	r.Update(members, build, limits)
@@ -143,7 +149,7 @@ func (r *Router) Policy() Policy { return r.current.Load().policy }
 // Choose returns a replica for p with a slot reserved on it, and waits in the queue if all ranked
 // replicas are full. Replicas in exclude are not chosen. The caller must release the selection; p
 // must not be used by another Choose at the same time. Errors: ErrQueueFull, ErrQueueTimeout,
-// ErrClosed, an *UnavailableError, llmserver.ErrExhausted, or the cause of the end of ctx.
+// ErrOverloaded, ErrDeadline, ErrClosed, an *UnavailableError, llmserver.ErrExhausted, or the cause of the end of ctx.
 func (r *Router) Choose(ctx context.Context, p *Payload, exclude ...*llmserver.Replica) (*Selection, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)

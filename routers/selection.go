@@ -1,6 +1,7 @@
 package routers
 
 import (
+	"context"
 	"errors"
 	"net/http"
 
@@ -20,7 +21,8 @@ type Selection struct {
 	router    *Router
 	payload   *Payload
 	slot      *llmserver.Slot
-	ownSlot   llmserver.Slot // the memory of slot, unless handed over from another request
+	ownSlot   llmserver.Slot  // the memory of slot, unless handed over from another request
+	ctx       context.Context // of the request, once dispatched
 	resp      *http.Response
 	rank      int
 	matched   int
@@ -54,7 +56,7 @@ func (s *Selection) Dispatch(req *http.Request) (*http.Response, error) {
 		s.outcome.Err = err
 		return nil, err
 	}
-	s.outcome.Dispatched = true
+	s.outcome.Dispatched, s.ctx = true, req.Context()
 	if routed := s.router.hooks.Routed; routed != nil {
 		s.completed = routed(s.payload, s.Replica().ID())
 	}
@@ -62,9 +64,7 @@ func (s *Selection) Dispatch(req *http.Request) (*http.Response, error) {
 	resp, err := s.Replica().Do(req, s.slot)
 	if err != nil {
 		s.outcome.Err, s.failure = err, err
-		if req.Context().Err() != nil {
-			s.reportSilence()
-		}
+		s.reportAbandoned()
 		return nil, err
 	}
 	s.resp, s.outcome.Served = resp, resp.StatusCode < http.StatusBadRequest
@@ -83,9 +83,27 @@ func (s *Selection) Fail(err error) {
 		s.outcome.Served = false
 	}
 	s.slot.ReportFailure(err)
-	if s.resp != nil {
-		s.reportSilence()
+	if s.resp == nil {
+		return
 	}
+	s.reportSilence()
+	if s.abandoned() {
+		s.router.onAbandoned(s.payload.Waited)
+	}
+}
+
+// reportAbandoned reports a request without a response that was abandoned.
+func (s *Selection) reportAbandoned() {
+	if s.abandoned() {
+		s.reportSilence()
+		s.router.onAbandoned(s.payload.Waited)
+	}
+}
+
+// abandoned reports whether the client or a timeout has ended the request, and not the replica's
+// silence.
+func (s *Selection) abandoned() bool {
+	return s.ctx.Err() != nil && !errors.Is(context.Cause(s.ctx), llmserver.ErrSilent)
 }
 
 // Blame counts the failure of a dispatched request against the replica even if an equal request has

@@ -26,7 +26,7 @@ func (r *Router) Try(ctx context.Context, p *Payload, exclude ...*llmserver.Repl
 		s.recycle()
 		return sel, nil, err
 	}
-	w, err := s.enqueue()
+	w, err := s.enqueue(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -51,7 +51,7 @@ func (t *Ticket) Poll(ctx context.Context) (*Selection, error) {
 			if sel != nil || err != nil {
 				return sel, err
 			}
-			if t.waiter, err = t.selector.enqueue(); err != nil {
+			if t.waiter, err = t.selector.enqueue(ctx); err != nil {
 				return nil, err
 			}
 		default:

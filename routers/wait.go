@@ -15,7 +15,7 @@ func (s *selector) waitForSlot(ctx context.Context) (*Selection, error) {
 	timeout, stop := context.WithTimeout(context.Background(), s.generation.limits.QueueTimeout-s.payload.Waited)
 	defer stop()
 	for {
-		w, err := s.enqueue()
+		w, err := s.enqueue(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -40,12 +40,14 @@ func (s *selector) waitForSlot(ctx context.Context) (*Selection, error) {
 //   - The length is incremented before the last try, see handover.go.
 //   - A generation published after the ranking is noticed by its pointer, and the request is ranked
 //     again; a later generation ranks the request when its turn is near.
-//   - MaxQueued is checked after the last try, so a full queue refuses no request that finds a
-//     slot. A request that queues again is not refused either and keeps its position.
+//   - Limits, overload and the deadline of ctx are checked after the last try, so no request is
+//     refused that finds a slot. A request that queues again is not refused either and keeps its
+//     position.
 //
 // The first ranking is done before the lock, since ranking thousands of replicas may take long.
-func (s *selector) enqueue() (*waiter, error) {
+func (s *selector) enqueue(ctx context.Context) (*waiter, error) {
 	r := s.router
+	defer r.reportOverload() // after the unlock
 	w := &waiter{payload: s.payload, exclude: s.exclude, done: make(chan handover, 1)}
 	ranked := w.setRanking(s.generation, s.ranking)
 	r.mu.Lock()
@@ -66,8 +68,10 @@ func (s *selector) enqueue() (*waiter, error) {
 	}
 	s.waiter = w
 	newcomer := s.payload.arrival == 0
+	now := r.now()
+	w.since = now.Add(-s.payload.Waited)
 	r.queue.push(w)
-	r.observeDrainRate()
+	r.observeQueue(now)
 	for !w.finished {
 		i := w.bestWithRoom(g)
 		if i < 0 {
@@ -75,18 +79,34 @@ func (s *selector) enqueue() (*waiter, error) {
 		}
 		r.offerFreeSlot(g, i) // perhaps to an older waiter; if another request was faster, there may be room elsewhere
 	}
-	if newcomer && !w.finished && g.limits.MaxQueued >= 0 && r.QueueLength() > g.limits.MaxQueued {
-		r.queue.withdraw(w)
-		s.payload.arrival = 0 // a later Choose starts at the end of the queue
-		if g.awaitsMembers(s.payload) {
-			return nil, g.unavailable(s.payload, s.exclude) // not busy: there is none
+	if w.finished {
+		return w, nil
+	}
+	w.queued = true
+	if newcomer {
+		deadline, _ := ctx.Deadline()
+		if err := s.refusal(now, deadline); err != nil {
+			r.queue.withdraw(w)
+			s.payload.arrival = 0 // a later Choose starts at the end of the queue
+			return nil, err
 		}
-		return nil, ErrQueueFull
 	}
-	if !w.finished {
-		r.startAgentWaits(g, w)
-	}
+	r.startAgentWaits(g, w)
 	return w, nil
+}
+
+// refusal returns the error for a newcomer that found no slot, nil if it may wait. While there is no
+// replica, only the length of the queue counts. Router.mu is held, and the newcomer is the last in
+// the queue.
+func (s *selector) refusal(now, deadline time.Time) error {
+	r, g := s.router, s.generation
+	if !g.awaitsMembers(s.payload) {
+		return r.refusal(now, deadline, g.limits)
+	}
+	if g.limits.MaxQueued >= 0 && r.QueueLength() > g.limits.MaxQueued {
+		return g.unavailable(s.payload, s.exclude)
+	}
+	return nil
 }
 
 // awaitHandover blocks until w is finished, the timeout ends or the client disconnects. A slot
@@ -100,23 +120,16 @@ func (r *Router) awaitHandover(ctx context.Context, w *waiter, timeout <-chan st
 	case h := <-w.done:
 		return h
 	case <-timeout:
-		if r.withdrawWaiter(w) {
+		if r.leaveQueue(w) {
 			return handover{err: ErrQueueTimeout}
 		}
 		return <-w.done
 	case <-ctx.Done():
-		if !r.withdrawWaiter(w) {
+		if !r.leaveQueue(w) {
 			if h := <-w.done; h.slot != nil {
 				r.releaseSlot(h.slot)
 			}
 		}
 		return handover{err: context.Cause(ctx)}
 	}
-}
-
-// withdrawWaiter is waitQueue.withdraw with the mutex taken.
-func (r *Router) withdrawWaiter(w *waiter) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.queue.withdraw(w)
 }

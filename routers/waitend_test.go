@@ -114,7 +114,7 @@ func TestRouterQueueSlotAtTheTimeoutIsUsed(t *testing.T) {
 	close(over)
 	for range 64 { // which of the two awaitHandover sees first is random
 		holder := mustChoose(t, r, "")
-		w, err := r.newSelector(new(Payload), nil).enqueue()
+		w, err := r.newSelector(new(Payload), nil).enqueue(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -136,7 +136,7 @@ func TestRouterQueueSlotOfADisconnectedClientIsPassedOn(t *testing.T) {
 	gone, cancel := context.WithCancelCause(t.Context())
 	cancel(context.Canceled)
 	enqueue := func(id string) *waiter {
-		w, err := r.newSelector(&Payload{RequestID: id}, nil).enqueue()
+		w, err := r.newSelector(&Payload{RequestID: id}, nil).enqueue(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

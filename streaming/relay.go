@@ -54,6 +54,10 @@ type Relay struct {
 	// detect the early end.
 	OmitErrorEvent bool
 
+	// Opened continues the event stream of an Opening: status and header are written already. The
+	// response must satisfy IsEventStream.
+	Opened bool
+
 	// Anthropic gives the error event the form of Anthropic's API.
 	Anthropic bool
 }
@@ -101,7 +105,7 @@ func (r *Relay) Copy(ctx context.Context, w http.ResponseWriter, resp *http.Resp
 		return Result{}, fmt.Errorf("%w: status %d is not final", ErrUpstreamBroken, resp.StatusCode)
 	}
 	c := newClientWriter(w, resp, r.WriteTimeout)
-	c.beforeStart, c.beforeLastWrite = r.BeforeStart, r.BeforeLastWrite
+	c.beforeStart, c.beforeLastWrite, c.Started = r.BeforeStart, r.BeforeLastWrite, r.Opened
 	defer c.close()
 	err := r.finish(ctx, c, c.relayBody(tap, r.KeepAlive))
 	return c.Result, err

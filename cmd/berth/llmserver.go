@@ -132,9 +132,9 @@ func (f agentFlags) listen() (net.Listener, error) {
 // when all others have finished or the drain timeout has expired. A second signal ends the process.
 func (f agentFlags) serve(server *agent.Server, listener net.Listener, stop <-chan os.Signal, log *slog.Logger) error {
 	tuneGC()
-	running, end := context.WithCancel(context.Background())
+	serving, end := context.WithCancel(context.Background())
 	var background sync.WaitGroup
-	background.Go(func() { tuneGOMAXPROCS(running) })
+	background.Go(func() { tuneGOMAXPROCS(serving) })
 	defer background.Wait()
 	defer end()
 	h := &http.Server{
@@ -155,18 +155,22 @@ func (f agentFlags) serve(server *agent.Server, listener net.Listener, stop <-ch
 		return err
 	case <-stop:
 	}
-	log.Info("draining", "timeout", f.drainTimeout)
+	left := func() (running, queued int) {
+		now := server.Read()
+		return now.Reserved + now.Running, now.Waiting
+	}
+	running, queued := left()
+	log.Info("draining", "running", running, "queued", queued, "timeout", f.drainTimeout, "hint", "a second signal ends at once")
+	printRemaining(os.Stderr, left)
 	server.Drain()
-	go func() {
-		<-stop
-		os.Exit(1)
-	}()
+	go exitOnSignal(stop, left, log)
 	ctx, cancel := context.WithTimeout(context.Background(), f.drainTimeout)
 	defer cancel()
 	select {
 	case <-server.Drained():
 	case <-ctx.Done():
-		log.Warn("drain timeout expired, closing the remaining requests", "timeout", f.drainTimeout)
+		running, queued := left()
+		log.Warn("drain timeout expired, closing the remaining requests", "timeout", f.drainTimeout, "running", running, "queued", queued)
 	}
 	h.Shutdown(ctx) // writes the last bytes of the last responses
 	return h.Close()

@@ -68,10 +68,11 @@ func runServer(server *ingress.Server, path string, c *config.Config, stop, relo
 	ctx, drain := context.WithCancel(context.Background())
 	watching, stopWatching := context.WithCancel(context.Background())
 	var background sync.WaitGroup
-	background.Go(func() { cancelOnSignal(ctx, stop, drain) })
+	background.Go(func() { cancelOnSignal(ctx, stop, drain, server.Remaining, os.Stderr, log) })
 	background.Go(func() { tuneGOMAXPROCS(ctx) })
 	if path != "" {
-		background.Go(func() { watchConfig(watching, path, c, reload, server, log) })
+		r := &reloader{server, c, c, log}
+		background.Go(func() { r.watch(watching, path, reload) })
 	}
 	err := server.Serve(ctx)
 	drain()
@@ -109,54 +110,59 @@ func subscribeSignals() (stop, reload chan os.Signal) {
 	return stop, reload
 }
 
-// cancelOnSignal calls cancel at the first signal and ends the process at the second. It blocks
-// until the first signal or the end of ctx.
-func cancelOnSignal(ctx context.Context, stop <-chan os.Signal, cancel context.CancelFunc) {
-	select {
-	case <-stop:
-		cancel()
-	case <-ctx.Done():
-		return
-	}
-	go func() {
-		<-stop
-		os.Exit(1)
-	}()
+// A reloader applies each new configuration to a server. One goroutine uses it.
+type reloader struct {
+	server  *ingress.Server
+	first   *config.Config // at start, which decides the keys that need a restart
+	current *config.Config // applied last
+	log     *slog.Logger
 }
 
-// watchConfig applies each change of the file at path to server until ctx ends.
-func watchConfig(ctx context.Context, path string, running *config.Config, reload <-chan os.Signal, server *ingress.Server, log *slog.Logger) {
+// watch applies each change of the file at path until ctx ends.
+func (r *reloader) watch(ctx context.Context, path string, reload <-chan os.Signal) {
 	w := config.Watcher{
 		Path:    path,
 		Checks:  checks,
 		Every:   watchInterval,
 		Signals: reload,
-		Running: running,
-		Reload: func(c *config.Config, warnings []config.Problem, err error) {
-			applyReload(server, running, c, warnings, err, log)
-		},
+		Running: r.first,
+		Reload:  r.apply,
 	}
 	w.Run(ctx)
 }
 
-// applyReload applies the result of a reload to server and logs it. If err is not nil or c cannot
-// be applied, the server keeps the current configuration. running is the configuration at start,
-// which decides the keys that need a restart.
-func applyReload(server *ingress.Server, running, c *config.Config, warnings []config.Problem, err error, log *slog.Logger) {
-	logWarnings(log, warnings)
+// apply applies the result of a reload and logs what has changed. If err is not nil or c cannot be
+// applied, the server keeps the current configuration.
+func (r *reloader) apply(c *config.Config, warnings []config.Problem, err error) {
+	logWarnings(r.log, warnings)
 	if err == nil {
-		if keys := config.RestartKeys(running, c); len(keys) > 0 {
-			log.Warn("some changes take effect only after a restart", "keys", strings.Join(keys, ", "))
+		if keys := config.RestartKeys(r.first, c); len(keys) > 0 {
+			r.log.Warn("some changes take effect only after a restart", "keys", strings.Join(keys, ", "))
 		}
-		err = server.Apply(c)
+		err = r.server.Apply(c)
 	} else {
-		server.ReloadFailed()
+		r.server.ReloadFailed()
 	}
 	if err != nil {
-		log.Error("configuration reload failed, keeping the running configuration", "error", err)
+		r.log.Error("configuration reload failed, keeping the running configuration", "error", err)
 		return
 	}
-	log.Info("configuration reloaded", "models", len(c.Models))
+	r.log.Info("configuration reloaded", "changes", describeChanges(config.Diff(r.current, c)))
+	r.current = c
+}
+
+// maxChanges bounds the changes that one line of the log describes.
+const maxChanges = 20
+
+// describeChanges returns the changes between two configurations as one text.
+func describeChanges(changes []string) string {
+	switch n := len(changes); {
+	case n == 0:
+		return "nothing changed"
+	case n > maxChanges:
+		return fmt.Sprintf("%s; and %d more", strings.Join(changes[:maxChanges], "; "), n-maxChanges)
+	}
+	return strings.Join(changes, "; ")
 }
 
 // printBanner prints the addresses, the models and an example request.
@@ -171,7 +177,7 @@ func printBanner(out io.Writer, c *config.Config, server *ingress.Server) {
 	}
 	fmt.Fprintf(out, "berth serves %s://%s/v1\n", scheme, server.Address())
 	if admin := server.AdminAddress(); admin != "" {
-		fmt.Fprintf(out, "admin   http://%s\n        /internal/slots, /internal/decisions, /metrics\n", admin)
+		fmt.Fprintf(out, "admin   http://%s\n        /internal/replicas, /internal/slots, /internal/decisions, /metrics\n", admin)
 	}
 	fmt.Fprintf(out, "models  %s\n\n", strings.Join(models, ", "))
 	fmt.Fprintf(out, "curl -N %s://%s/v1/chat/completions -H 'Content-Type: application/json' \\\n"+

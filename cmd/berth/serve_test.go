@@ -137,11 +137,12 @@ func TestServeLogsEveryReload(t *testing.T) {
 		logged []string
 		metric string
 	}{
-		{"decision_headers: true", []string{`level=INFO msg="configuration reloaded"`}, "1"},
+		{"decision_headers: true", []string{`level=INFO msg="configuration reloaded" changes="decision_headers: false -> true"`}, "1"},
 		{"no_such_key: 1", []string{"level=ERROR", "configuration reload failed", "no_such_key"}, "0"},
 		{`http: {address: "127.0.0.1:1"}`, []string{"level=WARN", "after a restart", "http.address", "configuration reloaded"}, "1"},
 		{fmt.Sprintf("access_log: %q", t.TempDir()+"/none/log"), []string{"level=ERROR", "reload failed", "the access log"}, "0"},
-		{"", []string{"configuration reloaded"}, "1"},
+		{"", []string{`"configuration reloaded" changes="http.address: \"127.0.0.1:1\" -> \"127.0.0.1:0\""`}, "1"},
+		{"", []string{`"configuration reloaded" changes="nothing changed"`}, "1"},
 	} {
 		s.log.take()
 		s.write(t, step.more)
@@ -169,7 +170,7 @@ func TestServeBannerNamesTheAdminPaths(t *testing.T) {
 	defer s.end(t)
 	var banner bytes.Buffer
 	printBanner(&banner, config.Default(), s.Server)
-	for _, path := range []string{"/internal/slots", "/internal/decisions", "/metrics"} {
+	for _, path := range []string{"/internal/replicas", "/internal/slots", "/internal/decisions", "/metrics"} {
 		if !strings.Contains(banner.String(), path) {
 			t.Errorf("the banner has no %s\n%s", path, banner.String())
 		}
@@ -195,7 +196,8 @@ func TestServeWarnsOfKeysThatNeedARestart(t *testing.T) {
 	defer server.Close()
 	next := *running
 	next.Admin.Address = "127.0.0.1:1"
-	applyReload(server, running, &next, []config.Problem{{File: "f", Message: "a warning"}}, nil, slog.New(slog.NewTextHandler(log, nil)))
+	r := &reloader{server, running, running, slog.New(slog.NewTextHandler(log, nil))}
+	r.apply(&next, []config.Problem{{File: "f", Message: "a warning"}}, nil)
 	text := log.take()
 	for _, want := range []string{"a warning", "keys=admin.address", "configuration reloaded"} {
 		if !strings.Contains(text, want) {
@@ -235,5 +237,15 @@ func TestServeReloadsDuringDrain(t *testing.T) {
 	}
 	if line, err := os.ReadFile(access); err != nil || !strings.Contains(string(line), "client_gone") {
 		t.Errorf("the reopened log has %q %v", line, err)
+	}
+}
+
+func TestServeLogsABoundedNumberOfChanges(t *testing.T) {
+	changes := make([]string, 30)
+	for i := range changes {
+		changes[i] = fmt.Sprint("c", i)
+	}
+	if got := describeChanges(changes); !strings.HasPrefix(got, "c0; c1; ") || !strings.HasSuffix(got, "; c19; and 10 more") {
+		t.Errorf("the changes are %s", got)
 	}
 }

@@ -41,13 +41,13 @@ func TestReportReplacesTheSectionOfThePage(t *testing.T) {
 		"berth": median([]figures{{CPU: 3}, {CPU: 20}, {CPU: 18, Failures: 1}}), "haproxy": {CPU: 12},
 	}}
 	file := filepath.Join(t.TempDir(), "page.md")
-	os.WriteFile(file, []byte("before\n"+sectionBegin+"\nstale section\n"+sectionEnd+"\nafter\n"), 0o644)
-	if err := replaceSection(file, resultSection([]*result{r}, "x.svg", "0.10")); err != nil {
+	os.WriteFile(file, []byte("before\n<!-- bench -->\nstale section\n<!-- /bench -->\nafter\n"), 0o644)
+	if err := replaceSection(file, "bench", resultSection([]*result{r}, "x.svg", "0.10")); err != nil {
 		t.Fatal(err)
 	}
 	got, _ := os.ReadFile(file)
 	text := string(got)
-	if !strings.HasPrefix(text, "before\n"+sectionBegin) || !strings.HasSuffix(text, sectionEnd+"\nafter\n") || strings.Contains(text, "stale section") {
+	if !strings.HasPrefix(text, "before\n<!-- bench -->") || !strings.HasSuffix(text, "<!-- /bench -->\nafter\n") || strings.Contains(text, "stale section") {
 		t.Errorf("the page after replaceSection:\n%s", text)
 	}
 	if !strings.Contains(text, "| berth | 18.0 | 1.50 |") || !strings.Contains(string(barChart([]*result{r})), "berth 18.0 µs/event") {
@@ -85,5 +85,38 @@ func TestRouterArgumentsNameWorkerAndPorts(t *testing.T) {
 		if !isRouter(r.name) || isRouter("berth") {
 			t.Errorf("isRouter: %s is %t and berth is %t, want true and false", r.name, isRouter(r.name), isRouter("berth"))
 		}
+	}
+}
+
+// The chart and the tables of the goodput have a line for each target.
+func TestReportOfOverloadShowsEachTarget(t *testing.T) {
+	r := &overloadResult{targets: []string{"berth", "haproxy"}, lasts: 10 * time.Second, figures: make(map[string][]*overloadFigures)}
+	for i, name := range r.targets {
+		for range overloadMultiples {
+			f := new(overloadFigures)
+			for range 240 * (2 - i) {
+				f.add(overloadOutcome{status: 200, complete: true, first: time.Second})
+			}
+			f.add(overloadOutcome{status: 429, first: 2 * time.Millisecond})
+			f.add(overloadOutcome{left: true})
+			f.add(overloadOutcome{status: 500})
+			r.figures[name] = append(r.figures[name], f)
+		}
+	}
+	dir := t.TempDir()
+	page := filepath.Join(dir, "page.md")
+	os.WriteFile(page, []byte("<!-- overload -->\n<!-- /overload -->\n"), 0o644)
+	if err := r.write(page, "0.10"); err != nil {
+		t.Fatal(err)
+	}
+	text, _ := os.ReadFile(page)
+	chart, _ := os.ReadFile(filepath.Join(dir, "goodput.svg"))
+	for _, want := range []string{"| berth | 1.00 | 1.00 |", "| haproxy | 0.50 | 0.50 |", "| berth | 483 | 480 | 1000, 1000 | 1 | 2, 2 | 1 | 1 |"} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("the page lacks %q:\n%s", want, text)
+		}
+	}
+	if n := strings.Count(string(chart), "<polyline"); n != len(r.targets) {
+		t.Errorf("the chart has %d lines", n)
 	}
 }

@@ -5,6 +5,7 @@
 //	go run ./e2e/bench -work events -rounds 3   # one workload, fewer rounds
 //	go run ./e2e/bench -against ./old           # compare with another berth binary
 //	go run ./e2e/bench -routers                 # add vllm-router and sglang-router, from PyPI
+//	go run ./e2e/bench -work overload -time 12s  # goodput against offered load, impatient clients
 //	go run ./e2e/bench -page docs/performance.md  # rewrite the results section of a page
 //	go run ./e2e/bench -work disconnects,connections  # checks: 200 disconnects, 5,000 connections
 //	go run ./e2e/bench -work soak -minutes 10   # check: memory and goroutines stay flat

@@ -29,7 +29,7 @@ func main() {
 	for _, w := range workloads {
 		names = append(names, w.name)
 	}
-	flag.StringVar(&o.workloads, "work", strings.Join(names, ","), "the workloads to measure, and any of the checks disconnects, connections and soak")
+	flag.StringVar(&o.workloads, "work", strings.Join(names, ","), "the workloads to measure, and any of the checks disconnects, connections and soak; or overload: goodput against offered load, of berth, HAProxy and the routers of -routers")
 	flag.StringVar(&o.berth, "berth", "", "the berth binary to measure; built from ./cmd/berth if empty")
 	flag.StringVar(&o.against, "against", "", "another berth binary to compare with")
 	flag.BoolVar(&o.routers, "routers", false, "also measure vllm-router and sglang-router, installed from PyPI into the user's cache directory")
@@ -69,6 +69,9 @@ func run(o options) error {
 	if err != nil {
 		return err
 	}
+	if o.workloads == "overload" {
+		return runOverload(dir, load, o)
+	}
 	engine, stop, err := startEngine()
 	if err != nil {
 		return err
@@ -102,6 +105,19 @@ func run(o options) error {
 	return writePage(o, results, load)
 }
 
+// runOverload measures the workload overload and prints or writes the result.
+func runOverload(dir, load string, o options) error {
+	r, err := measureOverload(dir, o.berth, o.duration)
+	if err != nil {
+		return err
+	}
+	fmt.Println(r.tables())
+	if o.page == "" {
+		return nil
+	}
+	return r.write(o.page, load)
+}
+
 func buildBerth(binary string) error {
 	build := exec.Command("go", "build", "-o", binary, "berth/cmd/berth")
 	build.Stderr, build.Env = os.Stderr, append(os.Environ(), "CGO_ENABLED=0")
@@ -120,7 +136,7 @@ func writePage(o options, results []*result, load string) error {
 	if err != nil {
 		return err
 	}
-	return replaceSection(o.page, resultSection(results, filepath.ToSlash(link), load))
+	return replaceSection(o.page, "bench", resultSection(results, filepath.ToSlash(link), load))
 }
 
 // runCheckOrWorkload measures a workload on all targets, or runs a check on berth alone. The result

@@ -44,13 +44,7 @@ func boolToInt(b bool) int {
 	return 0
 }
 
-// Markers around the results section of a page.
-const (
-	sectionBegin = "<!-- bench -->"
-	sectionEnd   = "<!-- /bench -->"
-)
-
-// resultSection returns the results as a section of a Markdown page, including the markers.
+// resultSection returns the results as a section of a Markdown page.
 func resultSection(results []*result, chart, load string) string {
 	routers := slices.ContainsFunc(results[0].targets, isRouter)
 	description := "berth runs as it ships: it parses the body, hashes the prompt for prefix affinity, holds slots, counts tokens and keeps metrics; the access log is off.\n" +
@@ -59,28 +53,30 @@ func resultSection(results []*result, chart, load string) string {
 		description += " vllm-router and sglang-router run with their policy `cache_aware` and their defaults otherwise."
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s\n\nMeasured on %s by `go run ./e2e/bench%s -page docs/performance.md`: CPU time of the proxy's processes per unit of work, medians of\n"+
+	fmt.Fprintf(&b, "Measured on %s by `go run ./e2e/bench%s -page docs/performance.md`: CPU time of the proxy's processes per unit of work, medians of\n"+
 		"%d interleaved rounds on %d cores that client, engine and proxy share, %s. The load average before the run was %s.\n"+
 		"The machine is saturated, so compare throughput and latency only within one table.\n\n%s\n\n![CPU time of the proxy per unit of work](%s)\n",
-		sectionBegin, time.Now().Format(time.DateOnly), textIf(" -routers", routers), results[0].rounds, runtime.NumCPU(), runtime.Version(), load, description, chart)
+		time.Now().Format(time.DateOnly), textIf(" -routers", routers), results[0].rounds, runtime.NumCPU(), runtime.Version(), load, description, chart)
 	for _, r := range results {
 		fmt.Fprintf(&b, "\n%s", r.table())
 	}
-	return b.String() + "\n" + sectionEnd
+	return b.String()
 }
 
-// replaceSection replaces the section between the markers in a file.
-func replaceSection(file, section string) error {
+// replaceSection replaces the section between the comments <!-- name --> and <!-- /name --> in a
+// file.
+func replaceSection(file, name, section string) error {
+	begin, end := "<!-- "+name+" -->", "<!-- /"+name+" -->"
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
-	before, rest, found := bytes.Cut(text, []byte(sectionBegin))
-	_, after, closed := bytes.Cut(rest, []byte(sectionEnd))
+	before, rest, found := bytes.Cut(text, []byte(begin))
+	_, after, closed := bytes.Cut(rest, []byte(end))
 	if !found || !closed {
-		return fmt.Errorf("%s lacks the markers %s and %s", file, sectionBegin, sectionEnd)
+		return fmt.Errorf("%s lacks the markers %s and %s", file, begin, end)
 	}
-	return os.WriteFile(file, bytes.Join([][]byte{before, []byte(section), after}, nil), 0o644)
+	return os.WriteFile(file, bytes.Join([][]byte{before, []byte(begin + "\n\n" + section + "\n" + end), after}, nil), 0o644)
 }
 
 // barColors holds the color of each target's bars.

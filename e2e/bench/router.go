@@ -21,11 +21,14 @@ type router struct {
 	options []string
 }
 
+// manyRequests are the options for more concurrent requests than the routers' default.
+var manyRequests = []string{"--max-concurrent-requests", "8192"}
+
 var routers = []router{
 	{"vllm-router", "vllm-router==0.1.17", []string{"-m", "vllm_router.launch_router"},
-		[]string{"--max-concurrent-requests", "8192", "--log-level", "warning"}},
+		[]string{"--log-level", "warning"}},
 	{"sglang-router", "sglang-router==0.3.2", []string{"-m", "sglang_router.launch_router"},
-		[]string{"--max-concurrent-requests", "8192", "--log-level", "error"}},
+		[]string{"--log-level", "error"}},
 }
 
 // isRouter reports whether the target is one of routers.
@@ -46,18 +49,22 @@ func newRouterTargets(engine string) (all []*target, err error) {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, &target{name: r.name, address: addresses[0], command: r.arguments(python, addresses[0], addresses[1], engine)})
+		all = append(all, &target{name: r.name, address: addresses[0], command: append(r.arguments(python, addresses[0], addresses[1], engine), manyRequests...)})
 	}
 	return all, nil
 }
 
 // arguments returns the command line of a router that serves requests on address and its own
 // metrics on metrics.
-func (r router) arguments(python, address, metrics, engine string) []string {
+func (r router) arguments(python, address, metrics string, engines ...string) []string {
 	host, port, _ := net.SplitHostPort(address)
 	_, metricsPort, _ := net.SplitHostPort(metrics)
+	var urls []string
+	for _, e := range engines {
+		urls = append(urls, "http://"+e)
+	}
 	return slices.Concat([]string{python}, r.command,
-		[]string{"--host", host, "--port", port, "--prometheus-port", metricsPort, "--policy", "cache_aware", "--worker-urls", "http://" + engine},
+		[]string{"--host", host, "--port", port, "--prometheus-port", metricsPort, "--policy", "cache_aware", "--worker-urls"}, urls,
 		r.options)
 }
 

@@ -55,6 +55,7 @@ var (
 	descQueue    = prometheus.NewDesc("berth_queue_length", "Requests in the queue.", []string{"model"}, nil)
 	descHandoffs = prometheus.NewDesc("berth_queue_handoffs_total", "Slots that were handed over to a queued request.", []string{"model"}, nil)
 	descSkips    = prometheus.NewDesc("berth_queue_skips_total", "Queued requests that were passed over for a younger one that ranks the replica better.", []string{"model"}, nil)
+	descOverload = prometheus.NewDesc("berth_queue_overloaded", "1 while requests are refused at once because clients left the queue before they were served.", []string{"model"}, nil)
 	descDraining = prometheus.NewDesc("berth_draining", "1 from the signal to stop until the process ends.", nil, nil)
 	descRanks    = prometheus.NewDesc("berth_route_rank_total", "Placed requests, by the rank of the replica in their policy.", []string{"model", "rank"}, nil)
 
@@ -75,7 +76,7 @@ var (
 var rankLabels = [...]string{"1", "2", "3", "4+"}
 
 func (s stateCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descSlots, descCapacity, descUp, descState, descEjected, descKeys, descQueue, descHandoffs, descSkips, descDraining,
+	for _, d := range []*prometheus.Desc{descSlots, descCapacity, descUp, descState, descEjected, descKeys, descQueue, descHandoffs, descSkips, descOverload, descDraining,
 		descRanks, descIndexBytes, descEvictions, descRebuilds, descBuffered, descBufferedLimit, descConnections, descConnectionLimit,
 		descSourceUp, descSourceReplicas} {
 		ch <- d
@@ -119,6 +120,7 @@ func (e exposition) counter(d *prometheus.Desc, v uint64, labels ...string) {
 // router exposes the queue of a model, its placements and the statistics of its policy.
 func (e exposition) router(model string, r *routers.Router) {
 	e.gauge(descQueue, float64(r.QueueLength()), model)
+	e.gauge(descOverload, boolToFloat(r.Overloaded()), model)
 	handoffs, skips := r.Handoffs()
 	e.counter(descHandoffs, handoffs, model)
 	e.counter(descSkips, skips, model)

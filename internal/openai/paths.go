@@ -15,6 +15,7 @@ const (
 	management                    // manages the engine, asks for no work and takes no slot
 	versioned                     // engines serve the path below /v1 only
 	storing                       // a POST creates a resource outliving the request
+	events                        // the response to a POST with "stream": true is an event stream
 )
 
 const (
@@ -27,13 +28,13 @@ const (
 // no list can cover, so an unlisted path is neither an inference path nor known to be a management
 // path.
 var endpoints = map[string]traits{
-	"/chat/completions": openAIPath, "/completions": openAIPath, "/embeddings": openAIPath, "/moderations": openAIPath,
-	"/responses": openAIPath | storing, "/responses/compact": openAIPath, "/responses/input_tokens": openAIPath,
+	"/chat/completions": openAIPath | events, "/completions": openAIPath | events, "/embeddings": openAIPath, "/moderations": openAIPath,
+	"/responses": openAIPath | storing | events, "/responses/compact": openAIPath, "/responses/input_tokens": openAIPath,
 	"/audio/transcriptions": openAIPath, "/audio/translations": openAIPath, "/audio/speech": openAIPath,
 	"/images/generations": openAIPath, "/images/edits": openAIPath, "/images/variations": openAIPath,
 	"/chat/completions/render": openAIPath, "/completions/render": openAIPath, // vLLM
 
-	"/messages": anthropicPath, "/messages/count_tokens": anthropicPath,
+	"/messages": anthropicPath | events, "/messages/count_tokens": anthropicPath,
 
 	// Several engines
 	"/rerank": nativePath, "/v2/rerank": nativePath, "/v2/embed": nativePath, "/score": nativePath, "/classify": nativePath,
@@ -149,3 +150,7 @@ func IsAnthropicPath(path string) bool {
 // IsCleanPath reports whether p is absolute and has no empty, "." or ".." elements. Any other path
 // may mean a different one to the engine than to the table.
 func IsCleanPath(p string) bool { return strings.HasPrefix(p, "/") && path.Clean(p) == p }
+
+// StreamsEvents reports whether the response to a POST with "stream": true to path, with or without
+// /v1, is an event stream.
+func StreamsEvents(path string) bool { return endpoints[strings.TrimPrefix(path, "/v1")]&events != 0 }

@@ -89,7 +89,9 @@ func Run(ctx context.Context, t *Trace, policy Policy, o Options) (*Result, erro
 		tally: newTally(),
 	}
 	members, _ := p.fleet.members()
-	p.router = routers.New(members, p.build, limits, routers.Hooks{})
+	p.router = routers.New(members, p.build, limits, routers.Hooks{
+		Now: func() time.Time { return time.Unix(0, int64(p.now)) },
+	})
 	p.schedule()
 	defer p.fleet.pool.Close()
 	for steps := 0; !p.events.empty(); steps++ {
