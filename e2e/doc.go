@@ -7,7 +7,7 @@
 // all slots and buffers must be released and the process must exit with status 0.
 //
 // The chaos test runs each engine as a separate process, since engines are killed and stopped too;
-// docs/testing.md describes longer runs.
+// docs/testing.md describes longer runs. The scenes of failing engines are those of e2e/scenes.
 //
 // The package also checks rules beyond the compiler's: the import table, the list of direct
 // dependencies, the commands of the README, and the names in the documents.

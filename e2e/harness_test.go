@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"berth/e2e/scenes"
 )
 
 // waitTimeout bounds every wait. Only a defect or a stalled machine exhausts the timeout.
@@ -25,6 +27,9 @@ var binaryDir string
 func TestMain(m *testing.M) {
 	if address := os.Getenv(engineAddressEnv); address != "" {
 		os.Exit(chaosEngine(address, os.Getenv(engineLimitEnv)))
+	}
+	if scenes.ServeEngine() {
+		os.Exit(0)
 	}
 	var err error
 	if binaryDir, err = os.MkdirTemp("", "berth-e2e-"); err != nil {

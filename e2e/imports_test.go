@@ -33,9 +33,10 @@ var mayImport = map[string][]string{
 	"ingress/telemetry":   {"config", "routers", "llmserver", "streaming"},
 	"ingress": slices.Concat(internalPackages, []string{"ingress/telemetry", "routers", "streaming", "config", "llmserver",
 		"llmserver/agent", "llmserver/discovery", "llmserver/simulated"}),
-	"cmd/berth": {"*"},
-	"e2e/bench": {},
-	"e2e":       {"config", "ingress", "llmserver", "llmserver/agent", "llmserver/simulated"},
+	"cmd/berth":  {"*"},
+	"e2e/scenes": {},
+	"e2e/bench":  {"e2e/scenes"},
+	"e2e":        {"e2e/scenes", "config", "ingress", "llmserver", "llmserver/agent", "llmserver/simulated"},
 }
 
 // testsMayImport lists additional packages that the tests of a package may import.

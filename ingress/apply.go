@@ -129,9 +129,11 @@ func (r *registry) logOverload(model string, overloaded bool) {
 	}
 }
 
-// observeReplicas refreshes the router whenever a replica of the model changes. A replica has one
-// observer: a model with a replica taken over from another model replaces the other's observer.
+// observeReplicas gives the replicas of the model their metrics, and refreshes the router whenever
+// one of them changes. A replica has one observer: a model with a replica taken over from another
+// model replaces the other's observer.
 func (m *model) observeReplicas() {
+	m.metrics.SetReplicas(m.replicas)
 	for _, replica := range m.replicas {
 		replica.OnChange(m.router.Refresh)
 	}

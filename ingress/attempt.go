@@ -45,6 +45,7 @@ func (x *proxyRequest) attempt(ctx context.Context) error {
 	}
 	defer sel.Release() // first of all: spans and metrics below may panic
 	x.selection = sel
+	defer x.countAttempt(sel)
 	x.record.Attempts++
 	x.record.Replica, x.record.Rank, x.record.Matched = sel.Replica().ID(), sel.Rank(), sel.Matched()
 	chooseSpan.EndChoose(x.record, "")
@@ -52,12 +53,10 @@ func (x *proxyRequest) attempt(ctx context.Context) error {
 	// The replica gets the context of this attempt's span, not of the whole request's.
 	ctx, x.span = x.telemetry.StartAttempt(ctx)
 	defer x.span.EndAttempt(x.record)
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	watchdog := newIdleWatchdog(cancel, &x.model.config, x.record.Stream)
+	watchdog := newIdleWatchdog(ctx, &x.model.config, x.record.Stream)
 	defer watchdog.stop()
-	sel.OnSilence(cancel)
-	resp, err := x.dispatch(ctx, sel)
+	sel.OnSilence(watchdog.ctx.Cancel)
+	resp, err := x.dispatch(&watchdog.ctx, sel)
 	if err != nil {
 		return err
 	}

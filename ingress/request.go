@@ -158,6 +158,11 @@ func (x *proxyRequest) recordUpstreamError(err error) {
 	}
 }
 
+// countAttempt adds an attempt that has ended to the metrics of its replica.
+func (x *proxyRequest) countAttempt(sel *routers.Selection) {
+	x.model.metrics.Replica(sel.Replica()).CountAttempt(x.record, sel.Outcome())
+}
+
 // abort resets the client's connection or HTTP/2 stream, so a truncated response does not look
 // complete. abort never returns: it panics with http.ErrAbortHandler, the only way to make net/http
 // reset. The deferred functions of all frames above run as usual: the slot is released, the body's

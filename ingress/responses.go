@@ -10,6 +10,7 @@ import (
 
 	"berth/ingress/telemetry"
 	"berth/llmserver"
+	"berth/routers"
 )
 
 // serveStoredResponse serves requests for a stored response: GET, DELETE, the input items, and
@@ -67,15 +68,19 @@ func (x *proxyRequest) forwardStored(replica *llmserver.Replica) error {
 	if errors.Is(err, llmserver.ErrStale) {
 		resp, err = send()
 	}
+	outcome := routers.Outcome{Dispatched: true, Err: err}
+	defer func() { x.model.metrics.Replica(replica).CountAttempt(x.record, outcome) }()
 	if err != nil {
 		x.recordUpstreamError(err)
 		return err
 	}
+	outcome.Served, outcome.Status = true, resp.StatusCode
 	defer resp.Body.Close()
 	x.record.Phase = telemetry.PhaseStreaming
 	resp.Header.Del(requestIDHeader)
 	relay := x.relayFor(x.c.Request.URL.Path, 0)
 	if x.record.Response, err = relay.Copy(x.c.Request.Context(), x.c.Writer, resp, nil); err != nil {
+		outcome.Err = err
 		x.recordUpstreamError(err)
 		if x.record.Response.Started {
 			x.abort(err)

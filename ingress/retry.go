@@ -35,7 +35,7 @@ func (x *proxyRequest) nextAttempt(n int, err, failed error) (more bool, all err
 	}
 	if reason != "" {
 		x.model.metrics.CountRetry(reason)
-		x.record.Tap = streaming.Tap{}
+		x.record.Measured, x.record.Response, x.record.Tap = false, streaming.Result{}, streaming.Tap{}
 	}
 	return reason != "", err
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"berth/config"
+	"berth/internal/http1"
 	"berth/routers"
 	"berth/streaming"
 )
@@ -79,34 +80,33 @@ func formatSeconds(d time.Duration) string {
 // is idle while the same read is in progress, so an attempt may exceed its bound by up to a
 // quarter.
 //
-// Read is called on the goroutine of the attempt, check on the timer's. wrapBody and stop may be
-// called on a nil watchdog, which bounds nothing.
+// Read, wrapBody and stop are called on the goroutine of the attempt, check on the timer's.
 type idleWatchdog struct {
 	io.ReadCloser               // the response body, set by wrapBody
 	firstByte     time.Duration // 0: no bound
 	idle          time.Duration // 0: no bound
-	cancel        context.CancelCauseFunc
+	ctx           http1.Context // of the attempt
 	reads         atomic.Uint64 // odd while a read is in progress
 
 	mu        sync.Mutex    // guards the fields below
-	timer     *time.Timer   // nil after stop
+	timer     *time.Timer   // nil after stop, or if nothing bounds the attempt
 	lastReads uint64        // reads at the last check
 	unchanged time.Duration // time since reads changed
 	interval  time.Duration // until the next check
 }
 
-// newIdleWatchdog starts a watchdog for an attempt, or returns nil if nothing bounds the attempt.
-// cancel must end the context of the attempt; it is called with a *streaming.AbortError when a bound
-// is exceeded. stop must be called at the end of the attempt.
-func newIdleWatchdog(cancel context.CancelCauseFunc, m *config.Model, stream bool) *idleWatchdog {
+// newIdleWatchdog starts a watchdog for an attempt, with a timer unless nothing bounds the attempt.
+// The attempt must use the watchdog's ctx. Its error becomes a *streaming.AbortError when a bound is
+// exceeded, and stop must be called at the end of the attempt.
+func newIdleWatchdog(ctx context.Context, m *config.Model, stream bool) *idleWatchdog {
 	w := &idleWatchdog{firstByte: m.UnstreamedFirstByteTimeout}
 	if stream {
 		w = &idleWatchdog{firstByte: m.FirstByteTimeout, idle: m.IdleTimeout}
 	}
+	w.ctx.Start(ctx)
 	if w.firstByte == 0 && w.idle == 0 {
-		return nil
+		return w
 	}
-	w.cancel = cancel
 	w.mu.Lock() // the first check may run before timer is set
 	defer w.mu.Unlock()
 	w.interval = w.idle / 4
@@ -120,7 +120,7 @@ func newIdleWatchdog(cancel context.CancelCauseFunc, m *config.Model, stream boo
 // wrapBody counts the reads of a response body from now on. It must be called once, after the
 // response header has arrived: the header alone is not the first byte.
 func (w *idleWatchdog) wrapBody(resp *http.Response) {
-	if w != nil {
+	if w.timer != nil {
 		w.ReadCloser, resp.Body = resp.Body, w
 	}
 }
@@ -154,12 +154,12 @@ func (w *idleWatchdog) check() {
 	}
 	switch {
 	case !started && w.firstByte > 0 && w.unchanged >= w.firstByte:
-		w.cancel(&streaming.AbortError{
+		w.ctx.Cancel(&streaming.AbortError{
 			Code:    "upstream_first_byte_timeout",
 			Message: "The replica sent no byte of its response within " + formatSeconds(w.firstByte) + "; try again later.",
 		})
 	case started && w.idle > 0 && w.unchanged >= w.idle:
-		w.cancel(&streaming.AbortError{
+		w.ctx.Cancel(&streaming.AbortError{
 			Code:    "upstream_idle_timeout",
 			Message: "The replica sent nothing for " + formatSeconds(w.idle) + " before its response was complete; try again.",
 		})
@@ -171,14 +171,14 @@ func (w *idleWatchdog) check() {
 	}
 }
 
-// stop ends the watchdog. It must be called exactly once, also after an abort. A check already
-// started finds timer nil, so no check has an effect after stop.
+// stop ends the watchdog and the context of the attempt. It must be called exactly once, also after
+// an abort. A check already started finds timer nil, so no check has an effect after stop.
 func (w *idleWatchdog) stop() {
-	if w == nil {
-		return
-	}
 	w.mu.Lock()
-	w.timer.Stop()
-	w.timer = nil
+	if w.timer != nil {
+		w.timer.Stop()
+		w.timer = nil
+	}
 	w.mu.Unlock()
+	w.ctx.Cancel(context.Canceled)
 }

@@ -461,6 +461,6 @@ func BenchmarkIdleWatchdog(b *testing.B) {
 
 // startWatchdog starts the watchdog of an attempt, and returns the attempt's context.
 func startWatchdog(parent context.Context, m *config.Model, stream bool) (context.Context, *idleWatchdog) {
-	ctx, cancel := context.WithCancelCause(parent)
-	return ctx, newIdleWatchdog(cancel, m, stream)
+	w := newIdleWatchdog(parent, m, stream)
+	return &w.ctx, w
 }

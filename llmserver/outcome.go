@@ -198,23 +198,26 @@ func (r *Replica) recordSuccess(s *Slot, complete bool) {
 // before anything else fails. Response headers prove nothing, since engines send the header of a
 // stream before they start to work.
 //
-// Abandoned is for streams only; other responses are silent until they are complete.
-func (s *Slot) Abandoned() {
+// Abandoned is for streams only; other responses are silent until they are complete. It reports
+// whether the end counted.
+func (s *Slot) Abandoned() bool {
 	r, now, sentAt, c := s.replica, monotonic(), time.Duration(s.sentAt.Load()), s.replica.cohort.Load()
 	if c == nil || sentAt == 0 || now-sentAt < silenceWindow || r.health.bodyReads.Load() != s.readsAtSend {
-		return
+		return false
 	}
 	responded := func(other *Replica) bool {
 		return other != r && time.Duration(other.health.lastResponse.Load()) > sentAt
 	}
 	if !slices.ContainsFunc(c.members, responded) {
-		return
+		return false
 	}
 	// The compare-and-swap picks one of the requests reporting the same silence at once.
 	last := r.health.lastSilence.Load()
-	if now-time.Duration(last) >= silenceWindow && r.health.lastSilence.CompareAndSwap(last, int64(now)) {
-		r.handleFailure(s, ErrSilent)
+	if now-time.Duration(last) < silenceWindow || !r.health.lastSilence.CompareAndSwap(last, int64(now)) {
+		return false
 	}
+	r.handleFailure(s, ErrSilent)
+	return true
 }
 
 // ReportFailure records why the request in the slot failed after its response had begun. Errors

@@ -30,5 +30,7 @@ type Hooks struct {
 type Outcome struct {
 	Dispatched bool  // the request was sent, or an attempt was made
 	Served     bool  // a response header without an error status was received, and the replica has not failed since
+	Status     int   // of the response header; 0 if none was received
+	Silent     bool  // the replica was silent while others responded: see llmserver.ErrSilent
 	Err        error // the failure, nil if there was none
 }

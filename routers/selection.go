@@ -43,6 +43,9 @@ func (s *Selection) Rank() int { return s.rank }
 // replica, 0 for a policy without such an estimate.
 func (s *Selection) Matched() int { return s.matched }
 
+// Outcome returns the outcome so far: what Release will report.
+func (s *Selection) Outcome() Outcome { return s.outcome }
+
 // Dispatch sends the request into the slot and returns when the response header is received. The
 // response body is closed at the latest by Release. A second call, also a concurrent one, fails
 // with ErrDispatched before any I/O; llmserver.ErrGone means a replica removed from the set since
@@ -67,7 +70,8 @@ func (s *Selection) Dispatch(req *http.Request) (*http.Response, error) {
 		s.reportAbandoned()
 		return nil, err
 	}
-	s.resp, s.outcome.Served = resp, resp.StatusCode < http.StatusBadRequest
+	s.resp, s.outcome.Status = resp, resp.StatusCode
+	s.outcome.Served = resp.StatusCode < http.StatusBadRequest
 	return resp, nil
 }
 
@@ -119,7 +123,7 @@ func (s *Selection) Excuse() { s.slot.Excuse() }
 // other members responded.
 func (s *Selection) reportSilence() {
 	if s.payload.Stream {
-		s.slot.Abandoned()
+		s.outcome.Silent = s.slot.Abandoned() || s.outcome.Silent
 	}
 }
 

@@ -50,6 +50,11 @@ func TestRouterEjectsAReplicaThatHangsWhileItsSiblingsRespond(t *testing.T) {
 				go func() {
 					defer stop()
 					defer sel.Release()
+					defer func() {
+						if sel.Outcome().Silent && sel.Replica() != f.replicas[0] {
+							t.Errorf("%s is reported as silent", sel.Replica().ID())
+						}
+					}()
 					req := (&http.Request{}).WithContext(ctx)
 					resp, err := sel.Dispatch(req)
 					switch {

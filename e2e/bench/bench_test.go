@@ -76,8 +76,8 @@ func TestRouterTargetsAreSkippedIfInstallationFails(t *testing.T) {
 
 func TestRouterArgumentsNameWorkerAndPorts(t *testing.T) {
 	for _, r := range routers {
-		got := strings.Join(r.arguments("python", "127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"), " ")
-		for _, want := range []string{"--host 127.0.0.1 --port 1 ", "--prometheus-port 2 ", "--worker-urls http://127.0.0.1:3 "} {
+		got := strings.Join(r.arguments("python", "127.0.0.1:1", "127.0.0.1:2", "round_robin", "http://127.0.0.1:3", "http://127.0.0.1:4"), " ")
+		for _, want := range []string{"--host 127.0.0.1 --port 1 ", "--prometheus-port 2 ", "--policy round_robin ", "--worker-urls http://127.0.0.1:3 http://127.0.0.1:4 "} {
 			if !strings.Contains(got, want) {
 				t.Errorf("%s: %q lacks %q", r.name, got, want)
 			}

@@ -9,6 +9,7 @@
 //	go run ./e2e/bench -page docs/performance.md  # rewrite the results section of a page
 //	go run ./e2e/bench -work disconnects,connections  # checks: 200 disconnects, 5,000 connections
 //	go run ./e2e/bench -work soak -minutes 10   # check: memory and goroutines stay flat
+//	go run ./e2e/bench -work scenes -page docs/operations.md  # one of four engines fails behind other routers
 //
 // Everything runs on loopback. The engine is a separate process that responds at once or sends
 // events at given times. Its responses depend only on the request, and the client compares every

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"berth/e2e/scenes"
 )
 
 // options holds the values of the command-line flags.
@@ -21,6 +23,9 @@ type options struct {
 }
 
 func main() {
+	if scenes.ServeEngine() {
+		exit(nil)
+	}
 	if len(os.Args) == 2 && os.Args[1] == "engine" {
 		exit(serveEngine())
 	}
@@ -29,7 +34,7 @@ func main() {
 	for _, w := range workloads {
 		names = append(names, w.name)
 	}
-	flag.StringVar(&o.workloads, "work", strings.Join(names, ","), "the workloads to measure, and any of the checks disconnects, connections and soak; or overload: goodput against offered load, of berth, HAProxy and the routers of -routers")
+	flag.StringVar(&o.workloads, "work", strings.Join(names, ","), "the workloads to measure, and any of the checks disconnects, connections and soak; or overload: goodput against offered load, of berth, HAProxy and the routers of -routers; or scenes: failing replicas behind the routers; either alone")
 	flag.StringVar(&o.berth, "berth", "", "the berth binary to measure; built from ./cmd/berth if empty")
 	flag.StringVar(&o.against, "against", "", "another berth binary to compare with")
 	flag.BoolVar(&o.routers, "routers", false, "also measure vllm-router and sglang-router, installed from PyPI into the user's cache directory")
@@ -51,6 +56,9 @@ func exit(err error) {
 }
 
 func run(o options) error {
+	if o.workloads == "scenes" {
+		return playScenes(o.page)
+	}
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
 		return errors.New("/proc is required for CPU times and is missing")
 	}

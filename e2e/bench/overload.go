@@ -140,7 +140,11 @@ func overloadBuilders(dir, berth string) (names []string, build map[string]build
 		}
 		names = append(names, r.name)
 		build[r.name] = func(address, metrics string, engines []string) ([]string, error) {
-			return r.arguments(python, address, metrics, engines...), nil
+			var urls []string
+			for _, e := range engines {
+				urls = append(urls, "http://"+e)
+			}
+			return r.arguments(python, address, metrics, "cache_aware", urls...), nil
 		}
 	}
 	return names, build

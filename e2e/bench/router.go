@@ -49,22 +49,18 @@ func newRouterTargets(engine string) (all []*target, err error) {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, &target{name: r.name, address: addresses[0], command: append(r.arguments(python, addresses[0], addresses[1], engine), manyRequests...)})
+		all = append(all, &target{name: r.name, address: addresses[0], command: append(r.arguments(python, addresses[0], addresses[1], "cache_aware", "http://"+engine), manyRequests...)})
 	}
 	return all, nil
 }
 
 // arguments returns the command line of a router that serves requests on address and its own
-// metrics on metrics.
-func (r router) arguments(python, address, metrics string, engines ...string) []string {
+// metrics on metrics, and forwards them to the base URLs of engines by a policy.
+func (r router) arguments(python, address, metrics, policy string, engines ...string) []string {
 	host, port, _ := net.SplitHostPort(address)
 	_, metricsPort, _ := net.SplitHostPort(metrics)
-	var urls []string
-	for _, e := range engines {
-		urls = append(urls, "http://"+e)
-	}
 	return slices.Concat([]string{python}, r.command,
-		[]string{"--host", host, "--port", port, "--prometheus-port", metricsPort, "--policy", "cache_aware", "--worker-urls"}, urls,
+		[]string{"--host", host, "--port", port, "--prometheus-host", host, "--prometheus-port", metricsPort, "--policy", policy, "--worker-urls"}, engines,
 		r.options)
 }
 

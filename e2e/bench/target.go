@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"berth/e2e/scenes"
 )
 
 // target is a proxy to measure, or the engine itself, which has no command.
@@ -132,10 +134,11 @@ func newTargets(dir, engine, berth, against string) ([]*target, error) {
 	return all, nil
 }
 
-// freeAddresses returns n loopback addresses with free ports.
+// freeAddresses returns n loopback addresses with free ports at one host.
 func freeAddresses(n int) (addresses []string, err error) {
+	host := scenes.FreeLoopback()
 	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		l, err := net.Listen("tcp", host)
 		if err != nil {
 			return nil, err
 		}
@@ -147,7 +150,7 @@ func freeAddresses(n int) (addresses []string, err error) {
 
 // startTimeout bounds the time until a target forwards its first request. Routers check the health
 // of their workers first.
-const startTimeout = 20 * time.Second
+const startTimeout = time.Minute
 
 // start starts the process and returns after the first forwarded request. It does nothing for the
 // engine.
@@ -164,9 +167,11 @@ func (t *target) start() error {
 		return err
 	}
 	var err error
+	client := &http.Client{Timeout: 5 * time.Second}
+	defer client.CloseIdleConnections()
 	for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); {
 		var resp *http.Response
-		resp, err = http.Post("http://"+t.address+"/v1/chat/completions", "application/json", strings.NewReader(`{"model":"bench","messages":[{"role":"user","content":"hello"}],"max_tokens":1}`))
+		resp, err = client.Post("http://"+t.address+"/v1/chat/completions", "application/json", strings.NewReader(`{"model":"bench","messages":[{"role":"user","content":"hello"}],"max_tokens":1}`))
 		if err == nil {
 			resp.Body.Close()
 			if resp.StatusCode == http.StatusOK {

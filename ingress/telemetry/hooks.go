@@ -17,6 +17,10 @@ import (
 // of its own; none of them blocks.
 func (t *Telemetry) RouterHooks(m *ModelMetrics, policy func() string) routers.Hooks {
 	countReservation := func(outcome string) { m.reservations.WithLabelValues(outcome).Inc() }
+	countRejection := func(replica string, err error) {
+		countReservation(reservationOutcome(err))
+		m.replicaNamed(replica).countReservation(err)
+	}
 	releases := make(map[string]prometheus.Counter, len(releaseCauses))
 	for _, cause := range releaseCauses {
 		releases[cause] = m.releases.WithLabelValues(cause)
@@ -30,12 +34,12 @@ func (t *Telemetry) RouterHooks(m *ModelMetrics, policy func() string) routers.H
 				t.decisions.record(d, policy())
 			}
 		},
-		Rejected: func(_ *routers.Payload, _ string, err error) { countReservation(reservationOutcome(err)) },
+		Rejected: func(_ *routers.Payload, replica string, err error) { countRejection(replica, err) },
 		Released: func(_ *routers.Payload, _ string, o routers.Outcome) { releases[releaseCause(o)].Inc() },
-		AgentWaitEnded: func(_ string, wanted bool, err error) {
+		AgentWaitEnded: func(replica string, wanted bool, err error) {
 			switch {
 			case err != nil:
-				countReservation(reservationOutcome(err))
+				countRejection(replica, err)
 			case !wanted:
 				countReservation("surplus") // a wanted slot is counted when a request takes it
 			}

@@ -1,14 +1,11 @@
 package telemetry
 
 import (
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-
-	"berth/streaming"
 )
 
 // ModelMetrics are the counters and histograms of one model. They live exactly as long as the
@@ -18,7 +15,7 @@ import (
 type ModelMetrics struct {
 	model string // empty for requests without a model
 
-	requests       *prometheus.CounterVec // route, status
+	requests       *labelledCounts[statusCounts, *statusCounts] // route, status
 	duration       *histogram
 	firstByte      *histogram
 	firstToken     *histogram
@@ -32,8 +29,9 @@ type ModelMetrics struct {
 	aborts         *prometheus.CounterVec    // phase
 	upstreamErrors *prometheus.CounterVec    // phase
 	noText         *prometheus.CounterVec
-	tokens         *prometheus.CounterVec // key, kind
+	tokens         *labelledCounts[tokenCounts, *tokenCounts] // key, kind
 	matches        *histogram
+	replicas       *replicaTable
 
 	all []prometheus.Collector
 }
@@ -46,7 +44,7 @@ var (
 
 // NewModelMetrics returns the metrics of the model with the given ID.
 func NewModelMetrics(model string) *ModelMetrics {
-	m, labels := &ModelMetrics{model: model, gaps: newGapHistogram(model)}, prometheus.Labels{"model": model}
+	m, labels := &ModelMetrics{model: model, gaps: newGapHistogram(model), replicas: newReplicaTable(model)}, prometheus.Labels{"model": model}
 	counter := func(name, help string, variable ...string) *prometheus.CounterVec {
 		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels}, variable)
 		m.all = append(m.all, v)
@@ -57,7 +55,10 @@ func NewModelMetrics(model string) *ModelMetrics {
 		m.all = append(m.all, h)
 		return h
 	}
-	m.requests = counter("berth_requests_total", "Finished requests by status; 499 is a client that disconnected before a response.", "route", "status")
+	m.requests = &labelledCounts[statusCounts, *statusCounts]{desc: prometheus.NewDesc("berth_requests_total",
+		"Finished requests by status; 499 is a client that disconnected before a response.", []string{"route", "status"}, labels)}
+	m.tokens = &labelledCounts[tokenCounts, *tokenCounts]{desc: prometheus.NewDesc("berth_tokens_total",
+		"Tokens reported by replicas, by name of the API key: prompt (cached is a part of it) and completion. For streams without usage, estimated counts events with content.", []string{"key", "kind"}, labels)}
 	m.duration = newHistogram("berth_request_duration_seconds", "Time from the request header to the end of the response.", requestBuckets)
 	m.firstByte = newHistogram("berth_time_to_first_byte_seconds", "Time from the request header until the first byte of the replica's response was written to the client.", requestBuckets)
 	m.firstToken = newHistogram("berth_time_to_first_token_seconds", "Time from the request header until the first event with content was written to the client, for event streams.", requestBuckets)
@@ -70,9 +71,8 @@ func NewModelMetrics(model string) *ModelMetrics {
 	m.aborts = counter("berth_aborts_total", "Client disconnects before the end of the response, by phase.", "phase")
 	m.upstreamErrors = counter("berth_upstream_errors_total", "Attempts that failed at a replica, by phase.", "phase")
 	m.noText = counter("berth_requests_without_routing_text_total", "Requests without text to route by, which were ranked by load.")
-	m.tokens = counter("berth_tokens_total", "Tokens reported by replicas, by name of the API key: prompt (cached is a part of it) and completion. For streams without usage, estimated counts events with content.", "key", "kind")
 	m.matches = newHistogram("berth_prefix_match_ratio", "Share of a prompt's blocks that the chosen replica was expected to have cached.", matchBuckets)
-	m.all = append(m.all, m.gaps)
+	m.all = append(m.all, m.requests, m.tokens, m.gaps, m.replicas)
 	return m
 }
 
@@ -126,13 +126,6 @@ func (m *ModelMetrics) collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// count returns the counter with these labels, two at most. The slice of labels escapes into
-// prometheus; memory of the request saves an allocation per request.
-func (r *Request) count(vec *prometheus.CounterVec, labels ...string) prometheus.Counter {
-	n := copy(r.labels[:], labels)
-	return vec.WithLabelValues(r.labels[:n]...)
-}
-
 // countMetrics adds a finished request to the metrics of its model.
 func (r *Request) countMetrics() {
 	m := r.Metrics
@@ -143,12 +136,12 @@ func (r *Request) countMetrics() {
 		m.wait.Observe(r.Waited.Seconds())
 	}
 	if r.ErrorCode == CodeClientGone {
-		r.count(m.aborts, r.Phase).Inc()
+		m.aborts.WithLabelValues(r.Phase).Inc()
 	}
 	if m.model != "" {
 		m.duration.Observe(r.end.Sub(r.Start).Seconds())
 	}
-	r.count(m.requests, r.Route, statusLabel(r.Status)).Inc()
+	m.requests.at(r.Route).add(r.Status)
 }
 
 // recordUsage adds the latencies and tokens of a relayed response, complete or not: a disconnected
@@ -162,33 +155,5 @@ func (r *Request) recordUsage() {
 		m.firstToken.Observe(r.Tap.FirstContent.Sub(r.Start).Seconds())
 		m.gaps.addStream(&r.Tap.Gaps)
 	}
-	u := r.Tap.Usage()
-	if u == (streaming.Usage{}) {
-		r.countTokens("estimated", int64(r.Tap.ContentEvents()))
-		return
-	}
-	r.countTokens("prompt", u.PromptTokens)
-	r.countTokens("completion", u.CompletionTokens)
-	r.countTokens("cached", u.CachedTokens)
-}
-
-func (r *Request) countTokens(kind string, n int64) {
-	if n > 0 {
-		r.count(r.Metrics.tokens, r.Key, kind).Add(float64(n))
-	}
-}
-
-// statusLabels are the decimal texts of all HTTP statuses.
-var statusLabels = func() (texts [600]string) {
-	for status := range texts {
-		texts[status] = strconv.Itoa(status)
-	}
-	return texts
-}()
-
-func statusLabel(status int) string {
-	if status < 0 || status >= len(statusLabels) {
-		return strconv.Itoa(status)
-	}
-	return statusLabels[status]
+	m.tokens.at(r.Key).add(&r.Tap)
 }

@@ -79,9 +79,8 @@ type Request struct {
 	ErrorCode string // of berth's error response or abort; empty for relayed responses
 	Truncated bool   // the connection or stream was aborted within the response
 
-	end    time.Time
-	span   trace.Span // nil if the request is not traced
-	labels [2]string  // of the series being looked up: see count
+	end  time.Time
+	span trace.Span // nil if the request is not traced
 }
 
 // Outcome returns the outcome for logs and spans. finished is a response relayed to the end, with

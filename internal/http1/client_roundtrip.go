@@ -20,13 +20,13 @@ import (
 // methods are for one goroutine at a time; only Close may be called by any goroutine, at any time.
 // After an error of Read, only Close releases the connection.
 type roundTrip struct {
-	response   http.Response   // the caller's, once Do has returned
-	ctx        context.Context // of the request
-	conn       *clientConn
-	pool       *connPool
-	start      time.Time
-	stopCancel func() bool // unregisters halfClose from ctx; false if halfClose has begun
-	done       atomic.Bool
+	response http.Response   // the caller's, once Do has returned
+	ctx      context.Context // of the request
+	atEnd    listener        // calls halfClose at the end of ctx
+	conn     *clientConn
+	pool     *connPool
+	start    time.Time
+	done     atomic.Bool
 
 	readBuffer
 	responseBegun bool // at least one byte of a response has been read
@@ -42,9 +42,10 @@ type roundTrip struct {
 // newRoundTrip begins a round trip, the new owner of c. From now on the end of the request's
 // context half-closes c, in a separate goroutine.
 func newRoundTrip(req *http.Request, c *clientConn, p *connPool) *roundTrip {
-	ctx := req.Context()
-	rt := &roundTrip{ctx: ctx, conn: c, pool: p, start: time.Now(), stopCancel: context.AfterFunc(ctx, c.onCancel)}
+	rt := &roundTrip{ctx: req.Context(), conn: c, pool: p, start: time.Now()}
 	rt.response.Request = req
+	rt.atEnd.f = c.onCancel
+	rt.atEnd.watch(rt.ctx)
 	return rt
 }
 
@@ -138,7 +139,7 @@ func (rt *roundTrip) failWith(err error) error {
 // connection stays half-open until Close.
 func (rt *roundTrip) endBody(err error) error {
 	if err == io.EOF && rt.done.CompareAndSwap(false, true) {
-		alive := rt.stopCancel() // else the end of the context is half-closing the connection
+		alive := rt.atEnd.stop(rt.ctx) // else the end of the context is half-closing the connection
 		if alive && rt.reusable && len(rt.unread) == 0 {
 			rt.pool.putConn(rt.conn)
 		} else {
@@ -164,7 +165,7 @@ func (rt *roundTrip) endBody(err error) error {
 // for the first. Memory possibly used by a concurrent Read is left to this Read.
 func (rt *roundTrip) Close() error {
 	if rt.done.CompareAndSwap(false, true) {
-		rt.stopCancel()
+		rt.atEnd.stop(rt.ctx)
 		rt.conn.lingeringClose()
 	}
 	return nil

@@ -22,6 +22,9 @@
 // deadline passing while no read or write waits has no effect; and before the response header is
 // sent, up to 256 KiB of unread request body are discarded.
 //
+// The context of a request is a [Context], which callers may also derive from it: the same as
+// context.WithCancelCause with less work per request.
+//
 // # Client
 //
 // A [Client] holds the connections to one upstream server. net/http's transport runs two goroutines

@@ -21,7 +21,7 @@ var errHandlerReturned = errors.New("the handler has returned")
 type responseWriter struct {
 	conn    *serverConn
 	request *http.Request
-	cancel  context.CancelFunc // of the request's context
+	ctx     Context // of the request
 	body    requestBody
 
 	header        http.Header
@@ -70,11 +70,13 @@ func newResponseWriter(c *serverConn, r *http.Request) *responseWriter {
 		w.body.remaining = r.ContentLength
 		r.Body = &w.body
 	}
-	var ctx context.Context
-	ctx, w.cancel = context.WithCancel(c.ctx)
-	w.request = r.WithContext(ctx)
+	w.ctx.Start(c.ctx)
+	w.request = r.WithContext(&w.ctx)
 	return w
 }
+
+// cancel ends the context of the request. Any goroutine may call cancel, more than once.
+func (w *responseWriter) cancel() { w.ctx.Cancel(context.Canceled) }
 
 // SetReadDeadline ends a read of the request's body still waiting at t or later. Any goroutine may
 // call SetReadDeadline.
