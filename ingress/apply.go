@@ -143,8 +143,8 @@ func (m *model) observeReplicas() {
 // meanwhile are taken over together.
 const applyPause = 20 * time.Millisecond
 
-// applySets takes over the sets that sources publish, at once after a quiet time, until the registry
-// closes.
+// applySets takes over the sets that sources publish, at once after a quiet time, until the
+// registry closes.
 func (r *registry) applySets() {
 	for {
 		select {

@@ -54,8 +54,8 @@ func (g *generation) applyPanicThreshold() {
 	}
 }
 
-// awaitsMembers reports whether p waits for the next member: none of the present ones will serve any
-// request.
+// awaitsMembers reports whether p waits for the next member: none of the present ones will serve
+// any request.
 func (g *generation) awaitsMembers(p *Payload) bool {
 	return g.limits.AwaitMembers && len(g.notDraining) == 0 && p.PinnedTo == nil
 }

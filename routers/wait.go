@@ -95,9 +95,9 @@ func (s *selector) enqueue(ctx context.Context) (*waiter, error) {
 	return w, nil
 }
 
-// refusal returns the error for a newcomer that found no slot, nil if it may wait. While there is no
-// replica, only the length of the queue counts. Router.mu is held, and the newcomer is the last in
-// the queue.
+// refusal returns the error for a newcomer that found no slot, nil if it may wait. While there is
+// no replica, only the length of the queue counts. Router.mu is held, and the newcomer is the last
+// in the queue.
 func (s *selector) refusal(now, deadline time.Time) error {
 	r, g := s.router, s.generation
 	if !g.awaitsMembers(s.payload) {

@@ -155,8 +155,8 @@ func (s *apiServer) note(e event) {
 	s.changed = make(chan struct{})
 }
 
-// expire deletes a slice while the connections break, and forgets the history with the deletion. The
-// watch that follows has ended well before, so that the client goes on with its last version.
+// expire deletes a slice while the connections break, and forgets the history with the deletion.
+// The watch that follows has ended well before, so that the client goes on with its last version.
 func (s *apiServer) expire(slice string, gone bool) {
 	s.mu.Lock()
 	s.gone, s.ending = gone, true

@@ -117,8 +117,8 @@ func (d *dnsSource) next(s *dnsState, ttl time.Duration, err error) (wait time.D
 	return wait
 }
 
-// isEmpty reports whether a name without records now means an empty set: at once if there is no set to
-// keep, else after Keep.
+// isEmpty reports whether a name without records now means an empty set: at once if there is no set
+// to keep, else after Keep.
 func (d *dnsSource) isEmpty(s *dnsState) bool {
 	switch {
 	case s.empty:

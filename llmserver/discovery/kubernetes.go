@@ -32,8 +32,8 @@ const (
 	repeatAfter = time.Minute
 )
 
-// retries is the backoff while the API server is away. The cap is well below client-go's 30 s, since
-// replicas that are gone stay in use until the server is found again.
+// retries is the backoff while the API server is away. The cap is well below client-go's 30 s,
+// since replicas that are gone stay in use until the server is found again.
 var retries = wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Jitter: 0.5, Cap: 10 * time.Second, Steps: 20}
 
 // Kubernetes describes the pods of a model. Exactly one of Service and Selector is set.
@@ -282,43 +282,6 @@ func (k *kubernetes) portError(ports []string) error {
 		return fmt.Errorf("the pods have more than one port; set port to one of %s", named)
 	}
 	return fmt.Errorf("no pod has the port %s; set port to one of %s", k.port, named)
-}
-
-// listWatch prevents the streaming of lists, during which the Reflector's backoff ignores the end of
-// its context.
-type listWatch struct{ cache.ListWatch }
-
-// IsWatchListSemanticsUnSupported is the method by which a client says so.
-func (*listWatch) IsWatchListSemanticsUnSupported() bool { return true }
-
-// A notifyingStore calls changed after each change.
-type notifyingStore struct {
-	cache.Store
-	changed func()
-}
-
-// Add implements cache.Store.
-func (s *notifyingStore) Add(o any) error {
-	defer s.changed()
-	return s.Store.Add(o)
-}
-
-// Update implements cache.Store.
-func (s *notifyingStore) Update(o any) error {
-	defer s.changed()
-	return s.Store.Update(o)
-}
-
-// Delete implements cache.Store.
-func (s *notifyingStore) Delete(o any) error {
-	defer s.changed()
-	return s.Store.Delete(o)
-}
-
-// Replace implements cache.Store.
-func (s *notifyingStore) Replace(all []any, version string) error {
-	defer s.changed()
-	return s.Store.Replace(all, version)
 }
 
 // withoutLog returns a context for calls of client-go, which log nothing.

@@ -61,8 +61,8 @@ func newCluster(path, namespace string) (*cluster, error) {
 // connect returns a cluster reached by config, which it changes.
 func connect(config *rest.Config, namespace string) (c *cluster, err error) {
 	c = &cluster{namespace: namespace}
-	// By default client-go sends pings over a connection with HTTP/2 that is silent for 30 s, and gives
-	// it up 15 s later. HTTP/1.1, which servers without TLS speak, has no pings.
+	// By default client-go sends pings over a connection with HTTP/2 that is silent for 30 s, and
+	// gives it up 15 s later. HTTP/1.1, which servers without TLS speak, has no pings.
 	if u, err := url.Parse(config.Host); err == nil && u.Scheme == "http" && config.Dial == nil {
 		dialer := tcp.Dialer(10 * time.Second)
 		config.Dial = dialer.DialContext

@@ -21,14 +21,15 @@ const (
 	limitTimeout = 2 * time.Second
 	// limitRetry is the time until annotations that could not be read are tried again.
 	limitRetry = 10 * time.Second
-	// forbiddenFor is the time for which no annotation is read after the API server has refused one.
+	// forbiddenFor is the time for which no annotation is read after the API server has refused
+	// one.
 	forbiddenFor = 10 * time.Minute
 	// limitReads is the number of annotations read at once.
 	limitReads = 16
 )
 
-// podLimits reads the capacity that pods have in an annotation. EndpointSlices lack it, so their pods
-// are read once each, if the API server permits. One goroutine uses it.
+// podLimits reads the capacity that pods have in an annotation. EndpointSlices lack it, so their
+// pods are read once each, if the API server permits. One goroutine uses it.
 type podLimits struct {
 	cluster   *cluster
 	log       *slog.Logger
@@ -110,8 +111,8 @@ func (l *podLimits) read(ctx context.Context, unknown []*pod) (incomplete bool) 
 	return incomplete
 }
 
-// readOne returns the annotation of a pod, "" for none. A pod that is gone, or was replaced by another
-// of its name, has none.
+// readOne returns the annotation of a pod, "" for none. A pod that is gone, or was replaced by
+// another of its name, has none.
 func (l *podLimits) readOne(ctx context.Context, p *pod) (*string, error) {
 	var o corev1.Pod
 	err := l.cluster.core.Get().Namespace(l.cluster.namespace).Resource("pods").Name(p.name).Do(ctx).Into(&o)

@@ -48,8 +48,9 @@ func itemsOf(list runtime.Object) []runtime.Object {
 	return items
 }
 
-// podsOfSlices returns the pods of EndpointSlices that are ready, or serve until they end. Slices of
-// one Service may have different ports while it changes, so only a port that none has is missing.
+// podsOfSlices returns the pods of EndpointSlices that are ready, or serve until they end. Slices
+// of one Service may have different ports while it changes, so only a port that none has is
+// missing.
 func podsOfSlices(objects []any, port string) (found []pod, missing []string) {
 	matched := false
 	for _, object := range objects {

@@ -120,8 +120,8 @@ func TestKubernetesSelectorFollowsPods(t *testing.T) {
 	})
 }
 
-// Law 22: what was deleted while the server was away is gone when it is back, and until then the last
-// set stays.
+// Law 22: what was deleted while the server was away is gone when it is back, and until then the
+// last set stays.
 func TestKubernetesServerAwayKeepsTheSet(t *testing.T) {
 	onKubernetes(t, nil, func(s *apiServer) { s.slice("a", "+p1@10.0.0.1/u1"); s.slice("b", "+p2@10.0.0.2/u2") }, func(s *apiServer, r *run) {
 		r.want("p1=10.0.0.1:8000/u1 p2=10.0.0.2:8000/u2")

@@ -56,8 +56,8 @@ func (r *resolver) hosts(ctx context.Context, name, kind string) (found addresse
 }
 
 // services returns the addresses of the targets of a name's SRV records with the lowest priority
-// value; the others are for when none of these works, which health checks decide better. Weights are
-// ignored: requests go by load.
+// value; the others are for when none of these works, which health checks decide better. Weights
+// are ignored: requests go by load.
 func (r *resolver) services(ctx context.Context, name string) (found addresses, err error) {
 	s, err := r.session(name)
 	if err != nil {
@@ -110,8 +110,8 @@ func bestServices(answer []dns.RR) (records []*dns.SRV) {
 	return slices.DeleteFunc(records, func(record *dns.SRV) bool { return record.Priority != best })
 }
 
-// hostsIn returns the addresses in records: those of one name, or those at the end of any aliases if
-// name is empty.
+// hostsIn returns the addresses in records: those of one name, or those at the end of any aliases
+// if name is empty.
 func hostsIn(records []dns.RR, name string) (found addresses) {
 	found.ttl = maxPeriod
 	for _, rr := range records {

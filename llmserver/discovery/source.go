@@ -17,8 +17,8 @@ import (
 // APIKey and Draining; the zero Limit means the model's. The other fields are the caller's to set.
 type Source interface {
 	// Run calls publish with the full set of endpoints once it is known, and after every change,
-	// until ctx ends. An error is logged, and the last set stays. publish is called on one goroutine
-	// at a time and must not change the slice. Run may be called once.
+	// until ctx ends. An error is logged, and the last set stays. publish is called on one
+	// goroutine at a time and must not change the slice. Run may be called once.
 	Run(ctx context.Context, publish func([]llmserver.Endpoint))
 	// Lookup returns the set of this moment, or the reason why there is none. It may be called
 	// before Run, and without.
