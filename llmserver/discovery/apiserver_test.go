@@ -59,7 +59,7 @@ func newAPIServer(t *testing.T) *apiServer {
 	s := &apiServer{t: t, objects: make(map[string]object), refusal: make(map[string]int), changed: make(chan struct{}), version: 100}
 	l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
 	s.server = &http.Server{Handler: s}
-	s.serve = func(c net.Conn) { l.conns <- c }
+	s.serve = l.deliver
 	go s.server.Serve(l)
 	return s
 }
@@ -67,6 +67,15 @@ func newAPIServer(t *testing.T) *apiServer {
 type pipeListener struct {
 	conns  chan net.Conn
 	closed chan struct{}
+}
+
+// deliver hands over a new connection, which is closed if the server does not accept any more.
+func (l *pipeListener) deliver(c net.Conn) {
+	select {
+	case l.conns <- c:
+	case <-l.closed:
+		c.Close()
+	}
 }
 
 func (l *pipeListener) Accept() (net.Conn, error) {
@@ -121,8 +130,8 @@ func (s *apiServer) cut() {
 }
 
 func (s *apiServer) close() {
-	s.cut()
 	s.server.Close()
+	s.setAway(true)
 }
 
 // put adds or replaces an object.

@@ -48,7 +48,7 @@ func newTLSServer(t *testing.T) *tlsServer {
 		s.mu.Lock()
 		s.conns = append(s.conns, frozen)
 		s.mu.Unlock()
-		l.conns <- frozen
+		l.deliver(frozen)
 	}
 	go s.server.ServeTLS(l, "", "")
 	return s
