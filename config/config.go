@@ -85,7 +85,7 @@ type Admin struct {
 	KeyEnv  string // environment variable with the key required of callers; empty: none
 }
 
-// A Model is a model and its replicas.
+// A Model is a model and the sources of its replicas.
 type Model struct {
 	ID         string   // the name for clients; unique among the ids and aliases of all models
 	ServedName string   // the name in the engine
@@ -117,8 +117,13 @@ type Model struct {
 	SlotAuthority string // [IngressCounts] or [ReplicaCounts]
 	SlotSecretEnv string // environment variable with the agents' secret; empty: none
 
-	Replicas  []Replica  // empty exactly if Simulated is set
-	Simulated *Simulated // nil: real replicas
+	// The sources of the replicas: at least one, and Simulated alone. Of two replicas with one
+	// address the first counts, in the order of these fields.
+	Replicas   []Replica
+	File       string // path of a file with replicas, see [ParseReplicas]; empty: none
+	DNS        *DNS
+	Kubernetes *Kubernetes
+	Simulated  *Simulated
 }
 
 // Values of SlotAuthority: which process counts the slots of a model's replicas.
@@ -168,6 +173,8 @@ type Checks struct {
 	Router func(class string, kwargs map[string]any) error
 	// ExtraPath returns the problem with an entry of extra_paths. ExtraPath must be pure.
 	ExtraPath func(path string) error
+	// Selector returns the problem with a label selector. Selector must be pure.
+	Selector func(selector string) error
 	// MostBuffered is the max_buffered_bytes above which memory may be exhausted; 0: unknown.
 	MostBuffered int64
 }

@@ -78,6 +78,10 @@ func defaultSimulated() *Simulated {
 	}
 }
 
+func defaultDNS() DNS {
+	return DNS{Type: "A", Keep: time.Minute}
+}
+
 // defaultReplica returns the defaults of a replica of m, whose capacity must have been read.
 func defaultReplica(m *Model) Replica {
 	return Replica{MaxOngoingRequests: m.MaxOngoingRequests, HealthCheckPath: m.HealthCheckPath}

@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -27,6 +28,11 @@ var someChecks = Checks{Router: func(class string, kwargs map[string]any) error 
 	}
 	if _, ok := kwargs["wrong"]; ok {
 		return fmt.Errorf("%s takes no argument wrong", class)
+	}
+	return nil
+}, Selector: func(selector string) error {
+	if selector == "bad" {
+		return errors.New("it is bad")
 	}
 	return nil
 }, ExtraPath: func(path string) error {
@@ -99,6 +105,8 @@ func TestConfigExampleHasEveryKey(t *testing.T) {
 		"llm_configs.deployment_config.request_router_config": r.requestRouter(new(Router)),
 		"llm_configs.timeouts":                                r.timeoutConfig(new(Model)),
 		"llm_configs.replicas":                                r.replica(new(Replica)),
+		"llm_configs.dns":                                     r.dnsConfig(new(DNS)),
+		"llm_configs.kubernetes":                              r.kubernetesConfig(new(Kubernetes)),
 		"llm_configs.simulated":                               r.simulated(new(Simulated)),
 	} {
 		keys := keysAt(root, path)

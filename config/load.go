@@ -40,11 +40,12 @@ type opener func(path string) ([]byte, error)
 
 func newReader(c Checks, open opener) *reader {
 	return &reader{
-		checks: c,
-		open:   open,
-		config: &Config{HTTP: defaultHTTP(), Admin: defaultAdmin(), Session: defaultSession()},
-		names:  make(map[string]position),
-		urls:   make(map[string]urlOwner),
+		checks:  c,
+		ifEmpty: "describe at least one model",
+		open:    open,
+		config:  &Config{HTTP: defaultHTTP(), Admin: defaultAdmin(), Session: defaultSession()},
+		names:   make(map[string]position),
+		urls:    make(map[string]urlOwner),
 
 		keyNames:  make(map[string]bool),
 		keyHashes: make(map[[sha256.Size]byte]string),
@@ -131,7 +132,7 @@ func (r *reader) parseDocument(data []byte, file string) *node {
 	}
 	switch len(bodies) {
 	case 0:
-		r.problemf(start, "this file is empty; describe at least one model")
+		r.problemf(start, "this file is empty; %s", r.ifEmpty)
 		return nil
 	case 1:
 		return t.build(bodies[0]).withName("this file", start)

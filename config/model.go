@@ -31,14 +31,7 @@ func (r *reader) model(n *node) {
 	}
 	m.fillIn()
 
-	switch {
-	case simulated != nil && replicas != nil:
-		r.problemf(simulated.key, "replicas and simulated are both set; keep one of them")
-	case simulated == nil && replicas == nil:
-		r.problemf(n.at, "this model has no replicas; list them under replicas, or add simulated: {}")
-	case replicas != nil && replicas.kind == sequence && len(replicas.nodes) == 0:
-		r.problemf(replicas.at, "replicas is empty; list at least one replica")
-	}
+	r.checkSources(n)
 	if replicas != nil {
 		r.list(r.modelReplica(&m))(replicas)
 	}

@@ -16,8 +16,9 @@ import (
 // that reads one value into a destination; a schema is a table of such functions. A value with a
 // problem leaves the destination unchanged.
 type reader struct {
-	checks Checks
-	open   opener // nil: the configuration comes from no file and cannot refer to any
+	checks  Checks
+	ifEmpty string // what to do about an empty file
+	open    opener // nil: the configuration comes from no file and cannot refer to any
 
 	config   *Config
 	problems Problems

@@ -92,6 +92,9 @@ func (r *reader) modelConfig(m *Model) fields {
 		"slot_authority":  r.oneOf(&m.SlotAuthority, IngressCounts, ReplicaCounts),
 		"slot_secret_env": r.variable(&m.SlotSecretEnv),
 		"replicas":        func(*node) {}, // read last, once the capacity of the model is known
+		"file":            r.filePath(&m.File),
+		"dns":             r.dns(m),
+		"kubernetes":      r.kubernetes(m),
 		"simulated":       func(n *node) { r.object(r.simulated(m.Simulated))(n) },
 	}
 }
@@ -145,6 +148,29 @@ func (r *reader) replica(rep *Replica) fields {
 		"max_ongoing_requests": r.capacity(&rep.MaxOngoingRequests),
 		"api_key_env":          r.variable(&rep.APIKeyEnv),
 		"health_check_path":    r.healthCheckPath(&rep.HealthCheckPath),
+	}
+}
+
+func (r *reader) dnsConfig(d *DNS) fields {
+	return fields{
+		"name":        r.hostName(&d.Name),
+		"type":        r.oneOf(&d.Type, DNSTypes...),
+		"port":        wholeNumber(r, &d.Port, 1, 65535),
+		"server":      r.dnsServer(&d.Server),
+		"period_s":    r.timeout(&d.Period),
+		"keep_s":      r.seconds(&d.Keep, 0),
+		"api_key_env": r.variable(&d.APIKeyEnv),
+	}
+}
+
+func (r *reader) kubernetesConfig(k *Kubernetes) fields {
+	return fields{
+		"service":     r.kubernetesName(&k.Service),
+		"selector":    r.selector(&k.Selector),
+		"port":        r.portOrName(&k.Port),
+		"namespace":   r.kubernetesName(&k.Namespace),
+		"kubeconfig":  r.filePath(&k.Kubeconfig),
+		"api_key_env": r.variable(&k.APIKeyEnv),
 	}
 }
 

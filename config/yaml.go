@@ -131,12 +131,45 @@ func (w *writer) model(m Model) {
 	}
 	if m.Simulated != nil {
 		w.simulated(m.Simulated)
-		return
 	}
-	w.line(2, "replicas:")
+	if len(m.Replicas) > 0 {
+		w.line(2, "replicas:")
+	}
 	for _, r := range m.Replicas {
 		w.replica(r, m.HealthCheckPath)
 	}
+	if m.File != "" {
+		w.key(2, "file", m.File)
+	}
+	if m.DNS != nil {
+		w.dns(m.DNS)
+	}
+	if m.Kubernetes != nil {
+		w.kubernetes(m.Kubernetes)
+	}
+}
+
+func (w *writer) dns(d *DNS) {
+	w.line(2, "dns:")
+	w.key(3, "name", d.Name)
+	w.key(3, "type", d.Type)
+	if d.Port != 0 {
+		w.key(3, "port", d.Port)
+	}
+	w.optional(3, "server", d.Server)
+	w.key(3, "period_s", d.Period.Seconds())
+	w.key(3, "keep_s", d.Keep.Seconds())
+	w.optional(3, "api_key_env", d.APIKeyEnv)
+}
+
+func (w *writer) kubernetes(k *Kubernetes) {
+	w.line(2, "kubernetes:")
+	w.optional(3, "service", k.Service)
+	w.optional(3, "selector", k.Selector)
+	w.optional(3, "port", k.Port)
+	w.optional(3, "namespace", k.Namespace)
+	w.optional(3, "kubeconfig", k.Kubeconfig)
+	w.optional(3, "api_key_env", k.APIKeyEnv)
 }
 
 // replica writes a replica of a model with the given health check path.
@@ -159,6 +192,13 @@ func (w *writer) simulated(s *Simulated) {
 	w.key(3, "decode_step_ms", milliseconds(s.DecodeStep))
 	w.key(3, "decode_step_per_request_ms", milliseconds(s.DecodeStepPerRequest))
 	w.key(3, "kv_cache_tokens", s.KVCacheTokens)
+}
+
+// optional writes a key with a value that is not empty.
+func (w *writer) optional(indent int, key, value string) {
+	if value != "" {
+		w.key(indent, key, value)
+	}
 }
 
 // line writes an indented line.

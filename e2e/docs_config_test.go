@@ -126,6 +126,7 @@ func TestConfigurationPageHasEveryKey(t *testing.T) {
 const leastConfig = `llm_configs:
 - {model_loading_config: {model_id: a}, replicas: [{url: "http://10.0.0.1"}]}
 - {model_loading_config: {model_id: b}, simulated: {}}
+- {model_loading_config: {model_id: c}, dns: {name: c, port: 1}, kubernetes: {service: c}}
 `
 
 func TestConfigurationPageHasTheDefaults(t *testing.T) {

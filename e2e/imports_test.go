@@ -25,13 +25,14 @@ var mayImport = map[string][]string{
 	"streaming":           {"internal/openai"},
 	"llmserver":           internalPackages,
 	"llmserver/agent":     slices.Concat(internalPackages, []string{"llmserver", "streaming"}),
+	"llmserver/discovery": {"internal/tcp", "llmserver"},
 	"llmserver/simulated": {"llmserver"},
 	"routers":             {"llmserver", "routers/prefixindex"},
 	"routers/prefixindex": {},
 	"routers/replay":      {"routers", "llmserver", "llmserver/simulated"},
 	"ingress/telemetry":   {"config", "routers", "llmserver", "streaming"},
 	"ingress": slices.Concat(internalPackages, []string{"ingress/telemetry", "routers", "streaming", "config", "llmserver",
-		"llmserver/agent", "llmserver/simulated"}),
+		"llmserver/agent", "llmserver/discovery", "llmserver/simulated"}),
 	"cmd/berth":  {"*"},
 	"e2e/scenes": {},
 	"e2e/bench":  {"e2e/scenes"},
@@ -50,6 +51,8 @@ var libraryUsers = map[string][]string{
 	"github.com/prometheus/client_golang": {"ingress/telemetry", "llmserver/agent"},
 	"go.opentelemetry.io":                 {"ingress/telemetry"},
 	"github.com/goccy/go-yaml":            {"config"},
+	"github.com/miekg/dns":                {"llmserver/discovery"},
+	"k8s.io":                              {"llmserver/discovery"},
 	"github.com/spf13/cobra":              {"cmd/berth"},
 	"github.com/openai/openai-go/v3":      {},
 	"go.uber.org/goleak":                  {},
@@ -64,6 +67,7 @@ var dependencies = []string{
 	"github.com/gin-gonic/gin",
 	"github.com/goccy/go-yaml",
 	"github.com/google/uuid",
+	"github.com/miekg/dns", // TTL and SRV priorities, which net.Resolver lacks
 	"github.com/openai/openai-go/v3",
 	"github.com/prometheus/client_golang",
 	"github.com/prometheus/common", // tests only: the reference parser of the text format
@@ -79,6 +83,10 @@ var dependencies = []string{
 	"go.uber.org/goleak",
 	"golang.org/x/net", // validation of header fields and hosts
 	"google.golang.org/protobuf",
+	"k8s.io/api", // types of client-go
+	"k8s.io/apimachinery",
+	"k8s.io/client-go", // list and watch with all their failures; the REST client without a clientset
+	"k8s.io/klog/v2",   // to silence client-go
 	"pgregory.net/rapid",
 }
 

@@ -107,7 +107,7 @@ func (s *Server) modelInQuery(r *http.Request) (id string, err error) {
 func (s *Server) viewReplica(replica *llmserver.Replica) replicaView {
 	e, status, usage := replica.Endpoint(), replica.Status(), replica.Usage()
 	v := replicaView{
-		Model: e.Model, ID: e.ID, URL: e.URL, Source: "config",
+		Model: e.Model, ID: e.ID, URL: e.URL, Source: e.Source,
 		State: status.State, Since: roundUTC(status.Since), ForS: time.Since(status.Since).Round(time.Millisecond).Seconds(), Reason: status.Reason,
 		Drained: s.registry.drains.has(replicaName{e.Model, e.ID}),
 		Slots:   slotsView{usage.Reserved, usage.Running, usage.Limit, replica.Others()},

@@ -3,7 +3,36 @@ package ingress
 import (
 	"sync"
 	"time"
+
+	"berth/llmserver"
 )
+
+// onRestart replaces a replica after a restart of the process: the slots of the old process do not
+// exist in the new one. It is called once per *Replica, on the goroutine of the request or probe
+// that detected the restart. As that goroutine must not block, the reload runs on another one.
+func (r *registry) onRestart(e llmserver.Endpoint) {
+	delay := r.restarts.nextDelay(e.URL)
+	if delay == 0 {
+		r.log.Info("the replica has restarted", "replica", e.ID)
+	} else {
+		r.log.Warn("another process answers for the replica again; if it did not restart, two processes share its address, and its slots cannot be counted",
+			"replica", e.ID, "taken_over_in", delay)
+	}
+	r.reloads.Go(func() { r.reloadAfter(delay) })
+}
+
+// reloadAfter applies the current configuration again after delay, so the pool dials the new
+// processes. It returns early if the registry closes.
+func (r *registry) reloadAfter(delay time.Duration) {
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-r.closing:
+		return
+	}
+	r.reapply("reload after the restart of a replica failed")
+}
 
 // A restartBackoff delays reloads after restarts of replicas, separately for each address. Two
 // processes behind one address, such as a load balancer's, look like one process that restarts

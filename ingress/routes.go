@@ -44,14 +44,15 @@ func (s *Server) routes() *gin.Engine {
 	return e
 }
 
-// serveReadiness responds 200 while the server is not draining and some replica is available, else
-// 503.
+// serveReadiness responds 200 while the server is not draining and the registry is ready, else 503
+// with the reason.
 func (s *Server) serveReadiness(c *gin.Context) {
+	reason := s.registry.unready()
 	switch {
 	case s.draining.Load():
 		c.String(http.StatusServiceUnavailable, "draining\n")
-	case !s.registry.ready():
-		c.String(http.StatusServiceUnavailable, "no replica of any model is available\n")
+	case reason != "":
+		c.String(http.StatusServiceUnavailable, reason+"\n")
 	default:
 		c.String(http.StatusOK, "ready\n")
 	}

@@ -71,6 +71,7 @@ func newServer(c *config.Config, log *slog.Logger, t *telemetry.Tracing) (*Serve
 	s.telemetry = telemetry.New(telemetry.Options{State: s.state, Log: log, Tracing: t, Decisions: c.Admin.Address != ""})
 	s.registry = newRegistry(s.telemetry, log)
 	s.lookups = newOwnerLookups(&s.owners, s.telemetry.CountLookup)
+	s.registry.onNewSet = s.lookups.forgetMisses
 	s.failures = newFailureLog(log)
 	s.exhaustion = newExhaustion(s.telemetry.CountExhaustion, log)
 	s.registry.pool.Events.Exhausted = s.exhaustion.report

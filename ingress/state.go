@@ -22,5 +22,10 @@ func (s *Server) state() telemetry.State {
 	for _, m := range t.models {
 		state.Models = append(state.Models, telemetry.ModelState{Metrics: m.metrics, Router: m.router})
 	}
+	for _, source := range t.sources {
+		state.Sources = append(state.Sources, telemetry.SourceState{
+			Model: source.model, Source: source.String(), Up: source.published.Load() && source.Err() == nil, Replicas: len(source.endpoints()),
+		})
+	}
 	return state
 }

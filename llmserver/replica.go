@@ -22,6 +22,7 @@ type Endpoint struct {
 	Label    string // the name in texts for clients; the ID if empty
 	URL      string // scheme://host:port and an optional base path, without /v1
 	Instance string // the process behind the URL, if known
+	Source   string // where the endpoint comes from, for operators
 	Limit    int    // concurrent requests; at most MaxLimit
 	Draining bool   // admits nothing new; ongoing requests finish
 	APIKey   string // replaces the client's Authorization, if not empty

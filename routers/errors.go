@@ -32,7 +32,10 @@ type UnavailableError struct {
 
 func (e *UnavailableError) Error() string {
 	text := fmt.Sprintf("none of %d replicas is available", e.Replicas)
-	if e.Tried > 0 {
+	switch {
+	case e.Replicas == 0:
+		text = "there is no replica"
+	case e.Tried > 0:
 		text = fmt.Sprintf("none of %d replicas is left, %d tried in vain", e.Replicas, e.Tried)
 	}
 	if len(e.Reasons) > 0 {

@@ -54,6 +54,12 @@ func (g *generation) applyPanicThreshold() {
 	}
 }
 
+// awaitsMembers reports whether p waits for the next member: none of the present ones will serve
+// any request.
+func (g *generation) awaitsMembers(p *Payload) bool {
+	return g.limits.AwaitMembers && len(g.notDraining) == 0 && p.PinnedTo == nil
+}
+
 // mayServe reports whether a member serves p now or may later. A down or ejected replica may
 // recover: one failed probe must not fail a whole queue.
 func (g *generation) mayServe(p *Payload, tried []*llmserver.Replica) bool {
@@ -63,7 +69,7 @@ func (g *generation) mayServe(p *Payload, tried []*llmserver.Replica) bool {
 		_, member := g.index[p.PinnedTo]
 		return member && !p.PinnedTo.Draining()
 	}
-	return slices.ContainsFunc(g.notDraining, func(m *llmserver.Replica) bool { return !slices.Contains(tried, m) })
+	return g.awaitsMembers(p) || slices.ContainsFunc(g.notDraining, func(m *llmserver.Replica) bool { return !slices.Contains(tried, m) })
 }
 
 // unavailable returns the *UnavailableError for p.

@@ -100,7 +100,7 @@ func TestRouterPinnedRequestFailsWithoutItsReplica(t *testing.T) {
 	refused(f.replicas[0], "1 tried in vain", f.replicas[0])
 	f.replicas[0].Drain()
 	refused(f.replicas[0], "a: draining")
-	refused(newFleet(t, 1).replicas[0], "none of 0")
+	refused(newFleet(t, 1).replicas[0], "there is no replica")
 }
 
 func TestRouterPinnedWaitEndsWhenTheReplicaLeaves(t *testing.T) {

@@ -15,6 +15,10 @@ import (
 type Limits struct {
 	MaxQueued    int           // requests in the queue at once; negative: no bound, not even during an overload
 	QueueTimeout time.Duration // for all waits of one request together; above zero
+
+	// AwaitMembers: members may appear at any time, so a request waits in the queue while there is
+	// none, or only draining ones. Otherwise such a request fails at once.
+	AwaitMembers bool
 }
 
 // Router chooses among the replicas of one model, and is the only one to reserve slots on them. All
@@ -145,7 +149,8 @@ func (r *Router) Policy() Policy { return r.current.Load().policy }
 // Choose returns a replica for p with a slot reserved on it, and waits in the queue if all ranked
 // replicas are full. Replicas in exclude are not chosen. The caller must release the selection; p
 // must not be used by another Choose at the same time. Errors: ErrQueueFull, ErrQueueTimeout,
-// ErrOverloaded, ErrDeadline, ErrClosed, an *UnavailableError, llmserver.ErrExhausted, or the cause of the end of ctx.
+// ErrOverloaded, ErrDeadline, ErrClosed, an *UnavailableError, llmserver.ErrExhausted, or the cause
+// of the end of ctx.
 func (r *Router) Choose(ctx context.Context, p *Payload, exclude ...*llmserver.Replica) (*Selection, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)

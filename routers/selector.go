@@ -71,8 +71,8 @@ func (s *selector) useGeneration(g *generation) {
 }
 
 // selectNow reserves the first slot in ranking order, without waiting for one. llmserver.ErrFull
-// means replicas to wait for, or other requests already waiting: a free slot is theirs first, and
-// enqueue finds the slots of no use to them.
+// means replicas to wait for, present or to come, or other requests already waiting: a free slot is
+// theirs first, and enqueue finds the slots of no use to them.
 //
 // The length is read without the mutex, so a request queueing at this moment may be overtaken by
 // this one, but is not forgotten: every queued request tries for a slot once more, and the slot
@@ -91,7 +91,7 @@ func (s *selector) selectNow(ctx context.Context) (*Selection, error) {
 		return s.found, s.err
 	case s.exhausted != nil:
 		return nil, s.exhausted
-	case s.full:
+	case s.full || s.generation.awaitsMembers(s.payload):
 		return nil, llmserver.ErrFull
 	default:
 		return s.lastResort(ctx)

@@ -22,6 +22,9 @@ func (s *selector) waitForSlot(ctx context.Context) (*Selection, error) {
 		h := s.router.awaitHandover(ctx, w, timeout.Done())
 		now := time.Now()
 		s.payload.Waited, began = s.payload.Waited+now.Sub(began), now
+		if g := s.router.current.Load(); h.err == ErrQueueTimeout && g.awaitsMembers(s.payload) {
+			return nil, g.unavailable(s.payload, s.exclude)
+		}
 		if h.err != nil {
 			return nil, h.err
 		}
@@ -57,7 +60,7 @@ func (s *selector) enqueue(ctx context.Context) (*waiter, error) {
 	switch {
 	case g.closed:
 		return nil, ErrClosed
-	case !ranked:
+	case !ranked && !g.awaitsMembers(s.payload):
 		return nil, g.unavailable(s.payload, s.exclude)
 	}
 	if _, learns := g.policy.(Learner); learns {
@@ -82,7 +85,7 @@ func (s *selector) enqueue(ctx context.Context) (*waiter, error) {
 	w.queued = true
 	if newcomer {
 		deadline, _ := ctx.Deadline()
-		if err := r.refusal(now, deadline, g.limits); err != nil {
+		if err := s.refusal(now, deadline); err != nil {
 			r.queue.withdraw(w)
 			s.payload.arrival = 0 // a later Choose starts at the end of the queue
 			return nil, err
@@ -90,6 +93,20 @@ func (s *selector) enqueue(ctx context.Context) (*waiter, error) {
 	}
 	r.startAgentWaits(g, w)
 	return w, nil
+}
+
+// refusal returns the error for a newcomer that found no slot, nil if it may wait. While there is
+// no replica, only the length of the queue counts. Router.mu is held, and the newcomer is the last
+// in the queue.
+func (s *selector) refusal(now, deadline time.Time) error {
+	r, g := s.router, s.generation
+	if !g.awaitsMembers(s.payload) {
+		return r.refusal(now, deadline, g.limits)
+	}
+	if g.limits.MaxQueued >= 0 && r.QueueLength() > g.limits.MaxQueued {
+		return g.unavailable(s.payload, s.exclude)
+	}
+	return nil
 }
 
 // awaitHandover blocks until w is finished, the timeout ends or the client disconnects. A slot

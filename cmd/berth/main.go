@@ -11,6 +11,7 @@ import (
 	"berth/config"
 	"berth/ingress"
 	"berth/internal/openai"
+	"berth/llmserver/discovery"
 	"berth/routers"
 )
 
@@ -20,6 +21,7 @@ var checks = config.Checks{
 		_, err := routers.Lookup(class, kwargs)
 		return err
 	},
+	Selector:     discovery.CheckSelector,
 	MostBuffered: ingress.AffordableBufferedBytes(),
 	ExtraPath: func(path string) error {
 		if openai.IsManagementPath(path) {

@@ -16,6 +16,7 @@ type State struct {
 	ConnectionLimit    int64
 	Keys               []KeyState
 	Models             []ModelState
+	Sources            []SourceState
 	Replicas           []*llmserver.Replica // of all models, leaving ones first
 }
 
@@ -29,6 +30,13 @@ type KeyState struct {
 type ModelState struct {
 	Metrics *ModelMetrics
 	Router  *routers.Router
+}
+
+// SourceState is the state of a source of replicas.
+type SourceState struct {
+	Model, Source string
+	Up            bool // the last attempt has succeeded
+	Replicas      int  // in the last set
 }
 
 // stateCollector exposes a State and the metrics of its models.
@@ -55,6 +63,9 @@ var (
 	descEvictions  = prometheus.NewDesc("berth_prefix_index_evictions_total", "Entries evicted from the prefix index to make room for others.", []string{"model"}, nil)
 	descRebuilds   = prometheus.NewDesc("berth_ring_rebuilds_total", "Rebuilds of the hash ring after a change of membership.", []string{"model"}, nil)
 
+	descSourceUp       = prometheus.NewDesc("berth_source_up", "1 if the source of replicas has published a set and its last attempt succeeded. While it is 0, the last set stays.", []string{"model", "source"}, nil)
+	descSourceReplicas = prometheus.NewDesc("berth_source_replicas", "Replicas in the last set of a source.", []string{"model", "source"}, nil)
+
 	descBuffered        = prometheus.NewDesc("berth_buffered_bytes", "Bytes of request bodies held in memory.", nil, nil)
 	descBufferedLimit   = prometheus.NewDesc("berth_buffered_bytes_limit", "Limit of the bytes of request bodies held in memory.", nil, nil)
 	descConnections     = prometheus.NewDesc("berth_connections", "Open client connections.", nil, nil)
@@ -66,7 +77,8 @@ var rankLabels = [...]string{"1", "2", "3", "4+"}
 
 func (s stateCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descSlots, descCapacity, descUp, descState, descEjected, descKeys, descQueue, descHandoffs, descSkips, descOverload, descDraining,
-		descRanks, descIndexBytes, descEvictions, descRebuilds, descBuffered, descBufferedLimit, descConnections, descConnectionLimit} {
+		descRanks, descIndexBytes, descEvictions, descRebuilds, descBuffered, descBufferedLimit, descConnections, descConnectionLimit,
+		descSourceUp, descSourceReplicas} {
 		ch <- d
 	}
 	s.noModel.describe(ch)
@@ -86,6 +98,10 @@ func (s stateCollector) Collect(ch chan<- prometheus.Metric) {
 	for _, m := range state.Models {
 		m.Metrics.collect(ch)
 		out.router(m.Metrics.model, m.Router)
+	}
+	for _, source := range state.Sources {
+		out.gauge(descSourceUp, boolToFloat(source.Up), source.Model, source.Source)
+		out.gauge(descSourceReplicas, float64(source.Replicas), source.Model, source.Source)
 	}
 	out.replicas(state.Replicas)
 }
