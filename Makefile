@@ -9,10 +9,10 @@ BUILD_FLAGS := -tags nomsgpack -trimpath -ldflags "-s -w"
 # Tests of e2e about the source and the documents; they start no client of others.
 SOURCE_TESTS := ^Test(Packages|ImportTables|Libraries|Dependencies|Documents|ConfigurationPage|Makefile|ReadmeShell|ReadmeTest)
 
-.PHONY: help test test-fast lint fuzz bench e2e build
+.PHONY: help test test-fast test-deploy lint fuzz bench e2e build image
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 test: ## all tests, with real clients where Python is installed; some minutes
 	go test ./...
@@ -20,6 +20,10 @@ test: ## all tests, with real clients where Python is installed; some minutes
 test-fast: ## the tests of all packages but e2e, and those of the documents; under a minute when built
 	go test -skip '^TestBars' $$(go list ./... | grep -v '^berth/e2e$$')
 	go test -run '$(SOURCE_TESTS)' ./e2e
+
+test-deploy: ## the image, the chart, the rules and the dashboard in deploy; some minutes the first time
+	go -C deploy/image test ./...
+	go -C deploy/test test ./...
 
 lint: ## gofmt, go vet and golangci-lint (installed at a pinned version)
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { printf 'not formatted:\n%s\n' "$$unformatted"; exit 1; }
@@ -37,3 +41,6 @@ e2e: ## the tests with real clients, engines and proxies; what is missing is a f
 
 build: ## ./berth as users get it: static, without symbols
 	CGO_ENABLED=0 go build $(BUILD_FLAGS) -o berth ./cmd/berth
+
+image: ## berth.tar: a container image for linux/amd64 and linux/arm64, by Go alone
+	go -C deploy/image run . -out ../../berth.tar

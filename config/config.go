@@ -96,6 +96,7 @@ type Model struct {
 	QueueTimeout       time.Duration // > 0
 	Router             Router
 
+	HealthCheckPath    string // of the probes, default of the replicas; unused with agents
 	HealthCheckPeriod  time.Duration
 	HealthCheckTimeout time.Duration
 	ConnectTimeout     time.Duration
@@ -143,6 +144,7 @@ type Replica struct {
 	URL                string // scheme://host[:port][/path]: no default port, no trailing slash, no trailing /v1
 	MaxOngoingRequests int
 	APIKeyEnv          string // environment variable with the engine's API key; empty: the client's key is forwarded
+	HealthCheckPath    string // unused with agents
 }
 
 // Simulated is the cost model of simulated engines in the process.
@@ -160,6 +162,9 @@ const MaxOngoing = 1<<20 - 1
 
 // DefaultMaxOngoing is the capacity of a replica if the file has none.
 const DefaultMaxOngoing = 256
+
+// DefaultHealthCheckPath is the path of probes if neither file nor command line has one.
+const DefaultHealthCheckPath = "/health"
 
 // Checks validate the parts of a file unknown to this package. Nil checks pass.
 type Checks struct {

@@ -53,6 +53,7 @@ func defaultModel() Model {
 		MaxQueuedRequests:  1024,
 		QueueTimeout:       time.Minute,
 		Router:             Router{Class: "RoundRobinRouter"},
+		HealthCheckPath:    DefaultHealthCheckPath,
 		HealthCheckPeriod:  5 * time.Second,
 		HealthCheckTimeout: 4 * time.Second,
 		ConnectTimeout:     5 * time.Second,
@@ -83,7 +84,7 @@ func defaultDNS() DNS {
 
 // defaultReplica returns the defaults of a replica of m, whose capacity must have been read.
 func defaultReplica(m *Model) Replica {
-	return Replica{MaxOngoingRequests: m.MaxOngoingRequests}
+	return Replica{MaxOngoingRequests: m.MaxOngoingRequests, HealthCheckPath: m.HealthCheckPath}
 }
 
 // fillIn uses the model's id as the default of ServedName.

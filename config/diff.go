@@ -74,7 +74,7 @@ func diffModel(old, next Model) (changes []string) {
 func replicaTexts(replicas []Replica) (texts []namedText) {
 	for _, r := range replicas {
 		w := new(writer)
-		w.replica(r)
+		w.replica(r, "")
 		texts = append(texts, namedText{r.ID, w.String()})
 	}
 	return texts

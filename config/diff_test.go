@@ -80,6 +80,9 @@ func change(t *testing.T, field reflect.Value) {
 func TestConfigDiffFindsAChangeOfEveryField(t *testing.T) {
 	paths := 0
 	leaves(reflect.ValueOf(diffBase()), "", func(path string, _ reflect.Value) {
+		if path == ".Models0.HealthCheckPath" {
+			return // without effect, as this model has agents
+		}
 		paths++
 		next := diffBase()
 		leaves(reflect.ValueOf(next), "", func(p string, field reflect.Value) {

@@ -44,12 +44,29 @@ func (r *reader) model(n *node) {
 
 // checkAuthority reports settings that contradict slot_authority.
 func (r *reader) checkAuthority(m *Model, n *node) {
+	if m.SlotAuthority == ReplicaCounts {
+		r.checkAgentProbes(n)
+	}
 	switch secret := n.get("slot_secret_env"); {
 	case m.SlotAuthority == ReplicaCounts && m.Simulated != nil:
 		r.problemf(n.get("slot_authority").at, "simulated replicas have no agents; remove slot_authority, "+
 			"or run berth llmserver --simulated and list it under replicas")
 	case m.SlotAuthority == IngressCounts && secret != nil:
 		r.problemf(secret.key, "slot_secret_env has no effect without agents; add slot_authority: replica, or remove it")
+	}
+}
+
+// checkAgentProbes reports paths of probes in a model with agents, which have a path of their own.
+func (r *reader) checkAgentProbes(n *node) {
+	mappings := []*node{n.get("deployment_config")}
+	if replicas := n.get("replicas"); replicas != nil {
+		mappings = append(mappings, replicas.nodes...)
+	}
+	for _, m := range mappings {
+		if path := m.get("health_check_path"); path != nil {
+			r.problemf(path.key, "health_check_path has no effect with agents, which probe their engines themselves; "+
+				"remove it, and start the agents with --health-check-path")
+		}
 	}
 }
 

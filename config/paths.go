@@ -1,6 +1,7 @@
 package config
 
 import (
+	"net/url"
 	"path"
 	"slices"
 	"strings"
@@ -24,4 +25,25 @@ func (r *reader) extraPath(n *node) {
 		}
 		r.config.ExtraPaths = append(r.config.ExtraPaths, n.text)
 	}
+}
+
+// healthCheckPath reads the path of probes.
+func (r *reader) healthCheckPath(dst *string) func(*node) {
+	return func(n *node) {
+		if n.kind != text || !IsHealthCheckPath(n.text) {
+			r.wrongValue(n, "a path like /health or /ping?full=1")
+			return
+		}
+		*dst = n.text
+	}
+}
+
+// IsHealthCheckPath reports whether s can be requested by probes: a path from the root, with a
+// query or without.
+func IsHealthCheckPath(s string) bool {
+	if !strings.HasPrefix(s, "/") || strings.HasPrefix(s, "//") || strings.ContainsAny(s, "# ") || strings.ContainsFunc(s, unprintable) {
+		return false
+	}
+	_, err := url.Parse(s)
+	return err == nil
 }

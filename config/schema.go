@@ -112,6 +112,7 @@ func (r *reader) deployment(m *Model) fields {
 		"max_ongoing_requests":   r.capacity(&m.MaxOngoingRequests),
 		"max_queued_requests":    wholeNumber(r, &m.MaxQueuedRequests, -1, math.MaxInt32),
 		"queue_timeout_s":        r.seconds(&m.QueueTimeout, minDuration),
+		"health_check_path":      r.healthCheckPath(&m.HealthCheckPath),
 		"health_check_period_s":  r.seconds(&m.HealthCheckPeriod, minDuration),
 		"health_check_timeout_s": r.seconds(&m.HealthCheckTimeout, minDuration),
 		"request_router_config":  r.routerConfig(&m.Router),
@@ -146,6 +147,7 @@ func (r *reader) replica(rep *Replica) fields {
 		"url":                  r.replicaURL(&rep.URL),
 		"max_ongoing_requests": r.capacity(&rep.MaxOngoingRequests),
 		"api_key_env":          r.variable(&rep.APIKeyEnv),
+		"health_check_path":    r.healthCheckPath(&rep.HealthCheckPath),
 	}
 }
 

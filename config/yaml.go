@@ -105,6 +105,9 @@ func (w *writer) model(m Model) {
 	w.key(3, "max_ongoing_requests", m.MaxOngoingRequests)
 	w.key(3, "max_queued_requests", m.MaxQueuedRequests)
 	w.key(3, "queue_timeout_s", m.QueueTimeout.Seconds())
+	if m.SlotAuthority != ReplicaCounts { // else the key is an error
+		w.key(3, "health_check_path", m.HealthCheckPath)
+	}
 	w.key(3, "health_check_period_s", m.HealthCheckPeriod.Seconds())
 	w.key(3, "health_check_timeout_s", m.HealthCheckTimeout.Seconds())
 	w.line(3, "request_router_config:")
@@ -133,7 +136,7 @@ func (w *writer) model(m Model) {
 		w.line(2, "replicas:")
 	}
 	for _, r := range m.Replicas {
-		w.replica(r)
+		w.replica(r, m.HealthCheckPath)
 	}
 	if m.File != "" {
 		w.key(2, "file", m.File)
@@ -169,12 +172,16 @@ func (w *writer) kubernetes(k *Kubernetes) {
 	w.optional(3, "api_key_env", k.APIKeyEnv)
 }
 
-func (w *writer) replica(r Replica) {
+// replica writes a replica of a model with the given health check path.
+func (w *writer) replica(r Replica, healthCheckPath string) {
 	w.key(3, "- id", r.ID)
 	w.key(4, "url", r.URL)
 	w.key(4, "max_ongoing_requests", r.MaxOngoingRequests)
 	if r.APIKeyEnv != "" {
 		w.key(4, "api_key_env", r.APIKeyEnv)
+	}
+	if r.HealthCheckPath != healthCheckPath {
+		w.key(4, "health_check_path", r.HealthCheckPath)
 	}
 }
 

@@ -24,14 +24,15 @@ type agentProcess struct {
 	*berth
 	engine string
 	limit  int
+	flags  []string // further ones
 }
 
 var agentLine = regexp.MustCompile(`(?m)^berth llmserver (http://\S+), `)
 
 // startAgent starts an agent in front of an engine, with limit slots.
-func startAgent(t *testing.T, engine string, limit int) *agentProcess {
+func startAgent(t *testing.T, engine string, limit int, flags ...string) *agentProcess {
 	t.Helper()
-	a := &agentProcess{engine: engine, limit: limit}
+	a := &agentProcess{engine: engine, limit: limit, flags: flags}
 	a.start(t, "127.0.0.1:0")
 	return a
 }
@@ -41,7 +42,8 @@ func startAgent(t *testing.T, engine string, limit int) *agentProcess {
 func (a *agentProcess) start(t *testing.T, address string) {
 	t.Helper()
 	eventually(t, "the agent listens", func() bool {
-		c := startBerth(t, "", "llmserver", "--engine", a.engine, "--address", address, "--max-ongoing-requests", strconv.Itoa(a.limit))
+		args := append([]string{"llmserver", "--engine", a.engine, "--address", address, "--max-ongoing-requests", strconv.Itoa(a.limit)}, a.flags...)
+		c := startBerth(t, "", args...)
 		for ended := false; ; {
 			if match := agentLine.FindStringSubmatch(c.stdout.String()); match != nil {
 				a.berth = &berth{command: c, url: match[1], admin: match[1]}

@@ -21,7 +21,7 @@ var (
 	codeSpan    = regexp.MustCompile("`([^`\n]+)`")
 	codeFence   = regexp.MustCompile("(?ms)^```.*?^```")
 	testName    = regexp.MustCompile(`^(?:Test|Fuzz|Benchmark)[A-Z]\w+$`)
-	sourcePath  = regexp.MustCompile(`^(?:\.\./)?(?:\.ci|cmd|config|docs|e2e|ingress|internal|llmserver|routers|streaming)(?:/[\w.*{},-]+)*/?$`)
+	sourcePath  = regexp.MustCompile(`^(?:\.\./)?(?:\.ci|cmd|config|deploy|docs|e2e|ingress|internal|llmserver|routers|streaming)(?:/[\w.*{},-]+)*/?$`)
 	link        = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	heading     = regexp.MustCompile(`(?m)^#+ (.+)$`)
 	notInAnchor = regexp.MustCompile(`[^\p{L}\p{N} _-]`)

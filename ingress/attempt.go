@@ -66,6 +66,7 @@ func (x *proxyRequest) attempt(ctx context.Context) error {
 	// With the first byte to the client no other attempt can follow, so the request body is not
 	// needed any more.
 	relay.BeforeStart = x.releaseBody
+	x.holdResponse(&relay, resp)
 	if relay.Opened = x.opening.Close(); relay.Opened {
 		x.releaseBody()
 		if !streaming.IsEventStream(resp) {
@@ -108,9 +109,10 @@ func (x *proxyRequest) dispatch(ctx context.Context, sel *routers.Selection) (re
 // prepareRetry updates the state for another attempt after sel failed with err. The slot is still
 // held here; attempt's defer releases it before the next attempt chooses.
 func (x *proxyRequest) prepareRetry(sel *routers.Selection, err error) {
-	// A stale pooled connection says nothing about the replica, so the next attempt may choose the
-	// same one.
-	if !errors.Is(err, llmserver.ErrStale) {
+	// A stale pooled connection says little about the replica, so the next attempt may choose the
+	// same one, but only if there is no other: the replica may be dying, and a request is retried
+	// once only.
+	if !errors.Is(err, llmserver.ErrStale) || x.payload.PinnedTo == nil && len(x.model.router.Members()) > 1 {
 		x.tried = append(x.tried, sel.Replica())
 	}
 	// Waited adds up over attempts, so the next overhead must not subtract the earlier waits again.
@@ -148,6 +150,7 @@ func (x *proxyRequest) addDecisionHeaders(h http.Header) {
 // not to look complete. The error is returned only if nothing was sent: another attempt, or an
 // error response, is still possible.
 func (x *proxyRequest) finishAttempt(sel *routers.Selection, err error) error {
+	x.reportEngineAbort(err)
 	if err == nil {
 		if x.record.Tap.Failed {
 			sel.Fail(fmt.Errorf("%w: an error event in the stream", llmserver.ErrServerError))

@@ -47,13 +47,15 @@ func (x *proxyRequest) checkStatus(sel *routers.Selection, resp *http.Response) 
 	if len(start) == maxKeptBody {
 		return nil
 	}
-	kept := *resp
-	kept.Body = io.NopCloser(bytes.NewReader(start))
-	x.kept = &kept
+	if x.kept == nil || x.kept.StatusCode != http.StatusOK { // an aborted response is better than none
+		kept := *resp
+		kept.Body = io.NopCloser(bytes.NewReader(start))
+		x.kept = &kept
+	}
 	return failure
 }
 
-// writeKept sends the client the last error response of a replica, unchanged. If the client
+// writeKept sends the client the kept response, unchanged. If the client
 // disconnects meanwhile, writeKept panics as abort does; also in an opened stream, where the
 // response is an error event.
 func (x *proxyRequest) writeKept() error {
@@ -61,9 +63,13 @@ func (x *proxyRequest) writeKept() error {
 	if x.opening.Close() {
 		x.failOpenedBy(x.kept)
 	}
+	var tap *streaming.Tap
+	if x.kept.StatusCode == http.StatusOK { // an aborted response, which has tokens
+		tap, x.record.Measured = &x.record.Tap, true
+	}
 	var err error
 	relay := x.relayFor(x.c.Request.URL.Path, 0)
-	if x.record.Response, err = relay.Copy(x.c.Request.Context(), x.c.Writer, x.kept, nil); err != nil {
+	if x.record.Response, err = relay.Copy(x.c.Request.Context(), x.c.Writer, x.kept, tap); err != nil {
 		x.abort(err)
 	}
 	return nil

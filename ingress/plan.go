@@ -83,7 +83,7 @@ func replicaEndpoints(replicas []config.Replica) ([]llmserver.Endpoint, error) {
 		if err != nil {
 			return nil, fmt.Errorf("replica %s: %w", r.ID, err)
 		}
-		endpoints[i] = llmserver.Endpoint{ID: r.ID, URL: r.URL, Limit: r.MaxOngoingRequests, APIKey: key}
+		endpoints[i] = llmserver.Endpoint{ID: r.ID, URL: r.URL, Limit: r.MaxOngoingRequests, ProbePath: r.HealthCheckPath, APIKey: key}
 	}
 	return endpoints, nil
 }
@@ -108,6 +108,7 @@ func describeEndpoints(m *config.Model, endpoints []llmserver.Endpoint) error {
 		e.Model, e.Label = m.ID, replicaLabel(i, *e)
 		e.Limit = cmp.Or(e.Limit, m.MaxOngoingRequests)
 		e.ConnectTimeout, e.SendTimeout = m.ConnectTimeout, m.SendTimeout
+		e.ServedName, e.ProbePath = m.ServedName, cmp.Or(e.ProbePath, m.HealthCheckPath)
 		e.ProbeEvery, e.ProbeTimeout = m.HealthCheckPeriod, m.HealthCheckTimeout
 		e.CountsSlots, e.SlotSecret = m.SlotAuthority == config.ReplicaCounts, secret
 	}
@@ -159,4 +160,10 @@ func (m *merge) add(p *modelPlan, endpoints []llmserver.Endpoint) {
 		m.urls[e.URL], m.ids[id] = e.Source, e.Source
 		p.endpoints = append(p.endpoints, e)
 	}
+}
+
+// warnUnlisted logs that a replica does not list its model by the name that requests have there.
+func (r *registry) warnUnlisted(e llmserver.Endpoint, listed []string) {
+	r.log.Warn("a replica does not list the model; set served_model_name to a name that it lists, or start the engine with that name",
+		"replica", e.ID, "model", e.Model, "served_model_name", e.ServedName, "listed", listed)
 }

@@ -79,7 +79,8 @@ func newRegistry(t *telemetry.Telemetry, log *slog.Logger) *registry {
 			}
 			log.Warn("using the capacity reported by the agent, not the configured one", "replica", replica, "configured", configured, "reported", reported)
 		},
-		Restarted: r.onRestart,
+		ModelUnlisted: r.warnUnlisted,
+		Restarted:     r.onRestart,
 	}
 	r.table.Store(&table{config: &config.Config{}})
 	return r

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"berth/config"
 	"berth/llmserver"
@@ -328,5 +329,33 @@ func TestReloadRenamedModelKeepsCapacity(t *testing.T) {
 	g.open <- struct{}{}
 	if r := receive(t, later); r.body != "ok" {
 		t.Errorf("got %d %s", r.StatusCode, r.body)
+	}
+}
+
+// The list is requested with the key of the replica, and has to have the served name only.
+func TestRegistryWarnsOfAModelThatAReplicaDoesNotList(t *testing.T) {
+	t.Setenv("ENGINE_KEY", "sesame")
+	lists := func(names string) string {
+		return upstream(t, func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/v1/models" && r.Header.Get("Authorization") == "Bearer sesame" {
+				fmt.Fprintf(w, `{"data":[{"id":"Qwen/Qwen3-4B"},{"id":%q}]}`, names)
+			}
+		})
+	}
+	m := modelOn("qwen", lists("other"), lists("engine-name"))
+	m.ServedName, m.Aliases = "engine-name", []string{"small"}
+	m.HealthCheckPeriod, m.HealthCheckTimeout = time.Minute, time.Minute
+	m.Replicas[0].APIKeyEnv, m.Replicas[1].APIKeyEnv = "ENGINE_KEY", "ENGINE_KEY"
+	f := serve(t, m)
+	var log string
+	f.eventually("the replica without the model is named", func() bool {
+		log += f.log.take()
+		return strings.Contains(log, `replica=a model=qwen served_model_name=engine-name listed="[Qwen/Qwen3-4B other]"`)
+	})
+	if strings.Contains(log, "replica=b") {
+		t.Errorf("log %s", log)
+	}
+	if _, unlisted := f.model("qwen").replicas[0].UnlistedModel(); !unlisted {
+		t.Error("the replica does not know it")
 	}
 }

@@ -114,7 +114,8 @@ type proxyRequest struct {
 	retriedOnce bool                 // after a failure in which the replica may have begun
 	suspect     *routers.Selection   // of the attempt with that failure: the request may be to blame
 	selection   *routers.Selection   // of the latest attempt; nil before
-	kept        *http.Response       // the last error response of a replica, buffered
+	kept        *http.Response       // the response for the client if no attempt succeeds, buffered
+	held        *http.Response       // of this attempt, if Check decides about it
 	failure     *responseFailure     // of the last attempt, to be logged by reportFailure
 
 	opening *streaming.Opening // comments before the response, see open; nil without
@@ -130,12 +131,18 @@ func (s *requestState) newProxyRequest(server *Server, c *gin.Context, phase str
 	return x
 }
 
-// Fingerprint returns a hash of the request body, 0 after the release of the body.
+// Fingerprint returns a hash of the prompt, or of the body of a request without one; 0 after the
+// release of the body. Other fields do not make a request a different one: clients that send a
+// prompt again may number them.
 func (x *proxyRequest) Fingerprint() uint64 {
-	if x.body == nil || x.body.Released() {
+	switch {
+	case x.body == nil || x.body.Released():
 		return 0
+	case len(x.payload.Text) > 0:
+		return xxhash.Sum64(x.payload.Text)
+	default:
+		return xxhash.Sum64(x.body.Bytes())
 	}
-	return xxhash.Sum64(x.body.Bytes())
 }
 
 // recordUpstreamError counts a failed attempt at a replica. Counting per attempt rather than per

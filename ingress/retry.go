@@ -69,8 +69,9 @@ func (x *proxyRequest) failedOnSiblings(err error) bool {
 // the request may have created something that stays. Failures that other replicas may share are
 // retried within a budget. A response of which the client has got a part is never retried.
 func (x *proxyRequest) retryReason(err error) string {
+	_, timeout := errors.AsType[*streaming.AbortError](err)
 	switch {
-	case x.c.Request.Context().Err() != nil:
+	case x.c.Request.Context().Err() != nil || timeout:
 		return ""
 	case errors.Is(err, llmserver.ErrNoConnection):
 		return "no_connection"
@@ -82,7 +83,7 @@ func (x *proxyRequest) retryReason(err error) string {
 		return "engine_busy"
 	case errors.Is(err, llmserver.ErrModelNotServed):
 		return x.withinBudget("model_not_served")
-	case llmserver.Refused(err):
+	case llmserver.Refused(err) && !errors.Is(err, errEngineAborted):
 		return "refused"
 	case x.stores || x.retriedOnce:
 		return ""
@@ -98,10 +99,7 @@ func (x *proxyRequest) retryReason(err error) string {
 		reason = x.withinBudget("server_error")
 	}
 	if reason != "" {
-		x.retriedOnce = true
-		if !errors.Is(err, llmserver.ErrStale) {
-			x.suspect = x.selection
-		}
+		x.retriedOnce, x.suspect = true, x.selection
 	}
 	return reason
 }
@@ -113,6 +111,8 @@ var retriesOnce = []struct {
 }{
 	{llmserver.ErrSilent, "silent"}, // before ErrBroken, which a silent response is, too
 	{llmserver.ErrEngineDead, "engine_dead"},
+	{errEngineAborted, "engine_aborted"},
+	{errInvalidResponse, "invalid_response"}, // before ErrNotHTTP, which it is, too
 	{llmserver.ErrNotHTTP, "invalid"},
 	{llmserver.ErrBroken, "broken"},
 	{llmserver.ErrTimeout, "timeout"},

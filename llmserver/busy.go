@@ -54,6 +54,7 @@ type busyResponse struct {
 
 var busyResponses = []busyResponse{
 	{http.StatusServiceUnavailable, "the request queue is full"},         // SGLang, --max-queued-requests
+	{http.StatusServiceUnavailable, "currently busy and cannot accept"},  // vLLM 0.32, --max-num-queued-reqs
 	{http.StatusServiceUnavailable, "queueoverflow"},                     // vLLM from 0.29, --max-num-queued-reqs and -tokens: the error's type
 	{http.StatusServiceUnavailable, "max_num_queued"},                    // the same, by the option in the error's message
 	{http.StatusServiceUnavailable, "max-num-queued"},                    //

@@ -14,6 +14,8 @@ func TestClassifyErrorResponses(t *testing.T) {
 	}{
 		{503, `{"object":"error","message":"The request queue is full.","code":503}`, ErrBusy},
 		{503, `{"error":{"message":"Too many queued requests (--max-num-queued-reqs 4)","type":"QueueOverflowError"}}`, ErrBusy},
+		{503, `{"error":{"message":"The engine is currently busy and cannot accept new requests. Please try again later or on a different instance.","type":"Service Unavailable","param":null,"code":503}}`, ErrBusy},
+		{503, `{"error":"server busy, please try again.  maximum pending requests exceeded"}`, ErrBusy},
 		{429, `{"error":"Model is overloaded","error_type":"overloaded"}`, ErrBusy},
 		{503, `{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}`, ErrBusy},
 		{500, `{"error":{"message":"EngineCore encountered an issue. See stack trace (above) for the root cause."}}`, ErrEngineDead},

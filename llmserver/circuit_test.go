@@ -360,6 +360,7 @@ func TestCircuitClosesOnFirstByteOfTrialAndStartsSlowly(t *testing.T) {
 		}
 		resp.Body.Close()
 		s.Release()
+		mustReserve(t, r)
 		if b := r.WeightedLoad(); b != 10 {
 			t.Errorf("it begins with the weighted load %v", b)
 		}

@@ -84,7 +84,7 @@ func TestReplicaStaysUpDuringOwnExhaustion(t *testing.T) {
 		}
 		out.Store(0)
 		before := asked.Load()
-		time.Sleep(2 * firstProbeRetry)
+		time.Sleep(maxProbeRetry)
 		if asked.Load() == before {
 			t.Error("the replica is not probed soon after")
 		}

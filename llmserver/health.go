@@ -18,8 +18,8 @@ import (
 //	     a successful probe
 //
 // A probe that times out does not count if some byte of a response body came meanwhile, because a
-// busy engine serves its health check last. After a failed probe the next one follows soon, with
-// exponential backoff up to the configured period. The circuit decides whether a reachable replica
+// busy engine serves its health check last. After a failed probe the next one follows soon, and so
+// on until one succeeds, so a replica that is back is used within a second. The circuit decides whether a reachable replica
 // works. A down replica stays in the set, and so on the hash ring.
 //
 // All fields may be used from any goroutine. Requests and probes write them concurrently: the last
@@ -39,9 +39,10 @@ const (
 	// maxProbeFailures is the number of consecutive failed probes that marks a replica down, the
 	// same as in Ray Serve.
 	maxProbeFailures = 3
-	// firstProbeRetry is the delay of the first probe after a failed one. The delay doubles up to
-	// the configured period.
-	firstProbeRetry = 500 * time.Millisecond
+	// minProbeRetry and maxProbeRetry bound the delay of a probe after a failed one. There is no
+	// backoff: a refused connection costs little, and a recovered replica is needed at once.
+	minProbeRetry = 500 * time.Millisecond
+	maxProbeRetry = 750 * time.Millisecond
 )
 
 // Available reports whether the replica can be expected to serve a new request: up, with a circuit
@@ -148,10 +149,11 @@ func (r *Replica) markDown(err error) (changed bool) {
 	return changed
 }
 
-// probeLoop probes the replica until ctx ends: immediately, then once per period, soon and with
-// exponential backoff after a failure, and at once when markDown asks. One goroutine runs it.
+// probeLoop probes the replica until ctx ends: immediately, then once per period less up to 20 % of
+// jitter, soon after a failure, and at once when markDown asks. One goroutine runs it, which also
+// checks the served name when the replica is up for the first time or again, or the name is new.
 func (r *Replica) probeLoop(ctx context.Context) {
-	failures, retry := 0, firstProbeRetry
+	failures, checkedName := 0, ""
 	for {
 		reads := r.health.bodyReads.Load()
 		err := r.probeOnce(ctx)
@@ -159,23 +161,28 @@ func (r *Replica) probeLoop(ctx context.Context) {
 			return
 		}
 		period, late := r.Endpoint().ProbeEvery, errors.Is(err, errProbeTimeout)
+		delay := period - rand.N(period/5+1)
+		retry := min(period, minProbeRetry+rand.N(maxProbeRetry-minProbeRetry))
 		switch {
 		case err == nil:
-			failures, retry = 0, firstProbeRetry
-			r.setHealth(nil)
+			failures = 0
+			recovered := r.setHealth(nil)
+			if name := r.Endpoint().ServedName; name != "" && (recovered || name != checkedName) {
+				checkedName = name
+				r.checkServedName(ctx)
+			}
 		case errors.Is(err, ErrExhausted): // no probe was sent
 			r.reportExhausted(err)
-			period = min(firstProbeRetry, period)
+			delay = retry
 		case late && r.health.bodyReads.Load() != reads: // alive, but busy
 			failures = 0
 		default:
 			if failures++; failures >= maxProbeFailures || late || errors.Is(err, ErrDraining) || !r.Up() {
 				r.setHealth(err)
 			}
-			period = min(retry, period)
-			retry = 2 * period
+			delay = retry
 		}
-		if !r.waitForProbe(ctx, period) {
+		if !r.waitForProbe(ctx, delay) {
 			return
 		}
 	}
@@ -199,10 +206,9 @@ func (r *Replica) probeOnce(ctx context.Context) error {
 	return err
 }
 
-// waitForProbe waits for d less up to 20 % of jitter, or until a probe is requested. The result is
-// false if ctx ended.
+// waitForProbe waits for d, or until a probe is requested. The result is false if ctx ended.
 func (r *Replica) waitForProbe(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d - time.Duration(rand.Int64N(int64(d)/5+1)))
+	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:

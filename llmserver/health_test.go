@@ -83,7 +83,7 @@ func TestReplicaIsDownAfterRefusedConnectUntilAProbeSucceeds(t *testing.T) {
 			t.Errorf("it was not probed at once; reason %q", r.DownReason())
 		}
 		down.Store(false)
-		time.Sleep(2 * firstProbeRetry)
+		time.Sleep(maxProbeRetry)
 		synctest.Wait()
 		if !r.Available() || changes.Load() != 2 || r.DownReason() != "" {
 			t.Errorf("after a good probe: available %t, %d changes, reason %q", r.Available(), changes.Load(), r.DownReason())
@@ -102,28 +102,81 @@ func TestReplicaIsDownOnlyAfterFailedConnects(t *testing.T) {
 	})
 }
 
-func TestReplicaDownIsProbedWithBackoff(t *testing.T) {
+// The delay does not grow with the length of the outage. The configured period applies again
+// afterwards.
+func TestReplicaIsUsedAgainWithinASecondOfItsReturn(t *testing.T) {
+	const outage = 1000 * time.Second
 	var at []time.Time
+	var back atomic.Bool
 	probe := func(context.Context) error {
+		if back.Load() {
+			return nil
+		}
 		at = append(at, time.Now())
-		return errors.New("loading")
+		return ErrNoConnection
 	}
-	withProbedReplica(t, probe, func(r *Replica, _ *fakeBackend, _ *atomic.Int32) {
-		time.Sleep(time.Hour)
+	withProbedReplica(t, probe, func(r *Replica, _ *fakeBackend, changes *atomic.Int32) {
+		time.Sleep(outage)
 		synctest.Wait()
 		if r.Available() {
 			t.Fatal("it is available")
 		}
-		want := firstProbeRetry
+		spread := map[time.Duration]bool{}
 		for i := range len(at) - 1 {
-			if gap := at[i+1].Sub(at[i]); gap < want*4/5 || gap > want {
-				t.Errorf("gap %d is %v; want at most a fifth below %v", i, gap, want)
+			gap := at[i+1].Sub(at[i])
+			spread[gap] = true
+			if gap < minProbeRetry || gap > maxProbeRetry {
+				t.Errorf("gap %d is %v", i, gap)
 			}
-			want = min(2*want, probedEndpoint.ProbeEvery)
 		}
-		if len(at) < 360 {
-			t.Errorf("%d probes in an hour", len(at))
+		if least := int(outage / maxProbeRetry); len(at) < least || len(spread) < least/2 {
+			t.Errorf("%d probes with %d different gaps", len(at), len(spread))
 		}
+		back.Store(true)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if !r.Available() || changes.Load() != 2 {
+			t.Errorf("a second after its return: available %t, %d changes", r.Available(), changes.Load())
+		}
+	})
+}
+
+func TestReplicaUpIsProbedOncePerPeriod(t *testing.T) {
+	var at []time.Time
+	probe := func(context.Context) error {
+		if at = append(at, time.Now()); len(at) == 2 {
+			return errors.New("once")
+		}
+		return nil
+	}
+	withProbedReplica(t, probe, func(*Replica, *fakeBackend, *atomic.Int32) {
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		for i := range len(at) - 1 {
+			least, most := probedEndpoint.ProbeEvery*4/5, probedEndpoint.ProbeEvery
+			if i == 1 {
+				least, most = minProbeRetry, maxProbeRetry
+			}
+			if gap := at[i+1].Sub(at[i]); gap < least || gap > most {
+				t.Errorf("gap %d is %v, want %v to %v", i, gap, least, most)
+			}
+		}
+	})
+}
+
+// A short period is not exceeded while the replica is down.
+func TestReplicaDownIsProbedAtLeastOncePerPeriod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake, e, probes := newFake(1), probedEndpoint, new(atomic.Int32)
+		fake.probe = func(context.Context) error { probes.Add(1); return ErrNoConnection }
+		e.ProbeEvery = 20 * time.Millisecond
+		p := &Pool{Dial: func(Endpoint) (Backend, error) { return fake, nil }}
+		mustSet(t, p, e)
+		time.Sleep(time.Second)
+		if n := probes.Load(); n < 50 {
+			t.Errorf("%d probes in a second", n)
+		}
+		p.Close()
 	})
 }
 

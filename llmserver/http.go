@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"berth/internal/http1"
@@ -25,7 +26,10 @@ const (
 // server, so Reserve and Cancel cost nothing.
 //
 // The zero value cannot send requests.
-type HTTP struct{ transport transport }
+type HTTP struct {
+	transport transport
+	probePath atomic.Pointer[string]
+}
 
 // A transport sends requests over connections to one server. The methods may be called from any
 // goroutine.
@@ -52,7 +56,7 @@ func dialHTTP1(e Endpoint) (*HTTP, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &HTTP{t}, nil
+	return newHTTP(t, e), nil
 }
 
 func dialNetHTTP(e Endpoint) (*HTTP, error) {
@@ -60,7 +64,18 @@ func dialNetHTTP(e Endpoint) (*HTTP, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &HTTP{t}, nil
+	return newHTTP(t, e), nil
+}
+
+func newHTTP(t transport, e Endpoint) *HTTP {
+	h := &HTTP{transport: t}
+	h.setProbePath(e)
+	return h
+}
+
+func (h *HTTP) setProbePath(e Endpoint) {
+	path := cmp.Or(e.ProbePath, defaultProbePath)
+	h.probePath.Store(&path)
 }
 
 func clientOptions(e Endpoint) http1.ClientOptions {
@@ -73,8 +88,9 @@ func (h *HTTP) NetHTTP() bool {
 	return ok
 }
 
-// Describe sets the changeable options: the API key and the timeouts.
+// Describe sets the changeable options: the API key, the timeouts and the path of probes.
 func (h *HTTP) Describe(e Endpoint) {
+	h.setProbePath(e)
 	if h.transport != nil {
 		h.transport.SetOptions(clientOptions(e))
 	}
@@ -101,10 +117,12 @@ func (h *HTTP) Do(req *http.Request, _ Token) (*http.Response, Report, error) {
 	return resp, Report{}, nil
 }
 
-// Probe requests /health. Every status below 500 counts as healthy: an engine without that path is
+const defaultProbePath = "/health"
+
+// Probe requests the endpoint's ProbePath. Every status below 500 counts as healthy: an engine without that path is
 // alive as well, while one still loading a model responds with 503.
 func (h *HTTP) Probe(ctx context.Context) (Report, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "/health", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, *h.probePath.Load(), nil)
 	if err != nil {
 		return Report{}, err
 	}
@@ -115,7 +133,7 @@ func (h *HTTP) Probe(ctx context.Context) (Report, error) {
 	defer resp.Body.Close()
 	io.Copy(io.Discard, io.LimitReader(resp.Body, 4<<10)) // lets the connection be reused
 	if resp.StatusCode >= http.StatusInternalServerError {
-		return report, fmt.Errorf("/health returned %s", cmp.Or(http.StatusText(resp.StatusCode), resp.Status))
+		return report, fmt.Errorf("health check returned %s", cmp.Or(http.StatusText(resp.StatusCode), resp.Status))
 	}
 	return report, nil
 }

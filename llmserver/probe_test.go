@@ -3,9 +3,12 @@ package llmserver
 import (
 	"context"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 // Three consecutive probe failures mark a replica down. A probe that could not be sent does not
@@ -85,12 +88,44 @@ func TestReplicaIsDownAfterDrainingRefusal(t *testing.T) {
 func TestReplicaStartsSlowlyAfterRecovery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := newTestReplica(1)
+		defer mustReserve(t, r).Release()
 		r.setHealth(errors.New("down"))
 		var weighted float64
 		r.OnChange(func() { weighted = r.WeightedLoad() })
 		r.setHealth(nil)
 		if weighted != 10 {
 			t.Errorf("the weighted load is %v when the observer is notified", weighted)
+		}
+	})
+}
+
+// The path has a query or not, and is below the base path of the URL. A changed path applies to the
+// next probe.
+func TestHTTPProbeRequestsTheProbePath(t *testing.T) {
+	eachTransport(t, func(t *testing.T, dial func(Endpoint) *HTTP) {
+		var requested string
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			requested = r.RequestURI
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}))
+		defer server.Close()
+		e := Endpoint{URL: server.URL + "/base", ConnectTimeout: time.Second}
+		h := dial(e)
+		for path, want := range map[string]string{
+			"":                         "/base/health",
+			"/ping":                    "/base/ping",
+			"/health/liveliness?a=%20": "/base/health/liveliness?a=%20",
+		} {
+			e.ProbePath = path
+			h.Describe(e)
+			_, err := h.Probe(t.Context())
+			if requested != want {
+				t.Errorf("the probe of %q requested %q, want %q", path, requested, want)
+			}
+			// Clients may read the error, and a query may have a secret.
+			if err == nil || err.Error() != "health check returned Service Unavailable" {
+				t.Errorf("Probe = %v", err)
+			}
 		}
 	})
 }

@@ -17,7 +17,7 @@ const cancelTimeout = 5 * time.Second
 // An Endpoint is the description of a replica by configuration or discovery. URL, Instance and
 // CountsSlots are the identity: an endpoint with another value of one of them is another replica.
 type Endpoint struct {
-	Model    string // the served model
+	Model    string // the ID of the model for clients
 	ID       string // the name for operators and the hash ring
 	Label    string // the name in texts for clients; the ID if empty
 	URL      string // scheme://host:port and an optional base path, without /v1
@@ -32,6 +32,8 @@ type Endpoint struct {
 
 	ConnectTimeout time.Duration
 	SendTimeout    time.Duration // how long the replica may read nothing of a request; 0: only the kernel's bound
+	ServedName     string        // of the model at the replica, looked up in its list of models; empty: not checked
+	ProbePath      string        // of HTTP's probes, with a query or without; empty: /health
 	ProbeEvery     time.Duration // 0: never probed
 	ProbeTimeout   time.Duration
 }
@@ -55,6 +57,9 @@ type Events struct {
 	// Restarted: another process responds at the replica's address. The next Pool.Set makes a new
 	// Replica.
 	Restarted func(Endpoint)
+	// ModelUnlisted: the replica's list of models lacks the endpoint's ServedName. listed has at
+	// most 10 names of that list, which the callback must not modify.
+	ModelUnlisted func(e Endpoint, listed []string)
 	// Exhausted: this process lacked descriptors, ports or memory to connect to a replica. The
 	// error is an ErrExhausted.
 	Exhausted func(err error)
@@ -83,6 +88,7 @@ type Replica struct {
 	recoveredAt atomic.Int64           // start of the slow start, monotonic; zero when it is over
 	remote      remoteUsage
 	states      stateReports
+	unlisted    atomic.Pointer[unlistedModel] // nil while the served name is listed, or not known
 	events      Events
 
 	background sync.WaitGroup // cancels in progress

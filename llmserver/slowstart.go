@@ -12,13 +12,14 @@ const (
 // markRecovered begins the slow start of a replica after it was down or ejected.
 func (r *Replica) markRecovered() { r.recoveredAt.Store(int64(monotonic())) }
 
-// WeightedLoad returns the value by which load is compared within a tier: the load, including the
-// request to be placed, divided by the replica's intended share. The share is 1, except after a
-// recovery: then the share grows linearly from 0.1 to 1 in 30 s. A recovered replica has no load
-// because of the outage, and cold caches; without slow start every request would go there.
-// WeightedLoad may be called from any goroutine and does not block.
+// WeightedLoad returns the value by which load is compared within a tier: the load divided by the
+// replica's intended share. The share is 1, except after a recovery: then the share grows linearly
+// from 0.1 to 1 in 30 s. A recovered replica has no load because of the outage, and cold caches;
+// without slow start every request would go there. Without load the share does not matter, so an
+// idle fleet uses the replica at once. WeightedLoad may be called from any goroutine and does not
+// block.
 func (r *Replica) WeightedLoad() float64 {
-	load := float64(r.Load() + 1)
+	load := float64(r.Load())
 	recovered := r.recoveredAt.Load()
 	if recovered == 0 {
 		return load

@@ -18,9 +18,10 @@ type clientWriter struct {
 
 	trailer http.Header // the announced trailer fields
 
-	beforeStart     func() // called before the first write; may be nil
-	beforeLastWrite func() // called before the response's last write; nil once called
-	betweenEvents   bool   // the body has ended, with the last written byte on an event boundary
+	check           Checker // called before the first write; nil once called
+	beforeStart     func()  // called before the first write; may be nil
+	beforeLastWrite func()  // called before the response's last write; nil once called
+	betweenEvents   bool    // the body has ended, with the last written byte on an event boundary
 }
 
 func newClientWriter(w http.ResponseWriter, resp *http.Response, timeout time.Duration) *clientWriter {

@@ -144,6 +144,11 @@ const (
 	jsonBody    = "application/json"
 )
 
+// IsJSON reports whether a response is JSON text that is not compressed.
+func IsJSON(h http.Header) bool {
+	return mediaType(h) == jsonBody && h.Get("Content-Encoding") == ""
+}
+
 // mediaType returns the content type without parameters, in lower case.
 func mediaType(h http.Header) string {
 	t, _, _ := strings.Cut(h.Get("Content-Type"), ";")

@@ -13,8 +13,9 @@ import (
 
 // Errors of Copy. Each error wraps exactly one of these and the cause.
 var (
-	ErrClientGone     = errors.New("client gone")     // the client disconnected or stopped reading
-	ErrUpstreamBroken = errors.New("upstream broken") // the response broke off after its header
+	ErrClientGone     = errors.New("client gone")       // the client disconnected or stopped reading
+	ErrUpstreamBroken = errors.New("upstream broken")   // the response broke off after its header
+	ErrRejected       = errors.New("response rejected") // by Relay.Check; nothing was written
 )
 
 // errUpstreamClosed is reported to the client of an event stream whose upstream broke off.
@@ -27,7 +28,7 @@ type AbortError struct{ Code, Message string }
 func (c *AbortError) Error() string { return c.Message }
 
 // A Relay copies upstream responses to clients. A Relay holds only options and may be used by
-// several goroutines at once, unless BeforeStart or BeforeLastWrite is set.
+// several goroutines at once, unless BeforeStart, BeforeLastWrite or Check is set.
 type Relay struct {
 	// WriteTimeout is the time after which a write without progress fails because the client does
 	// not read. Detection may take a quarter longer. 0 means no timeout.
@@ -50,6 +51,10 @@ type Relay struct {
 	// which it blocks, with no lock held. Such a Relay serves one response.
 	BeforeLastWrite func()
 
+	// Check, unless nil, may reject a JSON response (see IsJSON) as long as nothing of it has been
+	// written. Such a Relay serves one response.
+	Check Checker
+
 	// OmitErrorEvent leaves out the error event, for clients that relay the response themselves and
 	// detect the early end.
 	OmitErrorEvent bool
@@ -60,6 +65,14 @@ type Relay struct {
 
 	// Anthropic gives the error event the form of Anthropic's API.
 	Anthropic bool
+}
+
+// A Checker decides whether a JSON response is written.
+type Checker interface {
+	// Check is called once, with the first bytes of the body: all of them if complete is true, else
+	// 64 KiB. An error rejects the response. Check runs in the goroutine of Copy and must neither
+	// change nor keep the body.
+	Check(body []byte, complete bool) error
 }
 
 // Result describes the response as written by Copy.
@@ -84,7 +97,7 @@ type Result struct {
 // made with ctx. An error after the end of ctx is attributed to the client, whatever the body
 // returned.
 //
-// An error wraps ErrClientGone or ErrUpstreamBroken and the cause. If the response has been
+// An error wraps ErrClientGone, ErrUpstreamBroken or ErrRejected and the cause. If the response has been
 // started, the caller must panic with http.ErrAbortHandler, or the truncated response looks
 // complete. Copy itself never panics.
 //
@@ -99,13 +112,17 @@ type Result struct {
 // event of which nothing has been written, an error event closes the stream, with the text of an
 // AbortError if the body returned one. Other responses of unknown length are written and flushed as
 // they are read. A response of known length is never flushed, and starts when the body is complete
-// or 64 KiB have been read.
+// or 64 KiB have been read; so does a JSON response with a Check, whose later reads are flushed if
+// the length is unknown. A response that breaks before has not been started.
 func (r *Relay) Copy(ctx context.Context, w http.ResponseWriter, resp *http.Response, tap *Tap) (Result, error) {
 	if resp.StatusCode < http.StatusOK {
 		return Result{}, fmt.Errorf("%w: status %d is not final", ErrUpstreamBroken, resp.StatusCode)
 	}
 	c := newClientWriter(w, resp, r.WriteTimeout)
 	c.beforeStart, c.beforeLastWrite, c.Started = r.BeforeStart, r.BeforeLastWrite, r.Opened
+	if IsJSON(resp.Header) {
+		c.check = r.Check
+	}
 	defer c.close()
 	err := r.finish(ctx, c, c.relayBody(tap, r.KeepAlive))
 	return c.Result, err
@@ -116,7 +133,7 @@ func (r *Relay) finish(ctx context.Context, c *clientWriter, err error) error {
 	switch {
 	case err == nil:
 		c.finish()
-	case errors.Is(err, ErrClientGone):
+	case errors.Is(err, ErrClientGone), errors.Is(err, ErrRejected):
 	case ctx.Err() != nil:
 		err = fmt.Errorf("%w: %w", ErrClientGone, context.Cause(ctx))
 	default:
@@ -216,8 +233,19 @@ func (c *clientWriter) relayBytes(tap *Tap, kind string, live bool) error {
 	}
 	buf := getBuffer(size)
 	for {
-		n, err := c.fillBuffer(buf, live)
-		if failed := err != nil && err != io.EOF; n > 0 && (live || !failed) {
+		held := c.check != nil // until the check
+		n, err := c.fillBuffer(buf, live && !held)
+		failed := err != nil && err != io.EOF
+		if held {
+			if !failed {
+				err = c.checkStart(buf[:n], err)
+			}
+			if err != nil && err != io.EOF {
+				putBuffer(buf)
+				return err
+			}
+		}
+		if n > 0 && (live || !failed) {
 			if c.Bytes+int64(n) == c.resp.ContentLength {
 				c.callBeforeLastWrite()
 			}
@@ -231,6 +259,17 @@ func (c *clientWriter) relayBytes(tap *Tap, kind string, live bool) error {
 			return unlessEOF(err)
 		}
 	}
+}
+
+// checkStart calls the check with the first bytes of the body, which were read with the given
+// error, nil or io.EOF. The result is that error, or an ErrRejected.
+func (c *clientWriter) checkStart(p []byte, err error) error {
+	check := c.check
+	c.check = nil
+	if rejected := check.Check(p, err == io.EOF || int64(len(p)) == c.resp.ContentLength); rejected != nil {
+		return fmt.Errorf("%w: %w", ErrRejected, rejected)
+	}
+	return err
 }
 
 // fillBuffer fills p from the body, or reads once if live.

@@ -3,6 +3,8 @@ package streaming
 import (
 	"bytes"
 	"time"
+
+	"berth/internal/openai"
 )
 
 // A Tap observes a response during Copy. It reads any bytes, after they have been written, and
@@ -15,6 +17,11 @@ type Tap struct {
 	Events int  // events with data, without the closing [DONE]
 	Done   bool // "data: [DONE]" was relayed
 	Failed bool // an error event of the upstream was relayed
+
+	// Aborted: the upstream did not complete the response, see openai.Aborted. In a stream only
+	// events without content are read for this, and of a JSON body in several pieces the last one.
+	// A JSON body in one piece is left to Relay.Check.
+	Aborted bool
 
 	FirstContent time.Time      // when the first event with content was written; or zero
 	Gaps         InterTokenGaps // between the events with content
@@ -140,7 +147,11 @@ func (t *Tap) observeLine(line []byte) {
 			return
 		}
 		t.hasData = true
-		t.hasContent = t.hasContent || t.content.hasContent(data)
+		if t.content.hasContent(data) {
+			t.hasContent = true
+		} else {
+			t.Aborted = t.Aborted || openai.Aborted(data)
+		}
 		t.Failed = t.Failed || isError(data)
 		return
 	}
@@ -196,13 +207,15 @@ func (t *Tap) observeUsageInLines(p []byte) {
 // observeUsage reads usage from a piece of JSON text. more says whether the next call continues the
 // text.
 func (t *Tap) observeUsage(p []byte, more bool) {
-	if more || len(t.tail) > 0 {
+	pieces := more || len(t.tail) > 0
+	if pieces {
 		t.appendTail(p)
 		p = t.tail
 	}
 	if more {
 		return
 	}
+	t.Aborted = t.Aborted || pieces && openai.Aborted(p)
 	t.counts.scan(p)
 	t.tail = t.tail[:0]
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"berth/config"
 	"berth/ingress"
 	"berth/internal/http1"
 	"berth/internal/tcp"
@@ -31,6 +32,7 @@ const secretVariable = "BERTH_SLOT_SECRET"
 // agentFlags are the flags of berth llmserver.
 type agentFlags struct {
 	engine, address, id  string
+	healthCheckPath      string
 	simulated            bool
 	limit                int
 	maxBody, maxBuffered int64
@@ -56,6 +58,7 @@ func llmserverCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&f.engine, "engine", "", "URL of the engine")
 	cmd.Flags().BoolVar(&f.simulated, "simulated", false, "start a simulated engine in place of a real one")
+	cmd.Flags().StringVar(&f.healthCheckPath, "health-check-path", config.DefaultHealthCheckPath, "path of the engine's health check, with a query or without")
 	cmd.Flags().StringVar(&f.address, "address", "127.0.0.1:8100", "HOST:PORT to listen on; beyond loopback "+secretVariable+" must be set")
 	cmd.Flags().StringVar(&f.id, "id", "llmserver", "name of the engine in logs, and of a simulated engine")
 	cmd.Flags().IntVar(&f.limit, "max-ongoing-requests", 0, "slots: requests that the engine serves at once")
@@ -80,6 +83,8 @@ func (f agentFlags) run(out io.Writer, log *slog.Logger) error {
 		return fmt.Errorf("%s is reachable from other machines; set %s here and at the ingresses, or listen on loopback", f.address, secretVariable)
 	case f.sendTimeout <= 0:
 		return errors.New("--send-timeout must be above 0")
+	case !config.IsHealthCheckPath(f.healthCheckPath):
+		return errors.New("--health-check-path must be a path like /health or /ping?full=1")
 	}
 	if f.simulated {
 		engine, err := simulated.Listen("127.0.0.1:0", simulated.Config{ID: f.id})
@@ -89,7 +94,7 @@ func (f agentFlags) run(out io.Writer, log *slog.Logger) error {
 		defer engine.Close()
 		f.engine = engine.URL()
 	}
-	engine, err := llmserver.DialHTTP(llmserver.Endpoint{ID: f.id, URL: f.engine, ConnectTimeout: 5 * time.Second, SendTimeout: f.sendTimeout})
+	engine, err := llmserver.DialHTTP(llmserver.Endpoint{ID: f.id, URL: f.engine, ProbePath: f.healthCheckPath, ConnectTimeout: 5 * time.Second, SendTimeout: f.sendTimeout})
 	if err != nil {
 		return err
 	}

@@ -28,6 +28,7 @@ type ModelMetrics struct {
 	retries        *prometheus.CounterVec    // reason
 	aborts         *prometheus.CounterVec    // phase
 	upstreamErrors *prometheus.CounterVec    // phase
+	engineAborts   *prometheus.CounterVec
 	noText         *prometheus.CounterVec
 	tokens         *labelledCounts[tokenCounts, *tokenCounts] // key, kind
 	matches        *histogram
@@ -70,6 +71,7 @@ func NewModelMetrics(model string) *ModelMetrics {
 	m.retries = counter("berth_retries_total", "Retries by the reason for which the attempt before failed.", "reason")
 	m.aborts = counter("berth_aborts_total", "Client disconnects before the end of the response, by phase.", "phase")
 	m.upstreamErrors = counter("berth_upstream_errors_total", "Attempts that failed at a replica, by phase.", "phase")
+	m.engineAborts = counter("berth_engine_aborts_total", "Responses that an engine ended with the finish reason abort, among them those that were retried.")
 	m.noText = counter("berth_requests_without_routing_text_total", "Requests without text to route by, which were ranked by load.")
 	m.matches = newHistogram("berth_prefix_match_ratio", "Share of a prompt's blocks that the chosen replica was expected to have cached.", matchBuckets)
 	m.all = append(m.all, m.requests, m.tokens, m.gaps, m.replicas)
@@ -86,6 +88,9 @@ func (m *ModelMetrics) CountRetry(reason string) { m.retries.WithLabelValues(rea
 func (m *ModelMetrics) CountUpstreamError(phase string) {
 	m.upstreamErrors.WithLabelValues(phase).Inc()
 }
+
+// CountEngineAbort counts a response that the engine did not complete.
+func (m *ModelMetrics) CountEngineAbort() { m.engineAborts.WithLabelValues().Inc() }
 
 // CountNoText counts a request without text to route by.
 func (m *ModelMetrics) CountNoText() { m.noText.WithLabelValues().Inc() }

@@ -50,7 +50,7 @@ func Dial(e llmserver.Endpoint) (llmserver.Backend, error) {
 func (c *client) Describe(e llmserver.Endpoint) {
 	c.secret.Store(&e.SlotSecret)
 	c.Backend.Describe(e)
-	e.APIKey = ""
+	e.APIKey, e.ProbePath = "", "" // of the engine; the agent has a path of its own
 	c.controlBackend.Describe(e)
 }
 

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -285,6 +286,20 @@ func TestClientProbeSeesEngineHealthAndDrain(t *testing.T) {
 }
 
 // Every response contains the caller's own share, which is 0 for an unnamed caller.
+// The path of the endpoint is the engine's; the agent knows that by its own flag.
+func TestClientProbesTheAgentsOwnHealthCheck(t *testing.T) {
+	var paths []string
+	url := scriptedAgent(t, func(w http.ResponseWriter, r *http.Request) {
+		paths = append(paths, r.URL.Path)
+		io.WriteString(w, `{"instance":"i"}`)
+	})
+	c := dial(t, url, "")
+	c.Describe(llmserver.Endpoint{URL: url, ProbePath: "/ping"})
+	if _, err := c.Probe(t.Context()); err != nil || !slices.Equal(paths, []string{"/internal/slots", "/health"}) {
+		t.Errorf("Probe = %v after %q", err, paths)
+	}
+}
+
 func TestAgentReportsTheCallersOwnShare(t *testing.T) {
 	s := newTestAgent(t, 8, nil)
 	first, second := dial(t, s.url, ""), dial(t, s.url, "")

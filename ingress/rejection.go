@@ -1,0 +1,70 @@
+package ingress
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/tidwall/gjson"
+
+	"berth/internal/openai"
+	"berth/llmserver"
+	"berth/streaming"
+)
+
+// Reasons for which a complete response is not sent to the client. Each wraps the failure of the
+// replica: one that aborts requests is about to stop and is no more at fault than a draining one.
+var (
+	errEngineAborted   = fmt.Errorf("the engine aborted a request: %w", llmserver.ErrDraining)
+	errInvalidResponse = fmt.Errorf("%w: not valid JSON", llmserver.ErrNotHTTP)
+)
+
+// holdResponse has relay hold back the response until Check has accepted it, if a retry may follow:
+// the response is JSON and successful, and the request is not streamed and creates nothing that
+// stays.
+func (x *proxyRequest) holdResponse(relay *streaming.Relay, resp *http.Response) {
+	if !x.record.Stream && !x.stores && resp.StatusCode == http.StatusOK && streaming.IsJSON(resp.Header) {
+		relay.Check, x.held = x, resp
+	}
+}
+
+// Check implements streaming.Checker for the response in x.held. A response that the engine aborted
+// is kept, for the client if no other replica can serve the request.
+func (x *proxyRequest) Check(body []byte, complete bool) error {
+	switch {
+	case complete && openai.Aborted(body):
+		kept := *x.held
+		kept.Body = io.NopCloser(bytes.NewReader(bytes.Clone(body)))
+		x.kept = &kept
+		return errEngineAborted
+	case complete && !isJSONText(body):
+		return errInvalidResponse
+	default:
+		return nil
+	}
+}
+
+// isJSONText reports whether body can be JSON text. Of an object or array only both ends are
+// looked at, which costs nothing and finds a body that was cut short or is something else: what is
+// in between is the engine's affair, since some write NaN, and clients accept that.
+func isJSONText(body []byte) bool {
+	text := bytes.TrimFunc(body, func(c rune) bool { return c <= ' ' })
+	if n := len(text); n > 1 && (text[0] == '{' && text[n-1] == '}' || text[0] == '[' && text[n-1] == ']') {
+		return true
+	}
+	return gjson.ValidBytes(text)
+}
+
+// reportEngineAbort logs and counts a response that the engine aborted: one that Check rejected
+// with err, or a stream, which has been relayed with its finish reason. A replica may abort many
+// requests at once, and each is a line of its own: it names the request.
+func (x *proxyRequest) reportEngineAbort(err error) {
+	if !x.record.Tap.Aborted && !errors.Is(err, errEngineAborted) {
+		return
+	}
+	x.model.metrics.CountEngineAbort()
+	x.log.Warn("an engine aborted a response; if it was stopped, give it time to finish its requests (vLLM: --shutdown-timeout)",
+		"replica", x.record.Replica, "model", x.model.config.ID, "stream", x.record.Stream, "request_id", requestID(x.c))
+}
