@@ -85,7 +85,6 @@ type pod struct {
 	uid      types.UID
 	ip       string
 	port     int
-	ready    bool
 	draining bool // serves its ongoing requests, and is about to end
 
 	annotation *string // limitAnnotation; nil: not known

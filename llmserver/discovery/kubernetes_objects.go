@@ -98,12 +98,10 @@ func slicePort(slice *discoveryv1.EndpointSlice, port string) (number int, names
 func podOfEndpoint(e discoveryv1.Endpoint) (p pod) {
 	ready := deref(e.Conditions.Ready, true)
 	serving, terminating := deref(e.Conditions.Serving, ready), deref(e.Conditions.Terminating, false)
-	p.ready = ready && !terminating
-	p.draining = serving && terminating
-	if !p.ready && !p.draining || len(e.Addresses) == 0 {
+	if terminating && !serving || !terminating && !ready || len(e.Addresses) == 0 {
 		return pod{}
 	}
-	p.ip = e.Addresses[0]
+	p.ip, p.draining = e.Addresses[0], terminating
 	if t := e.TargetRef; t != nil && t.Kind == "Pod" {
 		p.name, p.uid = t.Name, t.UID
 	}
@@ -142,9 +140,8 @@ func podOf(o *corev1.Pod) pod {
 	if ended || !ready || o.Status.PodIP == "" {
 		return pod{}
 	}
-	terminating := o.DeletionTimestamp != nil
 	annotation := o.Annotations[limitAnnotation]
-	return pod{name: o.Name, uid: o.UID, ip: o.Status.PodIP, ready: !terminating, draining: terminating, annotation: &annotation}
+	return pod{name: o.Name, uid: o.UID, ip: o.Status.PodIP, draining: o.DeletionTimestamp != nil, annotation: &annotation}
 }
 
 // containerPort returns the number of a pod's port, or 0 and the names of all its ports. A number
