@@ -93,6 +93,7 @@ type learned struct {
 	mu         sync.Mutex // guards all below; held for microseconds; the only callback under it is blockValue, which is pure
 	prefixes   *prefixindex.Index
 	work       []int   // by number: cost in blocks of the in-flight requests
+	fresh      []bool  // by number: added to others or restarted, and without a prompt since
 	sent       []int   // by number: uncached blocks sent, before sentFloor applies
 	sentFloor  int     // lower bound of sent: maxSentLead below the largest
 	prompts    int     // prompts sent, up to meanWindow
@@ -146,9 +147,9 @@ func (p *prefixAffinity) inherit(old map[*llmserver.Replica]prefixindex.Holder) 
 			h = p.prefixes.Add()
 			p.holders[r] = h
 			if int(h.Number()) == len(p.work) {
-				p.work, p.sent = append(p.work, 0), append(p.sent, 0)
+				p.work, p.sent, p.fresh = append(p.work, 0), append(p.sent, 0), append(p.fresh, false)
 			}
-			p.work[h.Number()], p.sent[h.Number()] = 0, most
+			p.work[h.Number()], p.sent[h.Number()], p.fresh[h.Number()] = 0, most, len(old) > 0
 		}
 		p.numbers[i] = h.Number()
 	}
@@ -214,6 +215,7 @@ func (p *prefixAffinity) Reserved(payload *Payload, r *llmserver.Replica) (match
 		return 0, nil // r left between ranking and reservation
 	}
 	matched, pending := p.prefixes.Insert(h, payload.Blocks)
+	p.fresh[h.Number()] = false
 	// At least one block is computed: the last one of a prompt is never complete.
 	uncached := len(payload.Blocks) - matched + 1
 	p.addSent(h.Number(), uncached)
@@ -228,6 +230,7 @@ func (p *prefixAffinity) Reserved(payload *Payload, r *llmserver.Replica) (match
 		p.work[h.Number()] -= work
 		if errors.Is(o.Err, llmserver.ErrNoConnection) {
 			p.prefixes.Forget(h)
+			p.fresh[h.Number()] = true
 			return
 		}
 		p.prefixes.Settle(pending, o.Served)

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"berth/llmserver"
 )
@@ -296,4 +298,50 @@ func TestPrefixAffinityLearnsNothingFromErrorResponses(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A replica that has lost its prompts is used as soon as all others are at work, although these
+// have the beginning of the prompt.
+func TestPrefixAffinityUsesAReplicaThatLostItsPrompts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newProbedFleet(t, time.Second, 9, 9, 9)
+		r := newAffinityRouter(f)
+		n := 100
+		next := func(agent int) *Selection { // the agents' system prompts differ
+			n++
+			return choosePrompt(t, r, append(long(agent, 40), long(n, 1)...))
+		}
+		var busy [3]*Selection // an agent each, on a replica of its own
+		for agent := range busy {
+			busy[agent] = next(agent)
+			busy[agent].Dispatch(&http.Request{})
+		}
+		home, killed := busy[0].Replica(), busy[2].Replica()
+		sel := next(2)
+		f.fakes[slices.Index(f.replicas, killed)].down.Store(true)
+		sel.Dispatch(&http.Request{})
+		sel.Release()
+		f.fakes[slices.Index(f.replicas, killed)].down.Store(false)
+		time.Sleep(10 * time.Second)
+		if synctest.Wait(); !killed.Available() || depth(r, killed, long(2, 40)) != 0 {
+			t.Fatalf("it is %s, with %d blocks", killed.State(), depth(r, killed, long(2, 40)))
+		}
+		wants := func(agent int, want *llmserver.Replica, why string) {
+			sel := next(agent)
+			defer sel.Release()
+			if sel.Replica() != want {
+				t.Errorf("the prompt went to %s, and not to %s, %s", sel.Replica().ID(), want.ID(), why)
+			}
+			sel.Dispatch(&http.Request{})
+		}
+		wants(0, home, "while the restarted one is at work")
+		busy[2].Release()
+		busy[1].Release()
+		wants(0, home, "while another one is idle, too")
+		busy[1] = next(1)
+		wants(0, killed, "the only idle one")
+		wants(1, busy[1].Replica(), "which has the prompt, while the idle one is not without any")
+		busy[0].Release()
+		busy[1].Release()
+	})
 }

@@ -54,14 +54,25 @@ func (v *prefixRanking) score(i int) scoredMember {
 // fleet few members have any of the prompt, so one pass compares the costs without matches, and
 // another one the costs of the members with a match. The caller holds learned.mu and has called
 // match.
+//
+// The exception is a member that was added or restarted and has got no prompt since, if all others
+// are at work: it gets the prompt, and with it the beginning that most prompts share. By cost alone
+// a fleet with little load would never use it.
 func (v *prefixRanking) cheapest() (best int) {
 	best, least := -1, math.MaxInt
+	idle, idleMembers := -1, 0
 	work, sent, floor := v.work, v.sent, v.sentFloor
 	i := v.first
 	for range v.members {
 		number := v.numbers[i]
-		if cost := work[number] + max(sent[number], floor); cost < least && v.members[i].Available() {
-			best, least = i, cost
+		if cost := work[number] + max(sent[number], floor); (cost < least || work[number] == 0) && v.members[i].Available() {
+			if cost < least {
+				best, least = i, cost
+			}
+			if work[number] == 0 {
+				idle = i
+				idleMembers++
+			}
 		}
 		if i++; i == len(v.members) {
 			i = 0
@@ -69,6 +80,9 @@ func (v *prefixRanking) cheapest() (best int) {
 	}
 	if !v.counts {
 		return best
+	}
+	if idleMembers == 1 && v.fresh[v.numbers[idle]] {
+		return idle
 	}
 	for _, number := range v.prefixes.Matched() {
 		if int(number) >= len(v.positions) || v.positions[number] < 0 {
