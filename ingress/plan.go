@@ -83,11 +83,7 @@ func replicaEndpoints(replicas []config.Replica) ([]llmserver.Endpoint, error) {
 		if err != nil {
 			return nil, fmt.Errorf("replica %s: %w", r.ID, err)
 		}
-<<<<<<< HEAD
-		endpoints[i] = llmserver.Endpoint{ID: r.ID, URL: r.URL, Limit: r.MaxOngoingRequests, APIKey: key, ProbePath: r.HealthCheckPath}
-=======
 		endpoints[i] = llmserver.Endpoint{ID: r.ID, URL: r.URL, Limit: r.MaxOngoingRequests, ProbePath: r.HealthCheckPath, APIKey: key}
->>>>>>> wt-discovery
 	}
 	return endpoints, nil
 }
@@ -112,11 +108,7 @@ func describeEndpoints(m *config.Model, endpoints []llmserver.Endpoint) error {
 		e.Model, e.Label = m.ID, replicaLabel(i, *e)
 		e.Limit = cmp.Or(e.Limit, m.MaxOngoingRequests)
 		e.ConnectTimeout, e.SendTimeout = m.ConnectTimeout, m.SendTimeout
-<<<<<<< HEAD
-		e.ProbePath = cmp.Or(e.ProbePath, m.HealthCheckPath)
-=======
 		e.ServedName, e.ProbePath = m.ServedName, cmp.Or(e.ProbePath, m.HealthCheckPath)
->>>>>>> wt-discovery
 		e.ProbeEvery, e.ProbeTimeout = m.HealthCheckPeriod, m.HealthCheckTimeout
 		e.CountsSlots, e.SlotSecret = m.SlotAuthority == config.ReplicaCounts, secret
 	}
@@ -133,15 +125,6 @@ func replicaLabel(i int, e llmserver.Endpoint) string {
 	return strconv.Itoa(i + 1)
 }
 
-<<<<<<< HEAD
-// warnUnlisted logs that a replica does not list its model by the name that requests have there.
-func (r *registry) warnUnlisted(e llmserver.Endpoint, listed []string) {
-	r.log.Warn("a replica does not list the model; set served_model_name to a name that it lists, or start the engine with that name",
-		"replica", e.ID, "model", e.Model, "served_model_name", e.ServedName, "listed", listed)
-}
-
-=======
->>>>>>> wt-discovery
 // A merge combines the endpoints of all models. Of two endpoints with one URL, or with one ID in a
 // model, the first counts, those of the configuration before all others: one process must not be
 // counted twice, and IDs are names in the hash ring and in metrics.
@@ -177,13 +160,10 @@ func (m *merge) add(p *modelPlan, endpoints []llmserver.Endpoint) {
 		m.urls[e.URL], m.ids[id] = e.Source, e.Source
 		p.endpoints = append(p.endpoints, e)
 	}
-<<<<<<< HEAD
-=======
 }
 
 // warnUnlisted logs that a replica does not list its model by the name that requests have there.
 func (r *registry) warnUnlisted(e llmserver.Endpoint, listed []string) {
 	r.log.Warn("a replica does not list the model; set served_model_name to a name that it lists, or start the engine with that name",
 		"replica", e.ID, "model", e.Model, "served_model_name", e.ServedName, "listed", listed)
->>>>>>> wt-discovery
 }
