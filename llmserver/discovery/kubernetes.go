@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -239,6 +240,9 @@ func (k *kubernetes) explain(err error) error {
 		return fmt.Errorf("%w; the API server does not serve %s.%s/v1", err, k.resource.name, k.resource.group)
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("the API server did not respond within %v", listTimeout)
+	}
+	if failed, ok := errors.AsType[*url.Error](err); ok { // whose URL differs each time
+		return fmt.Errorf("API server: %w", failed.Err)
 	}
 	return err
 }
