@@ -94,7 +94,7 @@ func (r *registry) buildModel(old *table, p modelPlan, replicas []*llmserver.Rep
 	if before != nil && before.config.ID != p.config.ID {
 		before = nil // the name was an alias of another model
 	}
-	m := &model{config: p.config, replicas: slices.Clone(replicas), warnText: new(sync.Once)}
+	m := &model{config: p.config, replicas: slices.Clone(replicas), endpoints: p.endpoints, warnText: new(sync.Once)}
 	switch {
 	case before == nil:
 		m.created = time.Now().Unix()
@@ -104,7 +104,7 @@ func (r *registry) buildModel(old *table, p modelPlan, replicas []*llmserver.Rep
 		hooks.Overload = func(overloaded bool) { r.logOverload(id, overloaded) }
 		m.router = routers.New(m.replicas, p.build, limits, hooks)
 	case reflect.DeepEqual(before.config, p.config):
-		if slices.Equal(before.replicas, replicas) {
+		if slices.Equal(before.replicas, replicas) && slices.Equal(before.endpoints, p.endpoints) {
 			return before
 		}
 		m.warnText = before.warnText // a new set of replicas is no reason to warn again

@@ -55,7 +55,9 @@ func (x *proxyRequest) attempt(ctx context.Context) error {
 	defer x.span.EndAttempt(x.record)
 	watchdog := newIdleWatchdog(ctx, &x.model.config, x.record.Stream)
 	defer watchdog.stop()
-	sel.OnSilence(watchdog.ctx.Cancel)
+	if !x.stores && !x.retriedOnce && x.record.Attempts < x.model.config.MaxAttempts {
+		sel.OnSilence(watchdog.ctx.Cancel) // otherwise the end would help nobody
+	}
 	resp, err := x.dispatch(&watchdog.ctx, sel)
 	if err != nil {
 		return err
@@ -67,11 +69,8 @@ func (x *proxyRequest) attempt(ctx context.Context) error {
 	// needed any more.
 	relay.BeforeStart = x.releaseBody
 	x.holdResponse(&relay, resp)
-	if relay.Opened = x.opening.Close(); relay.Opened {
-		x.releaseBody()
-		if !streaming.IsEventStream(resp) {
-			x.failOpenedBy(resp)
-		}
+	if relay.Opened = x.opening.Close(); relay.Opened && !streaming.IsEventStream(resp) {
+		x.failOpenedBy(resp)
 	}
 	x.record.Measured = true
 	x.record.Response, err = relay.Copy(x.c.Request.Context(), x.c.Writer, resp, &x.record.Tap)
@@ -150,7 +149,7 @@ func (x *proxyRequest) addDecisionHeaders(h http.Header) {
 // not to look complete. The error is returned only if nothing was sent: another attempt, or an
 // error response, is still possible.
 func (x *proxyRequest) finishAttempt(sel *routers.Selection, err error) error {
-	x.reportEngineAbort(err)
+	x.reportEngineAbort(sel, err)
 	if err == nil {
 		if x.record.Tap.Failed {
 			sel.Fail(fmt.Errorf("%w: an error event in the stream", llmserver.ErrServerError))
@@ -163,9 +162,10 @@ func (x *proxyRequest) finishAttempt(sel *routers.Selection, err error) error {
 			"send_timeout_s", x.registry.table.Load().config.HTTP.SendTimeout.Seconds(), "request_id", requestID(x.c))
 	}
 	err = attributeError(err)
-	sel.Fail(err) // before the panic of abort: Release reports the outcome
-	if result.Started {
+	sel.Fail(err)                                                   // before the panic of abort: Release reports the outcome
+	if result.Started && (result.Bytes > 0 || !x.opening.Close()) { // not only comments
 		x.recordUpstreamError(err)
+		x.excuseIfShared(err)
 		x.abort(err)
 	}
 	x.prepareRetry(sel, err)

@@ -123,7 +123,7 @@ var errorTable = []struct {
 		"This server no longer serves the model; GET /v1/models lists those that it serves.", noRetry}},
 	{llmserver.ErrSilent, apiError{504, serverError, "upstream_silent", "",
 		"The replica stopped responding; try again.", 0}},
-	{errEngineAborted, apiError{502, serverError, "upstream_broken", "",
+	{llmserver.ErrAborted, apiError{502, serverError, "upstream_broken", "",
 		"The engine aborted the request; try again.", 0}},
 	{errInvalidResponse, apiError{502, serverError, "upstream_invalid", "",
 		"The replica sent a response that is not valid JSON; report this to the operator.", 0}},

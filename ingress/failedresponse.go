@@ -2,6 +2,7 @@ package ingress
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -30,7 +31,11 @@ func (x *proxyRequest) checkStatus(sel *routers.Selection, resp *http.Response) 
 	}
 	start, err := io.ReadAll(io.LimitReader(resp.Body, maxKeptBody))
 	if err != nil {
-		err = fmt.Errorf("%w: %w", llmserver.ErrBroken, err)
+		if ctx := x.c.Request.Context(); ctx.Err() != nil {
+			err = fmt.Errorf("%w: %w", streaming.ErrClientGone, context.Cause(ctx))
+		} else {
+			err = attributeError(fmt.Errorf("%w: %w", streaming.ErrUpstreamBroken, err))
+		}
 		sel.Fail(err)
 		return err
 	}

@@ -378,3 +378,20 @@ func TestFailedStreamsEjectAReplica(t *testing.T) {
 		t.Error("the replica was never ejected")
 	}
 }
+
+// A whole response that is no JSON is a failure, and no success before that: the replica is ejected,
+// and a trial of the same kind does not bring it back.
+func TestFailedResponseThatIsNoJSONEjectsAReplica(t *testing.T) {
+	sick, asked := answering(t, 200, "<html>")
+	good, _ := answering(t, 200, goodCompletion)
+	f := serve(t, modelOn("m", sick, good))
+	for n := range 40 {
+		if r := f.chatAbout(n); r.body != goodCompletion {
+			t.Errorf("got %d %s", r.StatusCode, r.body)
+		}
+	}
+	f.idle()
+	if n := asked.Load(); n > 6 || f.metric(`berth_replica_ejections_total{model="m",replica="a"}`) != 1 {
+		t.Errorf("the replica got %d requests, and is %s", n, f.state("a"))
+	}
+}

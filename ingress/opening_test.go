@@ -3,6 +3,7 @@ package ingress
 import (
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -190,4 +191,41 @@ func TestOpenedStreamIsOnlyAStreamThatWaits(t *testing.T) {
 	r = f.do(t.Context(), f.h1, "POST", "/v1/chat/completions", strings.NewReader(streamed("m")))
 	wantError(t, r, 503, "queue_timeout", "")
 	release()
+}
+
+// Comments are nothing of a response, so a break after the engine's header is retried like any
+// other before the first byte.
+func TestOpenedStreamIsRetriedAfterTheHeader(t *testing.T) {
+	const events = "data: 1\n\n"
+	held, free := make(chan struct{}, 1), make(chan struct{})
+	other := upstream(t, func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		select {
+		case held <- struct{}{}:
+			<-free
+			ok(w, r)
+		default:
+			writes(events)(w)
+		}
+	})
+	broke := make(chan struct{})
+	var m config.Model
+	f, release := openedFleet(t, func(w http.ResponseWriter, _ *http.Request) {
+		defer close(broke)
+		w.Header().Set("Content-Type", "text/event-stream")
+		http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	}, func(set *config.Model) { m = *set })
+	m.Replicas = append(slices.Clone(m.Replicas), config.Replica{ID: "b", URL: other, MaxOngoingRequests: 1})
+	f.mustApply(m)
+	holder := f.background(func() reply { return f.chat("m") })
+	f.eventually("both are full", func() bool { return f.ongoing() == 2 })
+	resp := queueStream(t, f, f.h1, "/v1/chat/completions")
+	release()
+	receive(t, broke)
+	close(free)
+	if got, err := readOpened(resp); got != events || err != nil {
+		t.Errorf("read %q and %v", got, err)
+	}
+	receive(t, holder)
 }

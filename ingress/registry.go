@@ -55,13 +55,14 @@ type table struct {
 // *model if its configuration is unchanged, and the router, queue included, if the model's ID
 // remains.
 type model struct {
-	config   config.Model
-	created  int64 // Unix time, for clients that list models
-	router   *routers.Router
-	metrics  *telemetry.ModelMetrics
-	retries  *retryBudget
-	replicas []*llmserver.Replica
-	warnText *sync.Once // guards the warning of a request without routing text
+	config    config.Model
+	created   int64 // Unix time, for clients that list models
+	router    *routers.Router
+	metrics   *telemetry.ModelMetrics
+	retries   *retryBudget
+	replicas  []*llmserver.Replica
+	endpoints []llmserver.Endpoint // of replicas, as applied
+	warnText  *sync.Once           // guards the warning of a request without routing text
 }
 
 // newRegistry returns a registry without models. close must be called in the end.

@@ -11,15 +11,12 @@ import (
 
 	"berth/internal/openai"
 	"berth/llmserver"
+	"berth/routers"
 	"berth/streaming"
 )
 
-// Reasons for which a complete response is not sent to the client. Each wraps the failure of the
-// replica: one that aborts requests is about to stop and is no more at fault than a draining one.
-var (
-	errEngineAborted   = fmt.Errorf("the engine aborted a request: %w", llmserver.ErrDraining)
-	errInvalidResponse = fmt.Errorf("%w: not valid JSON", llmserver.ErrNotHTTP)
-)
+// errInvalidResponse is the failure of a replica whose JSON response is none.
+var errInvalidResponse = fmt.Errorf("%w: not valid JSON", llmserver.ErrNotHTTP)
 
 // holdResponse has relay hold back the response until Check has accepted it, if a retry may follow:
 // the response is JSON and successful, and the request is not streamed and creates nothing that
@@ -38,7 +35,7 @@ func (x *proxyRequest) Check(body []byte, complete bool) error {
 		kept := *x.held
 		kept.Body = io.NopCloser(bytes.NewReader(bytes.Clone(body)))
 		x.kept = &kept
-		return errEngineAborted
+		return llmserver.ErrAborted
 	case complete && !isJSONText(body):
 		return errInvalidResponse
 	default:
@@ -60,10 +57,11 @@ func isJSONText(body []byte) bool {
 // reportEngineAbort logs and counts a response that the engine aborted: one that Check rejected
 // with err, or a stream, which has been relayed with its finish reason. A replica may abort many
 // requests at once, and each is a line of its own: it names the request.
-func (x *proxyRequest) reportEngineAbort(err error) {
-	if !x.record.Tap.Aborted && !errors.Is(err, errEngineAborted) {
+func (x *proxyRequest) reportEngineAbort(sel *routers.Selection, err error) {
+	if !x.record.Tap.Aborted && !errors.Is(err, llmserver.ErrAborted) {
 		return
 	}
+	sel.Replica().RequestProbe()
 	x.model.metrics.CountEngineAbort()
 	x.log.Warn("an engine aborted a response; if it was stopped, give it time to finish its requests (vLLM: --shutdown-timeout)",
 		"replica", x.record.Replica, "model", x.model.config.ID, "stream", x.record.Stream, "request_id", requestID(x.c))

@@ -23,9 +23,8 @@ func (x *proxyRequest) nextAttempt(n int, err, failed error) (more bool, all err
 	if n < x.model.config.MaxAttempts {
 		reason = x.retryReason(err)
 	}
-	if reason == "" && x.failedOnSiblings(err) {
-		x.suspect.Excuse()
-		x.selection.Excuse()
+	if reason == "" {
+		x.excuseIfShared(err)
 	}
 	if _, aborted := errors.AsType[*streaming.AbortError](err); reason == "" && x.kept != nil && !aborted && !clientGone(x.c.Request.Context(), err) {
 		return false, x.writeKept()
@@ -45,6 +44,8 @@ func (x *proxyRequest) nextAttempt(n int, err, failed error) (more bool, all err
 func (x *proxyRequest) judgeSuspect() {
 	switch {
 	case x.suspect == nil:
+	case x.record.Tap.Failed:
+		x.excuseIfShared(llmserver.ErrServerError)
 	case x.c.Writer.Status() < http.StatusBadRequest:
 		x.suspect.Blame()
 	default:
@@ -52,10 +53,13 @@ func (x *proxyRequest) judgeSuspect() {
 	}
 }
 
-// failedOnSiblings reports whether a request retried after a failure on one replica has failed on
-// another one, too. Then neither replica is to blame.
-func (x *proxyRequest) failedOnSiblings(err error) bool {
-	return x.suspect != nil && x.suspect != x.selection && llmserver.ReplicaFault(err)
+// excuseIfShared takes back the failures of two replicas on the same request, of which err is the
+// later one: the request may be to blame.
+func (x *proxyRequest) excuseIfShared(err error) {
+	if x.suspect != nil && x.suspect != x.selection && llmserver.ReplicaFault(err) {
+		x.suspect.Excuse()
+		x.selection.Excuse()
+	}
 }
 
 // retryReason returns the reason for a retry after err, as a label of the retry metric, or "" if
@@ -83,7 +87,7 @@ func (x *proxyRequest) retryReason(err error) string {
 		return "engine_busy"
 	case errors.Is(err, llmserver.ErrModelNotServed):
 		return x.withinBudget("model_not_served")
-	case llmserver.Refused(err) && !errors.Is(err, errEngineAborted):
+	case llmserver.Refused(err):
 		return "refused"
 	case x.stores || x.retriedOnce:
 		return ""
@@ -111,7 +115,7 @@ var retriesOnce = []struct {
 }{
 	{llmserver.ErrSilent, "silent"}, // before ErrBroken, which a silent response is, too
 	{llmserver.ErrEngineDead, "engine_dead"},
-	{errEngineAborted, "engine_aborted"},
+	{llmserver.ErrAborted, "engine_aborted"},
 	{errInvalidResponse, "invalid_response"}, // before ErrNotHTTP, which it is, too
 	{llmserver.ErrNotHTTP, "invalid"},
 	{llmserver.ErrBroken, "broken"},

@@ -480,3 +480,26 @@ func TestSourceStreamsSurviveSetsInALoop(t *testing.T) {
 		t.Errorf("got %d %s", r.StatusCode, r.body)
 	}
 }
+
+// A set with another capacity serves waiting requests, though no replica came or went.
+func TestSourceSetWithMoreCapacityServesTheQueue(t *testing.T) {
+	g := gated(t)
+	f, s := serveSources(t, fromDNS("m", "dns"))
+	narrow, wide := at("a", g.url), at("a", g.url)
+	wide.Limit = 2
+	s["dns"].sets <- []llmserver.Endpoint{narrow}
+	f.members("m", "a")
+	running := f.background(func() reply { return f.chat("m") })
+	receive(t, g.arrived)
+	waiting := f.background(func() reply { return f.chat("m") })
+	f.waiting("m", 1)
+	s["dns"].sets <- []llmserver.Endpoint{wide}
+	receive(t, g.arrived)
+	g.open <- struct{}{}
+	g.open <- struct{}{}
+	for _, answer := range []<-chan reply{running, waiting} {
+		if r := receive(t, answer); r.body != "ok" {
+			t.Errorf("got %d %s", r.StatusCode, r.body)
+		}
+	}
+}

@@ -54,6 +54,8 @@ var (
 	ErrEngineDead = errors.New("engine dead")
 	// ErrModelNotServed: the server does not serve the requested model, and has done nothing.
 	ErrModelNotServed = errors.New("model not served")
+	// ErrAborted: the engine aborted the request, which ended with an incomplete response.
+	ErrAborted = errors.New("aborted by the engine")
 	// ErrBusy: the engine refused the request in the engine's own format, see Classify.
 	ErrBusy = errors.New("engine busy")
 )

@@ -133,6 +133,7 @@ func (m *circuitMachine) drawSlot(t *rapid.T) *Slot {
 // respond makes the replica begin a good response.
 func (m *circuitMachine) respond(t *rapid.T, s *Slot) io.Reader {
 	resp := &http.Response{StatusCode: rapid.SampledFrom([]int{200, 204, 302}).Draw(t, "status"), Body: io.NopCloser(strings.NewReader("xx"))}
+	s.stream = true
 	m.r.observeBody(s, resp)
 	resp.Body.Read(make([]byte, 1))
 	m.model.served(s, false)
@@ -142,8 +143,19 @@ func (m *circuitMachine) respond(t *rapid.T, s *Slot) io.Reader {
 func (m *circuitMachine) good(t *rapid.T) {
 	s := m.drawSlot(t)
 	io.ReadAll(m.respond(t, s))
+	s.Complete()
 	m.model.outcomes = append(m.model.outcomes, false)
 	m.model.served(s, true)
+	s.Release()
+}
+
+// invalid ends a request with a whole response that turns out to be none.
+func (m *circuitMachine) invalid(t *rapid.T) {
+	s := m.drawSlot(t)
+	io.ReadAll(m.respond(t, s))
+	s.ReportFailure(ErrNotHTTP)
+	s.Complete()
+	m.model.fail(s, true)
 	s.Release()
 }
 
@@ -172,6 +184,7 @@ func (m *circuitMachine) inconclusive(t *rapid.T) {
 		s.ReportFailure(context.Canceled)
 	case 2:
 		resp := &http.Response{StatusCode: rapid.SampledFrom([]int{400, 404, 429, 500, 501}).Draw(t, "status"), Body: io.NopCloser(strings.NewReader("x"))}
+		s.stream = true
 		m.r.observeBody(s, resp)
 		io.ReadAll(resp.Body)
 	}
@@ -208,7 +221,7 @@ func TestCircuitMatchesItsDiagram(t *testing.T) {
 			t.Repeat(map[string]func(*rapid.T){
 				"":      m.check,
 				"claim": m.reserve, "claim again": m.reserve,
-				"good": m.good, "bad": m.bad, "bad again": m.bad, "bad once more": m.bad, "breaks": m.breaks, "breaks again": m.breaks,
+				"good": m.good, "bad": m.bad, "bad again": m.bad, "bad once more": m.bad, "breaks": m.breaks, "breaks again": m.breaks, "invalid": m.invalid,
 				"inconclusive": m.inconclusive, "hand over": m.handOver,
 				"bypass": func(t *rapid.T) {
 					bypassed := rapid.Bool().Draw(t, "bypassed")
@@ -347,6 +360,7 @@ func TestCircuitClosesOnFirstByteOfTrialAndStartsSlowly(t *testing.T) {
 		}
 		s := mustReserve(t, r)
 		s.Start()
+		s.SetRequest(nil, true)
 		resp, err := r.Do(&http.Request{}, s)
 		if err != nil {
 			t.Fatal(err)
@@ -391,6 +405,7 @@ func TestCircuitAdmitsAnotherTrialWithoutAnOutcome(t *testing.T) {
 			"its response is long": func(s *Slot) { r.observeBody(s, &http.Response{StatusCode: 200}); under = append(under, s) },
 			"its response is empty": func(s *Slot) {
 				resp := &http.Response{StatusCode: 200, Body: http.NoBody}
+				s.stream = true
 				r.observeBody(s, resp)
 				io.ReadAll(resp.Body)
 				s.Release()
@@ -432,6 +447,7 @@ func TestCircuitIgnoresRequestsAdmittedBeforeItOpened(t *testing.T) {
 		r, fake := newTestReplica(3 * minFailures)
 		respond := func(s *Slot) {
 			resp := &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader("x"))}
+			s.stream = true
 			r.observeBody(s, resp)
 			resp.Body.Read(make([]byte, 1))
 			s.Release()

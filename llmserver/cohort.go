@@ -51,21 +51,33 @@ const (
 type Cohort struct {
 	members   []*Replica
 	nextSweep atomic.Int64 // monotonic
-
-	mu     sync.Mutex // held for one sweep; taken with TryLock only
-	silent []silence  // by member
 }
 
-// A silence is the time since a member with running requests sent a byte of any response body.
+// A silence is the time since a replica with running requests sent a byte of any response body. It
+// stays with the replica when the membership changes. Sweeps write it, one at a time but for a
+// moment after such a change.
 type silence struct {
-	reads uint64 // health.bodyReads when last looked at
-	since time.Duration
+	reads     atomic.Uint64 // health.bodyReads when last looked at
+	since     atomic.Int64  // monotonic
+	suspected atomic.Bool   // too long at the last sweep, too
+}
+
+// observe looks at the replica at the given time, and reports whether it has been silent for
+// minSilence at this sweep and the one before. One sweep is not enough: after a pause of this
+// process, the bytes of all replicas but one have not been read yet.
+func (s *silence) observe(r *Replica, now time.Duration) (hung bool) {
+	if reads := r.health.bodyReads.Load(); s.reads.Swap(reads) != reads || r.gate.counts().running == 0 {
+		s.since.Store(int64(now))
+		s.suspected.Store(false)
+		return false
+	}
+	return now-time.Duration(s.since.Load()) >= minSilence && s.suspected.Swap(true)
 }
 
 // CompareReplicas makes the replicas siblings of each other, and of no others. members must not be
 // changed afterwards.
 func CompareReplicas(members []*Replica) {
-	c := &Cohort{members: members, silent: make([]silence, len(members))}
+	c := &Cohort{members: members}
 	for _, m := range members {
 		m.cohort.Store(c)
 	}
@@ -162,20 +174,15 @@ func (c *Cohort) compare(r *Replica, failures int, since time.Duration, cause er
 // a good response.
 func (c *Cohort) sweep(now time.Duration) {
 	due := c.nextSweep.Load()
-	if int64(now) < due || !c.nextSweep.CompareAndSwap(due, int64(now+sweepInterval)) || !c.mu.TryLock() {
+	if int64(now) < due || !c.nextSweep.CompareAndSwap(due, int64(now+sweepInterval)) {
 		return
 	}
 	var hung []*Replica
-	for i, m := range c.members {
-		s, reads := &c.silent[i], m.health.bodyReads.Load()
-		switch {
-		case reads != s.reads || m.gate.counts().running == 0:
-			*s = silence{reads, now}
-		case now-s.since >= minSilence:
+	for _, m := range c.members {
+		if m.silence.observe(m, now) {
 			hung = append(hung, m)
 		}
 	}
-	c.mu.Unlock()
 	if len(hung) == 0 {
 		return
 	}
@@ -189,21 +196,21 @@ func (c *Cohort) sweep(now time.Duration) {
 }
 
 // ejectIfSilent ejects the replica if two of its streams have waited for their first byte for longer
-// than patience, or one for twice as long, and ends all requests without a byte with ErrSilent, so
-// that they can be retried on other replicas. During trials one stream is enough.
+// than patience, or one for twice as long, and ends the requests without a byte with ErrSilent, so
+// that they can be retried on other replicas; those without a function to end them go on. During trials one stream is enough.
 //
 // Streams alone are evidence, because other responses are silent until they are complete.
 func (r *Replica) ejectIfSilent(now, patience time.Duration) {
-	var aborts []func(error)
+	var waiting []*Slot
 	var longest time.Duration
 	evidence, open := 0, r.circuit.state().isOpen()
 	r.mu.Lock()
 	for s := r.live; s != nil; s = s.next {
 		sentAt := time.Duration(s.sentAt.Load())
-		if sentAt == 0 || s.begun.Load() || s.abort == nil {
+		if sentAt == 0 || s.firstByte.Load() != awaited {
 			continue
 		}
-		aborts = append(aborts, s.abort)
+		waiting = append(waiting, s)
 		wait, allowed := now-sentAt, patience+time.Duration(s.size)*time.Second/bytesPerSecond
 		switch longest = max(longest, wait); {
 		case !s.stream || wait < allowed:
@@ -217,26 +224,35 @@ func (r *Replica) ejectIfSilent(now, patience time.Duration) {
 	if evidence < 2 {
 		return
 	}
-	reason := fmt.Errorf("no byte to %d requests for %.1f s: %w", len(aborts), longest.Seconds(), ErrSilent)
+	reason := fmt.Errorf("no byte to %d requests for %.1f s: %w", len(waiting), longest.Seconds(), ErrSilent)
 	if !open {
 		r.eject(reason, false)
 	}
-	for _, abort := range aborts {
-		abort(reason)
+	for _, s := range waiting {
+		if s.abort != nil && s.firstByte.CompareAndSwap(awaited, givenUp) {
+			s.abort(reason)
+		}
 	}
 }
 
 // observeFirstByte records a wait for the first byte of a good response.
 func (h *health) observeFirstByte(wait, now time.Duration) {
-	if wait > h.slowFirstByte(now) {
-		h.slowest.Store(uint64(wait.Milliseconds())<<32 | uint64(uint32(now/time.Second)))
+	for next := uint64(wait.Milliseconds())<<32 | uint64(uint32(now/time.Second)); ; {
+		w := h.slowest.Load()
+		if wait <= slowFirstByte(w, now) || h.slowest.CompareAndSwap(w, next) {
+			return
+		}
 	}
 }
 
 // slowFirstByte returns the longest recent wait for a first byte, in which earlier waits count for
 // less.
 func (h *health) slowFirstByte(now time.Duration) time.Duration {
-	w := h.slowest.Load()
-	age := time.Duration(uint32(now/time.Second)-uint32(w)) * time.Second
+	return slowFirstByte(h.slowest.Load(), now)
+}
+
+func slowFirstByte(w uint64, now time.Duration) time.Duration {
+	// Another goroutine may have stored a later second than that of now.
+	age := time.Duration(max(0, int32(uint32(now/time.Second)-uint32(w)))) * time.Second
 	return time.Duration(w>>32) * time.Millisecond >> (age / slowHalfLife)
 }

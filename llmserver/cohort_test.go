@@ -51,8 +51,10 @@ func serveOK(t *testing.T, r *Replica) {
 	defer s.Release()
 	s.sentAt.Store(int64(monotonic()))
 	resp := &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader("ok"))}
+	s.stream = true
 	r.observeBody(s, resp)
 	io.ReadAll(resp.Body)
+	s.Complete()
 }
 
 // ejected returns the IDs of the replicas with an open circuit.
@@ -231,8 +233,10 @@ func TestCohortEjectsSoonerOnProbation(t *testing.T) {
 				t.Fatal(err)
 			}
 			resp := &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader("ok"))}
+			s.stream = true
 			members[0].observeBody(s, resp)
 			io.ReadAll(resp.Body)
+			s.Complete()
 			s.Release()
 			if got := ejected(members); got != "" {
 				t.Fatalf("%q are ejected after the trial", got)
@@ -275,8 +279,8 @@ func TestCohortEjectsASilentReplica(t *testing.T) {
 		siblings func(t *testing.T, members []*Replica)
 		want     string
 	}{
-		"silence while siblings respond": {2, 0, minSilence, nil, "a"},
-		"not yet":                        {2, 0, minSilence - time.Millisecond, nil, ""},
+		"silence while siblings respond": {2, 0, minSilence + sweepInterval, nil, "a"},
+		"not yet":                        {2, 0, minSilence, nil, ""},
 		"one request":                    {1, 0, 2*minSilence - time.Millisecond, nil, ""},
 		"one request, for longer":        {1, 0, 2 * minSilence, nil, "a"},
 		"long prompts":                   {2, 160 << 10, 10 * time.Second, nil, ""},
@@ -399,7 +403,8 @@ func TestCohortStorm(t *testing.T) {
 					s.Excuse()
 				} else {
 					s.onFirstByte()
-					s.onSuccess()
+					s.complete = true
+					s.Complete()
 				}
 				s.Release()
 				if n%100 == 0 {
@@ -413,5 +418,69 @@ func TestCohortStorm(t *testing.T) {
 	}
 	for _, m := range members {
 		wantUsage(t, m, 0, 0)
+	}
+}
+
+// After a pause of this process the bytes of all replicas but one are unread: none of them is silent.
+func TestCohortForgivesAPauseOfThisProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		members := newCohort(3)
+		serveOK(t, members[1])
+		ended, _ := hang(t, members[0], 0)
+		hang(t, members[0], 0)
+		time.Sleep(time.Minute)
+		serveOK(t, members[1]) // the first to be read afterwards
+		members[0].health.bodyReads.Add(1)
+		for range 8 {
+			time.Sleep(sweepInterval)
+			serveOK(t, members[1])
+		}
+		if ended.Load() != 0 || ejected(members) != "" {
+			t.Errorf("%d requests were ended, and %q ejected", ended.Load(), ejected(members))
+		}
+	})
+}
+
+// A change of the membership does not begin the silence anew.
+func TestCohortRemembersSilenceAcrossChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		members := newCohort(3)
+		serveOK(t, members[1])
+		hang(t, members[0], 0)
+		hang(t, members[0], 0)
+		for range 16 {
+			CompareReplicas(members)
+			time.Sleep(sweepInterval)
+			serveOK(t, members[1])
+		}
+		if got := ejected(members); got != "a" {
+			t.Errorf("%q are ejected", got)
+		}
+	})
+}
+
+// A request that was given up gets no byte any more, so nothing of a response has reached its client.
+func TestSlotThatWasGivenUpReadsNoByte(t *testing.T) {
+	r := newCohort(2)[0]
+	s, err := r.TryReserve("holder", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Release()
+	resp := &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader("x"))}
+	r.observeBody(s, resp)
+	s.firstByte.Store(givenUp)
+	if n, err := resp.Body.Read(make([]byte, 1)); n != 0 || !errors.Is(err, ErrSilent) {
+		t.Errorf("read %d bytes, and %v", n, err)
+	}
+}
+
+// A fleet's longest wait is not lost to a clock reading from before it.
+func TestHealthSlowFirstByteOfALaterSecond(t *testing.T) {
+	var h health
+	h.observeFirstByte(20*time.Second, 1001*time.Second)
+	h.observeFirstByte(time.Second, 1000*time.Second)
+	if got := h.slowFirstByte(1000 * time.Second); got != 20*time.Second {
+		t.Errorf("the longest wait is %v", got)
 	}
 }

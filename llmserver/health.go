@@ -142,11 +142,17 @@ func (r *Replica) setHealth(err error) (changed bool) {
 // whether the replica was up before. markDown does not block.
 func (r *Replica) markDown(err error) (changed bool) {
 	changed = r.setHealth(err)
+	r.RequestProbe()
+	return changed
+}
+
+// RequestProbe requests a probe at once, because of a sign that the replica is about to stop. It
+// does not block.
+func (r *Replica) RequestProbe() {
 	select {
 	case r.health.probeNow <- struct{}{}:
 	default: // a probe is requested already
 	}
-	return changed
 }
 
 // probeLoop probes the replica until ctx ends: immediately, then once per period less up to 20 % of

@@ -72,7 +72,7 @@ func (r *Replica) countFailure(s *Slot, err error) {
 		return
 	}
 	s.failure = failed
-	broke := s.begun.Load()
+	broke := s.firstByte.Load() == arrived
 	failures, since, ok := r.outcomes.recordFailure(s.fingerprint())
 	if !ok {
 		s.failure = failedAgain
@@ -93,7 +93,7 @@ func (s *Slot) Blame(err error) {
 	}
 	failures, since, _ := s.replica.outcomes.recordFailure(0)
 	if reason := s.replica.cohort.Load().compare(s.replica, failures, since, err); reason != nil {
-		s.replica.eject(reason, s.begun.Load())
+		s.replica.eject(reason, s.firstByte.Load() == arrived)
 	}
 }
 
@@ -151,21 +151,21 @@ func (b *slotBody) Read(p []byte) (int, error) {
 	if n > 0 {
 		b.slot.replica.health.bodyReads.Add(1)
 		if b.good && !b.begun {
+			if !b.slot.firstByte.CompareAndSwap(awaited, arrived) {
+				return 0, ErrSilent
+			}
 			b.begun = true
 			b.slot.onFirstByte()
 		}
 	}
-	if err == io.EOF && b.good && b.begun {
-		b.good = false
-		b.slot.onSuccess()
-	}
+	b.slot.complete = b.slot.complete || err == io.EOF && b.begun
 	return n, err
 }
 
-// onFirstByte records the first byte of a good response.
+// onFirstByte records the first byte of a good response. That of a stream proves that the replica
+// works; another response is judged as a whole.
 func (s *Slot) onFirstByte() {
 	r, now := s.replica, monotonic()
-	s.begun.Store(true)
 	r.health.lastResponse.Store(int64(now))
 	if c := r.cohort.Load(); c != nil {
 		if sentAt := time.Duration(s.sentAt.Load()); sentAt > 0 && s.stream {
@@ -173,13 +173,19 @@ func (s *Slot) onFirstByte() {
 		}
 		c.sweep(now)
 	}
-	r.recordSuccess(s, false)
+	if s.stream {
+		r.recordSuccess(s, false)
+	}
 }
 
-// onSuccess records the end of a good response.
-func (s *Slot) onSuccess() {
-	s.replica.outcomes.recordSuccess()
-	s.replica.recordSuccess(s, true)
+// Complete records a success if a good response was read to its end, and no failure was reported
+// since: a response may turn out as none only then. Complete is called by the goroutine of the
+// request, once, when the response has been judged.
+func (s *Slot) Complete() {
+	if s.complete && s.failure == notFailed {
+		s.replica.outcomes.recordSuccess()
+		s.replica.recordSuccess(s, true)
+	}
 }
 
 // recordSuccess closes the circuit if the request was a successful trial. The outcomes from before

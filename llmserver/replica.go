@@ -84,6 +84,7 @@ type Replica struct {
 	health      health
 	circuit     circuit
 	outcomes    outcomes
+	silence     silence
 	cohort      atomic.Pointer[Cohort] // nil: no siblings
 	recoveredAt atomic.Int64           // start of the slow start, monotonic; zero when it is over
 	remote      remoteUsage

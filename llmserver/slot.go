@@ -39,8 +39,9 @@ type Slot struct {
 	body        slotBody      // of the response
 	failure     failureCount  // of the request
 
-	sentAt atomic.Int64 // monotonic; zero until the request is sent
-	begun  atomic.Bool  // a byte of a good response was read
+	sentAt    atomic.Int64  // monotonic; zero until the request is sent
+	firstByte atomic.Uint32 // awaited, arrived or givenUp
+	complete  bool          // a good response was read to its end; belongs to the goroutine, too
 
 	prev, next *Slot // in the replica's list of live slots, guarded by replica.mu
 }
@@ -54,6 +55,15 @@ const (
 // A Fingerprinter is a request with a fingerprint, by which a request sent again is recognized. It
 // is asked only after a failure. A fingerprint of 0 is unlike any other.
 type Fingerprinter interface{ Fingerprint() uint64 }
+
+// The states of a slot's first byte of a good response. Arrival and the end of the wait exclude each
+// other: a request that was given up gets no byte, so the client has got nothing and a retry may
+// follow.
+const (
+	awaited uint32 = iota
+	arrived
+	givenUp
+)
 
 // A failureCount is the state of a slot's failure in the comparison of replicas.
 type failureCount uint8

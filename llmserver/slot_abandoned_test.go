@@ -58,6 +58,7 @@ func TestSlotAbandonedConsidersBytesOfOtherStreams(t *testing.T) {
 		CompareReplicas([]*Replica{busy, sibling})
 		stream := mustStart(t, busy)
 		resp := &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(strings.Repeat("x", 100)))}
+		stream.stream = true
 		busy.observeBody(stream, resp)
 		for range 2 * minFailures {
 			s := mustStart(t, busy)

@@ -106,6 +106,7 @@ func TestStateChangesOfAnEjectionHaveTheReasonAndTheTime(t *testing.T) {
 		synctest.Wait()
 		l.want(t, "ejected→half_open: a request is admitted as a trial (1s)")
 		s := mustStart(t, r)
+		s.stream = true
 		time.Sleep(time.Second)
 		s.onFirstByte()
 		s.Release()

@@ -259,6 +259,7 @@ func TestRouterQueueProvidesTheProbeOfAnEjectedReplica(t *testing.T) {
 		if synctest.Wait(); r.QueueLength() != 2 {
 			t.Errorf("%d wait during the probe", r.QueueLength())
 		}
+		all[probe].payload.Stream = true
 		resp, err := all[probe].sel.Dispatch(&http.Request{})
 		if err != nil {
 			t.Fatal(err)

@@ -62,6 +62,7 @@ func (d *drainRate) perSecond() (float64, bool) {
 // RetryAfter returns the delay after which a rejected client may try again: the time in which the
 // queue drains at the measured rate, between 1 and 60 s, or 0 if the rate is not known yet.
 func (r *Router) RetryAfter() time.Duration {
+	defer r.reportOverload() // after the unlock
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.observeQueue(r.now())

@@ -32,6 +32,7 @@ func (r *Router) releaseSlot(s *llmserver.Slot) {
 // tryHandOver hands the slot to the next waiter for its replica, and reports success. On failure
 // the slot is released, or was not touched since no request wants the replica.
 func (r *Router) tryHandOver(s *llmserver.Slot) bool {
+	defer r.reportOverload() // after the unlock
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	i, w := r.nextWaiter(s.Replica())

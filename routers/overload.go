@@ -126,6 +126,7 @@ func (o *overload) active() bool { return !o.refused.IsZero() }
 
 // Overloaded reports whether requests are refused because the queue was longer than clients wait.
 func (r *Router) Overloaded() bool {
+	defer r.reportOverload() // after the unlock
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.observeQueue(r.now())

@@ -87,16 +87,12 @@ func (s *Selection) Fail(err error) {
 		s.outcome.Served = false
 	}
 	s.slot.ReportFailure(err)
-	if s.resp == nil {
-		return
-	}
-	s.reportSilence()
-	if s.abandoned() {
-		s.router.onAbandoned(s.payload.Waited)
+	if s.resp != nil {
+		s.reportAbandoned()
 	}
 }
 
-// reportAbandoned reports a request without a response that was abandoned.
+// reportAbandoned reports a request that was abandoned.
 func (s *Selection) reportAbandoned() {
 	if s.abandoned() {
 		s.reportSilence()
@@ -137,6 +133,7 @@ func (s *Selection) Release() {
 	s.released = true
 	if s.resp != nil {
 		s.resp.Body.Close() // first: while the body is open, the engine may still be at work
+		s.slot.Complete()
 	}
 	s.router.releaseSlot(s.slot)
 	if released := s.router.hooks.Released; released != nil {

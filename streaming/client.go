@@ -32,11 +32,12 @@ func newClientWriter(w http.ResponseWriter, resp *http.Response, timeout time.Du
 
 // writeHeader writes status and header, once. The server sends them with the first body bytes.
 func (c *clientWriter) writeHeader() {
+	if c.beforeStart != nil { // once, also if comments have been written before
+		c.beforeStart()
+		c.beforeStart = nil
+	}
 	if c.Started {
 		return
-	}
-	if c.beforeStart != nil {
-		c.beforeStart()
 	}
 	c.Started = true
 	CopyResponseHeader(c.w.Header(), c.resp.Header)

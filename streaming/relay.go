@@ -169,6 +169,7 @@ func (c *clientWriter) relayEvents(tap *Tap, keepAlive *keepAlive) error {
 	buf := getBuffer(smallBuffer)
 	ends := newEventEnds()
 	var last lastEventDetector
+	opened := c.Started       // by comments before the response
 	held, inEvent := 0, false // buf[:held] is an unfinished event; inEvent: its start has been written
 	for {
 		n, err := c.resp.Body.Read(buf[held:])
@@ -198,7 +199,7 @@ func (c *clientWriter) relayEvents(tap *Tap, keepAlive *keepAlive) error {
 		if err != nil {
 			putBuffer(buf)
 			keepAlive.stop()
-			c.betweenEvents = c.Started && !inEvent
+			c.betweenEvents = c.Started && !inEvent && (c.Bytes > 0 || !opened)
 			return unlessEOF(err)
 		}
 		if held = have; held == len(buf) {

@@ -53,10 +53,11 @@ const (
 	failedRefused
 	failedBusy
 	failedAborted
+	failedByEngine
 )
 
 // failureKinds are the labels of the kinds.
-var failureKinds = [...]string{"", "no_connection", "broken", "timeout", "invalid", "status_5xx", "model_not_served", "silent", "refused", "busy", "aborted"}
+var failureKinds = [...]string{"", "no_connection", "broken", "timeout", "invalid", "status_5xx", "model_not_served", "silent", "refused", "busy", "aborted", "engine_aborted"}
 
 // failureOf returns the kind of failure of an attempt. Attempts of which nothing was sent, and those
 // that failed because berth itself was exhausted, say nothing about the replica.
@@ -70,6 +71,8 @@ func failureOf(o routers.Outcome) failureKind {
 		return notFailed
 	case errors.Is(err, streaming.ErrClientGone), errors.Is(err, context.Canceled):
 		return failedAborted
+	case errors.Is(err, llmserver.ErrAborted):
+		return failedByEngine
 	case errors.Is(err, llmserver.ErrBusy):
 		return failedBusy
 	case errors.Is(err, llmserver.ErrNoConnection): // connect timeouts too
