@@ -174,8 +174,8 @@ func (x *proxyRequest) finishAttempt(sel *routers.Selection, err error) error {
 
 // releaseBody frees the memory of the request body. It is called as soon as the client gets the
 // first byte of a response, when no other attempt can follow: streams last long, and their prompts
-// would fill the memory. A part still unread by the replica stays until its reader is closed. Further calls do
-// nothing.
+// would fill the memory. A part still unread by the replica stays until its reader is closed.
+// Further calls do nothing.
 func (x *proxyRequest) releaseBody() {
 	x.payload.Text = nil // which points into the body
 	if x.body != nil {

@@ -20,11 +20,11 @@ const maxKeptBody = 16 << 10
 
 // checkStatus returns why a response is a failure of the replica, see llmserver.Classify, and
 // reports the failure to the replica. Such a response is kept, for the client if no other replica
-// can serve the request. Any other response is left as if unread, and so is one too long to be kept,
-// for which the error is nil.
+// can serve the request. Any other response is left as if unread, and so is one too long to be
+// kept, for which the error is nil.
 //
-// For the statuses 404, 429 and 5xx checkStatus blocks until the body has ended or maxKeptBody bytes
-// have arrived; for others it does not block.
+// For the statuses 404, 429 and 5xx checkStatus blocks until the body has ended or maxKeptBody
+// bytes have arrived; for others it does not block.
 func (x *proxyRequest) checkStatus(sel *routers.Selection, resp *http.Response) error {
 	if resp.StatusCode < http.StatusInternalServerError && resp.StatusCode != http.StatusTooManyRequests && resp.StatusCode != http.StatusNotFound {
 		return nil

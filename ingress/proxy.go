@@ -72,8 +72,8 @@ func queueFailed(err error) bool {
 // respondError ends the request with an error response; nothing of a response may have been sent.
 // For a disconnected client the connection is aborted instead: the client may have closed only the
 // sending side, and must not mistake an empty response for a complete one. The exception is a
-// client that stopped sending the body, which gets a 408. In an opened stream the error is an event,
-// and the connection is aborted, too.
+// client that stopped sending the body, which gets a 408. In an opened stream the error is an
+// event, and the connection is aborted, too.
 //
 // An error before the body was read leaves unread bytes on the connection, so that connection is
 // closed after the response. The Retry-After of a full queue is the router's estimate, spread by

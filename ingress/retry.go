@@ -14,8 +14,8 @@ import (
 
 // nextAttempt decides whether another attempt is made after attempt n, which failed with err.
 // failed joins the errors of earlier attempts; all is failed joined with err. If no other attempt
-// is made and a replica's error response was kept, the client gets that response, and all is nil. In
-// that case nextAttempt blocks as writeKept does, and may panic.
+// is made and a replica's error response was kept, the client gets that response, and all is nil.
+// In that case nextAttempt blocks as writeKept does, and may panic.
 //
 // It must be called only while nothing of a response has been sent to the client.
 func (x *proxyRequest) nextAttempt(n int, err, failed error) (more bool, all error) {
@@ -39,8 +39,8 @@ func (x *proxyRequest) nextAttempt(n int, err, failed error) (more bool, all err
 	return reason != "", err
 }
 
-// judgeSuspect decides about the failure of an earlier attempt, after another replica has responded:
-// the replica was to blame if the response is good, and the request otherwise.
+// judgeSuspect decides about the failure of an earlier attempt, after another replica has
+// responded: the replica was to blame if the response is good, and the request otherwise.
 func (x *proxyRequest) judgeSuspect() {
 	switch {
 	case x.suspect == nil:

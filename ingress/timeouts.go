@@ -96,8 +96,8 @@ type idleWatchdog struct {
 }
 
 // newIdleWatchdog starts a watchdog for an attempt, with a timer unless nothing bounds the attempt.
-// The attempt must use the watchdog's ctx. Its error becomes a *streaming.AbortError when a bound is
-// exceeded, and stop must be called at the end of the attempt.
+// The attempt must use the watchdog's ctx. Its error becomes a *streaming.AbortError when a bound
+// is exceeded, and stop must be called at the end of the attempt.
 func newIdleWatchdog(ctx context.Context, m *config.Model, stream bool) *idleWatchdog {
 	w := &idleWatchdog{firstByte: m.UnstreamedFirstByteTimeout}
 	if stream {

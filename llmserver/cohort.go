@@ -195,9 +195,10 @@ func (c *Cohort) sweep(now time.Duration) {
 	}
 }
 
-// ejectIfSilent ejects the replica if two of its streams have waited for their first byte for longer
-// than patience, or one for twice as long, and ends the requests without a byte with ErrSilent, so
-// that they can be retried on other replicas; those without a function to end them go on. During trials one stream is enough.
+// ejectIfSilent ejects the replica if two of its streams have waited for their first byte for
+// longer than patience, or one for twice as long, and ends the requests without a byte with
+// ErrSilent, so that they can be retried on other replicas; those without a function to end them go
+// on. During trials one stream is enough.
 //
 // Streams alone are evidence, because other responses are silent until they are complete.
 func (r *Replica) ejectIfSilent(now, patience time.Duration) {

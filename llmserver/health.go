@@ -19,8 +19,8 @@ import (
 //
 // A probe that times out does not count if some byte of a response body came meanwhile, because a
 // busy engine serves its health check last. After a failed probe the next one follows soon, and so
-// on until one succeeds, so a replica that is back is used within a second. The circuit decides whether a reachable replica
-// works. A down replica stays in the set, and so on the hash ring.
+// on until one succeeds, so a replica that is back is used within a second. The circuit decides
+// whether a reachable replica works. A down replica stays in the set, and so on the hash ring.
 //
 // All fields may be used from any goroutine. Requests and probes write them concurrently: the last
 // write wins, and the next probe corrects a wrong one.

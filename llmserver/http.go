@@ -119,8 +119,8 @@ func (h *HTTP) Do(req *http.Request, _ Token) (*http.Response, Report, error) {
 
 const defaultProbePath = "/health"
 
-// Probe requests the endpoint's ProbePath. Every status below 500 counts as healthy: an engine without that path is
-// alive as well, while one still loading a model responds with 503.
+// Probe requests the endpoint's ProbePath. Every status below 500 counts as healthy: an engine
+// without that path is alive as well, while one still loading a model responds with 503.
 func (h *HTTP) Probe(ctx context.Context) (Report, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, *h.probePath.Load(), nil)
 	if err != nil {

@@ -56,9 +56,9 @@ const (
 // is asked only after a failure. A fingerprint of 0 is unlike any other.
 type Fingerprinter interface{ Fingerprint() uint64 }
 
-// The states of a slot's first byte of a good response. Arrival and the end of the wait exclude each
-// other: a request that was given up gets no byte, so the client has got nothing and a retry may
-// follow.
+// The states of a slot's first byte of a good response. Arrival and the end of the wait exclude
+// each other: a request that was given up gets no byte, so the client has got nothing and a retry
+// may follow.
 const (
 	awaited uint32 = iota
 	arrived

@@ -205,8 +205,9 @@ func (p *prefixAffinity) Rank(payload *Payload) iter.Seq[Tier] {
 	return v.bestFirst
 }
 
-// Reserved records the prompt as sent to r. Unless the request is served, the record is rolled back; without a
-// connection all records of r are dropped: the process is gone, and the cache with it.
+// Reserved records the prompt as sent to r. Unless the request is served, the record is rolled
+// back; without a connection all records of r are dropped: the process is gone, and the cache with
+// it.
 func (p *prefixAffinity) Reserved(payload *Payload, r *llmserver.Replica) (matched int, settled func(Outcome)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -97,8 +97,8 @@ type Result struct {
 // made with ctx. An error after the end of ctx is attributed to the client, whatever the body
 // returned.
 //
-// An error wraps ErrClientGone, ErrUpstreamBroken or ErrRejected and the cause. If the response has been
-// started, the caller must panic with http.ErrAbortHandler, or the truncated response looks
+// An error wraps ErrClientGone, ErrUpstreamBroken or ErrRejected and the cause. If the response has
+// been started, the caller must panic with http.ErrAbortHandler, or the truncated response looks
 // complete. Copy itself never panics.
 //
 // Status and header are written with the first bytes of the body, however long those take. Until

@@ -59,8 +59,8 @@ const (
 // failureKinds are the labels of the kinds.
 var failureKinds = [...]string{"", "no_connection", "broken", "timeout", "invalid", "status_5xx", "model_not_served", "silent", "refused", "busy", "aborted", "engine_aborted"}
 
-// failureOf returns the kind of failure of an attempt. Attempts of which nothing was sent, and those
-// that failed because berth itself was exhausted, say nothing about the replica.
+// failureOf returns the kind of failure of an attempt. Attempts of which nothing was sent, and
+// those that failed because berth itself was exhausted, say nothing about the replica.
 func failureOf(o routers.Outcome) failureKind {
 	err := o.Err
 	_, timeLimit := errors.AsType[*streaming.AbortError](err)

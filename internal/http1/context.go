@@ -145,8 +145,8 @@ func (c *Context) add(l *listener) {
 	}
 }
 
-// remove removes l from the list and reports whether it was there. The list is short: one child, and
-// what waits at present.
+// remove removes l from the list and reports whether it was there. The list is short: one child,
+// and what waits at present.
 func (c *Context) remove(l *listener) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
