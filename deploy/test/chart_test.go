@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -316,42 +315,12 @@ func check(t *testing.T, binary, config string) (problems string, err error) {
 	if strings.Contains(config, "/etc/tls/") {
 		writeCertificate(t, dir)
 	}
-	for key, instead := range notYet {
-		config = regexp.MustCompile(key).ReplaceAllString(config, instead)
-	}
 	file := filepath.Join(dir, "berth.yaml")
 	if err := os.WriteFile(file, []byte(strings.ReplaceAll(config, "/etc/tls", dir)), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	out, err := exec.Command(binary, "check", "--config", file).CombinedOutput()
 	return string(out), err
-}
-
-// notYet has the keys of the configuration that the examples use before berth has them, as regular
-// expressions, each with what to check in its place. An entry that berth accepts fails the test.
-var notYet = map[string]string{
-	`kubernetes:\n(?: +\w+: \S+\n)+`: "replicas: [{url: 'http://10.0.0.1'}]\n",
-}
-
-func TestChartKeysThatBerthLacksAreStillLacking(t *testing.T) {
-	binary := buildBerth(t)
-	rendered, err := manifestSets("..", "inference")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for key, instead := range notYet {
-		delete(notYet, key)
-		for _, s := range rendered {
-			for _, m := range find[*core.ConfigMap](decode(t, s.text)) {
-				if config := m.Data["berth.yaml"]; regexp.MustCompile(key).MatchString(config) {
-					if _, err := check(t, binary, config); err == nil {
-						t.Errorf("berth accepts %s now: remove %s from notYet", s.name, key)
-					}
-				}
-			}
-		}
-		notYet[key] = instead
-	}
 }
 
 // Engines are scaled by metrics that exist: of berth, or recorded by the rules.
