@@ -18,21 +18,22 @@ const maxListedIDs = 20
 // replicaView is the JSON form of a replica. Its state is one of llmserver.States, or absent for a
 // drained replica that is not in the configuration.
 type replicaView struct {
-	Model    string        `json:"model"`
-	ID       string        `json:"id"`
-	URL      string        `json:"url,omitempty"`
-	Source   string        `json:"source,omitempty"` // of the replica: config
-	State    string        `json:"state"`
-	Since    time.Time     `json:"since,omitzero"` // of the state
-	ForS     float64       `json:"for_s"`
-	Reason   string        `json:"reason,omitempty"`
-	Drained  bool          `json:"drained"` // by an operator
-	Leaving  bool          `json:"leaving,omitempty"`
-	Slots    slotsView     `json:"slots"`
-	Ejected  uint64        `json:"ejections"`
-	Failures uint64        `json:"failures"` // failed responses
-	Recent   []failureView `json:"recent_failures"`
-	Changes  []changeView  `json:"recent_changes"`
+	Model      string        `json:"model"`
+	ID         string        `json:"id"`
+	URL        string        `json:"url,omitempty"`
+	Source     string        `json:"source,omitempty"` // of the replica: config
+	State      string        `json:"state"`
+	Since      time.Time     `json:"since,omitzero"` // of the state
+	ForS       float64       `json:"for_s"`
+	Reason     string        `json:"reason,omitempty"`
+	Drained    bool          `json:"drained"` // by an operator
+	Leaving    bool          `json:"leaving,omitempty"`
+	Slots      slotsView     `json:"slots"`
+	FirstByteS float64       `json:"first_byte_s,omitempty"` // mean of the last streams
+	Ejected    uint64        `json:"ejections"`
+	Failures   uint64        `json:"failures"` // failed responses
+	Recent     []failureView `json:"recent_failures"`
+	Changes    []changeView  `json:"recent_changes"`
 }
 
 type slotsView struct {
@@ -109,9 +110,10 @@ func (s *Server) viewReplica(replica *llmserver.Replica) replicaView {
 	v := replicaView{
 		Model: e.Model, ID: e.ID, URL: e.URL, Source: e.Source,
 		State: status.State, Since: roundUTC(status.Since), ForS: time.Since(status.Since).Round(time.Millisecond).Seconds(), Reason: status.Reason,
-		Drained: s.registry.drains.has(replicaName{e.Model, e.ID}),
-		Slots:   slotsView{usage.Reserved, usage.Running, usage.Limit, replica.Others()},
-		Ejected: replica.Ejections(), Recent: []failureView{}, Changes: []changeView{},
+		Drained:    s.registry.drains.has(replicaName{e.Model, e.ID}),
+		Slots:      slotsView{usage.Reserved, usage.Running, usage.Limit, replica.Others()},
+		FirstByteS: replica.FirstByteWait().Round(time.Microsecond).Seconds(),
+		Ejected:    replica.Ejections(), Recent: []failureView{}, Changes: []changeView{},
 	}
 	total, recent := s.failures.of(e.Model, e.ID)
 	v.Failures = total

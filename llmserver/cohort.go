@@ -246,6 +246,19 @@ func (h *health) observeFirstByte(wait, now time.Duration) {
 	}
 }
 
+// observeMeanWait adds a wait for the first byte of a stream to the mean, in which it weighs an
+// eighth. Of concurrent calls one may be lost.
+func (h *health) observeMeanWait(wait time.Duration) {
+	if mean := time.Duration(h.meanWait.Load()); mean > 0 {
+		wait = mean + (wait-mean)/8
+	}
+	h.meanWait.Store(int64(max(wait, 1)))
+}
+
+// FirstByteWait returns the mean wait for the first byte of the last streams, about eight; 0 if
+// there was none.
+func (r *Replica) FirstByteWait() time.Duration { return time.Duration(r.health.meanWait.Load()) }
+
 // slowFirstByte returns the longest recent wait for a first byte, in which earlier waits count for
 // less.
 func (h *health) slowFirstByte(now time.Duration) time.Duration {

@@ -484,3 +484,31 @@ func TestHealthSlowFirstByteOfALaterSecond(t *testing.T) {
 		t.Errorf("the longest wait is %v", got)
 	}
 }
+
+func TestReplicaFirstByteWaitFollowsTheLastStreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newCohort(2)[0]
+		if got := r.FirstByteWait(); got != 0 {
+			t.Errorf("%v before any stream", got)
+		}
+		for n, row := range []struct{ wait, least, most time.Duration }{
+			{time.Second, time.Second, time.Second},
+			{9 * time.Second, 2 * time.Second, 2 * time.Second}, // an eighth of the difference
+			{2 * time.Second, 2 * time.Second, 2 * time.Second},
+		} {
+			_, s := hang(t, r, 0)
+			time.Sleep(row.wait)
+			s.onFirstByte()
+			if got := r.FirstByteWait(); got < row.least || got > row.most {
+				t.Errorf("after stream %d the mean is %v", n+1, got)
+			}
+		}
+		_, unstreamed := hang(t, r, 0)
+		unstreamed.stream = false
+		time.Sleep(time.Hour)
+		unstreamed.onFirstByte()
+		if got := r.FirstByteWait(); got != 2*time.Second {
+			t.Errorf("%v after a response that was not streamed", got)
+		}
+	})
+}

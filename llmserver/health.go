@@ -28,6 +28,7 @@ type health struct {
 	downReason   atomic.Pointer[error]  // nil while up
 	lastResponse atomic.Int64           // when a good response body began, monotonic
 	lastSilence  atomic.Int64           // when silence was counted as a failure, monotonic
+	meanWait     atomic.Int64           // mean recent wait for the first byte of a stream
 	slowest      atomic.Uint64          // ms of a wait for the first byte, and the second in which it ended
 	bodyReads    atomic.Uint64          // reads that returned bytes of a response body
 	probeNow     chan struct{}          // capacity 1; asks probeLoop for a probe at once

@@ -170,6 +170,7 @@ func (s *Slot) onFirstByte() {
 	if c := r.cohort.Load(); c != nil {
 		if sentAt := time.Duration(s.sentAt.Load()); sentAt > 0 && s.stream {
 			r.health.observeFirstByte(now-sentAt, now)
+			r.health.observeMeanWait(now - sentAt)
 		}
 		c.sweep(now)
 	}
