@@ -56,7 +56,7 @@ func (x *proxyRequest) attempt(ctx context.Context) error {
 	watchdog := newIdleWatchdog(ctx, &x.model.config, x.record.Stream)
 	defer watchdog.stop()
 	if !x.stores && !x.retriedOnce && x.record.Attempts < x.model.config.MaxAttempts {
-		sel.OnSilence(watchdog.ctx.Cancel) // otherwise the end would help nobody
+		sel.OnSilence(watchdog.ctx.Cancel) // otherwise an early end would gain nothing
 	}
 	resp, err := x.dispatch(&watchdog.ctx, sel)
 	if err != nil {

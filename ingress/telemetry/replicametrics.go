@@ -155,7 +155,7 @@ func newReplicaTable(model string) *replicaTable {
 	return t
 }
 
-// SetReplicas tells which replicas the model has from now on. Those removed stay counted while they
+// SetReplicas sets the replicas of the model from now on. Those removed stay counted while they
 // have requests, and until the next call; their series are exposed while they have requests. Calls
 // must not overlap.
 func (m *ModelMetrics) SetReplicas(replicas []*llmserver.Replica) {

@@ -117,7 +117,8 @@ func (c *Context) Done() <-chan struct{} {
 }
 
 // Err returns nil until the end, and then the error of Cancel, or the cause of the parent's end.
-// context.Cause returns the same error.
+// context.Cause returns the same error, which is not context.Canceled but the reason. The exception is
+// a parent of another type with a cause of its own.
 func (c *Context) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
