@@ -60,8 +60,9 @@ func TestTruncatedResponseDoesNotLookCompleteToHTTP10(t *testing.T) {
 					t.Errorf("complete response: %q, %v", text, err)
 				}
 				text, err := postHTTP10(t, url, "half of it", stream)
-				if !errors.Is(err, syscall.ECONNRESET) {
-					t.Errorf("truncated response: %q, error %v, want a reset", text, err)
+				// Of a response that is held back until it is complete the client has got nothing.
+				if refused := !stream && err == nil && strings.Contains(text, " 502 ") && strings.Contains(text, "upstream_broken"); !errors.Is(err, syscall.ECONNRESET) && !refused {
+					t.Errorf("truncated response: %q, error %v, want a reset or an error", text, err)
 				}
 				if stream && name != "agent" && !strings.Contains(text, "upstream_broken") {
 					t.Errorf("no error event in %q", text)

@@ -32,24 +32,13 @@ import (
 // for a dispatched slot, and returns nothing, so the error of the attempt stays visible. The slot
 // is released before attempt returns: a request never holds two.
 func (x *proxyRequest) attempt(ctx context.Context) error {
-	x.record.Phase = telemetry.PhaseWaiting
-	// Choose reserves the slot. Replicas that failed earlier attempts are excluded.
-	chooseSpan := x.telemetry.StartChoose(ctx)
-	sel, err := x.model.router.Choose(ctx, &x.payload, x.tried...)
-	x.record.Waited = x.payload.Waited
+	sel, span, err := x.choose(ctx)
 	if err != nil {
-		if chooseSpan.Recording() {
-			chooseSpan.EndChoose(x.record, toAPIError(err).code)
-		}
-		return asQueueTimeout(err)
+		return err
 	}
 	defer sel.Release() // first of all: spans and metrics below may panic
-	x.selection = sel
 	defer x.countAttempt(sel)
-	x.record.Attempts++
-	x.record.Replica, x.record.Rank, x.record.Matched = sel.Replica().ID(), sel.Rank(), sel.Matched()
-	chooseSpan.EndChoose(x.record, "")
-	x.model.metrics.CountAccepted()
+	x.recordChoice(sel, span)
 	// The replica gets the context of this attempt's span, not of the whole request's.
 	ctx, x.span = x.telemetry.StartAttempt(ctx)
 	defer x.span.EndAttempt(x.record)
@@ -75,6 +64,31 @@ func (x *proxyRequest) attempt(ctx context.Context) error {
 	x.record.Measured = true
 	x.record.Response, err = relay.Copy(x.c.Request.Context(), x.c.Writer, resp, &x.record.Tap)
 	return x.finishAttempt(sel, err)
+}
+
+// choose reserves a slot for the attempt. Replicas that failed earlier attempts are excluded. The
+// caller must release the selection, and end the span by recordChoice.
+func (x *proxyRequest) choose(ctx context.Context) (*routers.Selection, telemetry.Span, error) {
+	x.record.Phase = telemetry.PhaseWaiting
+	span := x.telemetry.StartChoose(ctx)
+	sel, err := x.model.router.Choose(ctx, &x.payload, x.tried...)
+	x.record.Waited = x.payload.Waited
+	if err != nil {
+		if span.Recording() {
+			span.EndChoose(x.record, toAPIError(err).code)
+		}
+		return nil, span, asQueueTimeout(err)
+	}
+	return sel, span, nil
+}
+
+// recordChoice records the selection of the attempt.
+func (x *proxyRequest) recordChoice(sel *routers.Selection, span telemetry.Span) {
+	x.selection = sel
+	x.record.Attempts++
+	x.record.Replica, x.record.Rank, x.record.Matched = sel.Replica().ID(), sel.Rank(), sel.Matched()
+	span.EndChoose(x.record, "")
+	x.model.metrics.CountAccepted()
 }
 
 // dispatch sends the request into the slot and returns the response header. sel must not have been
@@ -151,7 +165,10 @@ func (x *proxyRequest) addDecisionHeaders(h http.Header) {
 func (x *proxyRequest) finishAttempt(sel *routers.Selection, err error) error {
 	x.reportEngineAbort(sel, err)
 	if err == nil {
-		if x.record.Tap.Failed {
+		switch {
+		case x.invalid:
+			sel.Fail(errInvalidResponse)
+		case x.record.Tap.Failed:
 			sel.Fail(fmt.Errorf("%w: an error event in the stream", llmserver.ErrServerError))
 		}
 		return nil

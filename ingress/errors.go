@@ -125,8 +125,6 @@ var errorTable = []struct {
 		"The replica stopped responding; try again.", 0}},
 	{llmserver.ErrAborted, apiError{502, serverError, "upstream_broken", "",
 		"The engine aborted the request; try again.", 0}},
-	{errInvalidResponse, apiError{502, serverError, "upstream_invalid", "",
-		"The replica sent a response that is not valid JSON; report this to the operator.", 0}},
 	{streaming.ErrUpstreamBroken, apiError{502, serverError, "upstream_broken", "",
 		"The replica broke off before the response began; try again.", 0}},
 	{llmserver.ErrBroken, apiError{502, serverError, "upstream_broken", "",

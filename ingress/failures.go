@@ -52,7 +52,10 @@ func breaksResponse(err error) bool {
 	return !llmserver.Refused(err) && !errors.Is(err, llmserver.ErrBusy) && !errors.Is(err, llmserver.ErrStale)
 }
 
-// reportFailure logs the failure of an attempt that has ended, if there was one.
+// reportFailure logs the failure of an attempt that has ended, if there was one. Inlined, the copy of
+// the failure would be a part of the stack of every waiting stream.
+//
+//go:noinline
 func (x *proxyRequest) reportFailure(retried bool) {
 	if x.failure != nil {
 		x.failure.retried = retried

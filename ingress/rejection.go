@@ -15,32 +15,36 @@ import (
 	"berth/streaming"
 )
 
-// errInvalidResponse is the failure of a replica whose JSON response is none.
+// errInvalidResponse is the failure of a replica with a JSON response that is none.
 var errInvalidResponse = fmt.Errorf("%w: not valid JSON", llmserver.ErrNotHTTP)
 
 // holdResponse has relay hold back the response until Check has accepted it, if a retry may follow:
 // the response is JSON and successful, and the request is not streamed and creates nothing that
 // stays.
 func (x *proxyRequest) holdResponse(relay *streaming.Relay, resp *http.Response) {
+	x.invalid = false
 	if !x.record.Stream && !x.stores && resp.StatusCode == http.StatusOK && streaming.IsJSON(resp.Header) {
 		relay.Check, x.held = x, resp
 	}
 }
 
 // Check implements streaming.Checker for the response in x.held. A response that the engine aborted
-// is kept, for the client if no other replica can serve the request.
+// is kept, for the client if no other replica can serve the request. One that ends within a JSON
+// value has broken, if only the end of the connection marks its end. Any other response that is no
+// JSON passes, since the client may know better, but counts as a failure of the replica.
 func (x *proxyRequest) Check(body []byte, complete bool) error {
-	switch {
+	valid := !complete || isJSONText(body)
+	switch text := bytes.TrimSpace(body); {
 	case complete && openai.Aborted(body):
 		kept := *x.held
 		kept.Body = io.NopCloser(bytes.NewReader(bytes.Clone(body)))
 		x.kept = &kept
 		return llmserver.ErrAborted
-	case complete && !isJSONText(body):
-		return errInvalidResponse
-	default:
-		return nil
+	case !valid && len(text) > 0 && (text[0] == '{' || text[0] == '[') && x.held.ContentLength < 0 && len(x.held.TransferEncoding) == 0:
+		return fmt.Errorf("%w: within a JSON value", llmserver.ErrBroken)
 	}
+	x.invalid = !valid
+	return nil
 }
 
 // isJSONText reports whether body can be JSON text. Of an object or array only both ends are

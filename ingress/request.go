@@ -116,6 +116,7 @@ type proxyRequest struct {
 	selection   *routers.Selection   // of the latest attempt; nil before
 	kept        *http.Response       // the response for the client if no attempt succeeds, buffered
 	held        *http.Response       // of this attempt, if Check decides about it
+	invalid     bool                 // the response of this attempt is no JSON, though it should be
 	failure     *responseFailure     // of the last attempt, to be logged by reportFailure
 
 	opening *streaming.Opening // comments before the response, see open; nil without

@@ -116,7 +116,6 @@ var retriesOnce = []struct {
 	{llmserver.ErrSilent, "silent"}, // before ErrBroken, which a silent response is, too
 	{llmserver.ErrEngineDead, "engine_dead"},
 	{llmserver.ErrAborted, "engine_aborted"},
-	{errInvalidResponse, "invalid_response"}, // before ErrNotHTTP, which it is, too
 	{llmserver.ErrNotHTTP, "invalid"},
 	{llmserver.ErrBroken, "broken"},
 	{llmserver.ErrTimeout, "timeout"},
