@@ -96,7 +96,7 @@ func (m *faultyProxy) handleConn(downstream *net.TCPConn) {
 	}
 	defer m.track(upstream.(*net.TCPConn))()
 	toAgent, fromAgent := legRequest, legResponse
-	if line, _, _ := bytes.Cut(first[:n], []byte("\r\n")); bytes.Contains(line, []byte(" /internal/")) || bytes.HasPrefix(line, []byte("GET ")) { // the latter: health checks, the list of models
+	if line, _, _ := bytes.Cut(first[:n], []byte("\r\n")); bytes.Contains(line, []byte(" /internal/")) || bytes.HasPrefix(line, []byte("GET /health ")) {
 		toAgent, fromAgent = legControlCall, legControlReply
 	}
 	m.running.Go(func() { m.forward(fromAgent, downstream, upstream, nil) })

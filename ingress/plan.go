@@ -108,7 +108,10 @@ func describeEndpoints(m *config.Model, endpoints []llmserver.Endpoint) error {
 		e.Model, e.Label = m.ID, replicaLabel(i, *e)
 		e.Limit = cmp.Or(e.Limit, m.MaxOngoingRequests)
 		e.ConnectTimeout, e.SendTimeout = m.ConnectTimeout, m.SendTimeout
-		e.ServedName, e.ProbePath = m.ServedName, cmp.Or(e.ProbePath, m.HealthCheckPath)
+		e.ProbePath = cmp.Or(e.ProbePath, m.HealthCheckPath)
+		if m.SlotAuthority != config.ReplicaCounts { // an agent's connections are for requests with slots
+			e.ServedName = m.ServedName
+		}
 		e.ProbeEvery, e.ProbeTimeout = m.HealthCheckPeriod, m.HealthCheckTimeout
 		e.CountsSlots, e.SlotSecret = m.SlotAuthority == config.ReplicaCounts, secret
 	}
