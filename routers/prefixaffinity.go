@@ -93,7 +93,7 @@ type learned struct {
 	mu         sync.Mutex // guards all below; held for microseconds; the only callback under it is blockValue, which is pure
 	prefixes   *prefixindex.Index
 	work       []int   // by number: cost in blocks of the in-flight requests
-	fresh      []bool  // by number: added to others or restarted, and without a prompt since
+	fresh      []bool  // by number: added to others, restarted or found hanging, and without a prompt since
 	sent       []int   // by number: uncached blocks sent, before sentFloor applies
 	sentFloor  int     // lower bound of sent: maxSentLead below the largest
 	prompts    int     // prompts sent, up to meanWindow
@@ -233,6 +233,9 @@ func (p *prefixAffinity) Reserved(payload *Payload, r *llmserver.Replica) (match
 			p.prefixes.Forget(h)
 			p.fresh[h.Number()] = true
 			return
+		}
+		if errors.Is(o.Err, llmserver.ErrSilent) { // its conversations go on elsewhere
+			p.fresh[h.Number()] = true
 		}
 		p.prefixes.Settle(pending, o.Served)
 	}

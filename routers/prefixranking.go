@@ -55,7 +55,7 @@ func (v *prefixRanking) score(i int) scoredMember {
 // another one the costs of the members with a match. The caller holds learned.mu and has called
 // match.
 //
-// The exception is a member that was added or restarted and has got no prompt since, if all others
+// The exception is a member that was added, restarted or hanging and has got no prompt since, if all others
 // are at work: it gets the prompt, and with it the beginning that most prompts share. By cost alone
 // a fleet with little load would never use it.
 func (v *prefixRanking) cheapest() (best int) {

@@ -94,7 +94,7 @@ func TestSceneOfAProcessIsMeasuredAtClientsAndEngine(t *testing.T) {
 			switch {
 			case r.Back == Never || r.BegunStreams == 0:
 				t.Error("the engine was not used again, or no stream was in progress when the fault began")
-			case fault == Killed && (failed < 30 || r.Share != 0 || r.Out != 0):
+			case fault == Killed && (failed < 30 || r.Share > 0.05 || r.Out != 0):
 				t.Errorf("%d failed, share %.2f, out %v; want those of 1.5 s at least, and nothing at the engine", failed, r.Share, r.Out)
 			case fault != Killed && (failed != 0 || r.Share < 0.9 || r.Out != Never):
 				t.Errorf("%d failed, share %.2f, out %v; want none, as all are held, and all at the engine", failed, r.Share, r.Out)
