@@ -21,6 +21,7 @@ type clientWriter struct {
 	check           Checker // called before the first write; nil once called
 	beforeStart     func()  // called before the first write; may be nil
 	beforeLastWrite func()  // called before the response's last write; nil once called
+	opened          bool    // comments were written before the response
 	betweenEvents   bool    // the body has ended, with the last written byte on an event boundary
 }
 

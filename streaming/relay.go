@@ -120,6 +120,7 @@ func (r *Relay) Copy(ctx context.Context, w http.ResponseWriter, resp *http.Resp
 	}
 	c := newClientWriter(w, resp, r.WriteTimeout)
 	c.beforeStart, c.beforeLastWrite, c.Started = r.BeforeStart, r.BeforeLastWrite, r.Opened
+	c.opened = r.Opened
 	if IsJSON(resp.Header) {
 		c.check = r.Check
 	}
@@ -169,7 +170,6 @@ func (c *clientWriter) relayEvents(tap *Tap, keepAlive *keepAlive) error {
 	buf := getBuffer(smallBuffer)
 	ends := newEventEnds()
 	var last lastEventDetector
-	opened := c.Started       // by comments before the response
 	held, inEvent := 0, false // buf[:held] is an unfinished event; inEvent: its start has been written
 	for {
 		n, err := c.resp.Body.Read(buf[held:])
@@ -199,7 +199,7 @@ func (c *clientWriter) relayEvents(tap *Tap, keepAlive *keepAlive) error {
 		if err != nil {
 			putBuffer(buf)
 			keepAlive.stop()
-			c.betweenEvents = c.Started && !inEvent && (c.Bytes > 0 || !opened)
+			c.betweenEvents = c.Started && !inEvent && (c.Bytes > 0 || !c.opened)
 			return unlessEOF(err)
 		}
 		if held = have; held == len(buf) {
