@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,14 +18,13 @@ const comment = ": keep-alive\n\n"
 // The next request gets the response of next. Comments begin in the queue.
 func openedFleet(t *testing.T, next http.HandlerFunc, set func(m *config.Model)) (f *front, release func()) {
 	held, free := make(chan struct{}, 1), make(chan struct{})
-	first := true
+	var later atomic.Bool
 	m := modelOn("m", upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
-		if !first {
+		if later.Swap(true) {
 			next(w, r)
 			return
 		}
-		first = false
 		held <- struct{}{}
 		<-free
 		ok(w, r)
@@ -149,17 +149,17 @@ func TestOpenedStreamFailsByAnEvent(t *testing.T) {
 
 func TestOpenedStreamIsRetried(t *testing.T) {
 	const events = "data: 1\n\n"
-	calls := 0
+	var calls atomic.Int32
 	f, release := openedFleet(t, func(w http.ResponseWriter, _ *http.Request) {
-		if calls++; calls == 1 {
+		if calls.Add(1) == 1 {
 			panic(http.ErrAbortHandler) // once, which is retried
 		}
 		writes(events)(w)
 	}, nil)
 	resp := queueStream(t, f, f.h1, "/v1/chat/completions")
 	release()
-	if got, err := readOpened(resp); got != events || err != nil || calls != 2 {
-		t.Errorf("read %q and %v after %d calls", got, err, calls)
+	if got, err := readOpened(resp); got != events || err != nil || calls.Load() != 2 {
+		t.Errorf("read %q and %v after %d calls", got, err, calls.Load())
 	}
 }
 
