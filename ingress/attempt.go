@@ -179,8 +179,10 @@ func (x *proxyRequest) finishAttempt(sel *routers.Selection, err error) error {
 			"send_timeout_s", x.registry.table.Load().config.HTTP.SendTimeout.Seconds(), "request_id", requestID(x.c))
 	}
 	err = attributeError(err)
-	sel.Fail(err)                                                   // before the panic of abort: Release reports the outcome
-	if result.Started && (result.Bytes > 0 || !x.opening.Close()) { // not only comments
+	// Before the panic of abort: Release reports the outcome.
+	sel.Fail(err)
+	// Comments before the response are nothing of it.
+	if result.Started && (result.Bytes > 0 || !x.opening.Close()) {
 		x.recordUpstreamError(err)
 		x.excuseIfShared(err)
 		x.abort(err)

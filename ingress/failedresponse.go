@@ -60,9 +60,8 @@ func (x *proxyRequest) checkStatus(sel *routers.Selection, resp *http.Response) 
 	return failure
 }
 
-// writeKept sends the client the kept response, unchanged. If the client
-// disconnects meanwhile, writeKept panics as abort does; also in an opened stream, where the
-// response is an error event.
+// writeKept sends the client the kept response, unchanged. If the client disconnects meanwhile,
+// writeKept panics as abort does; also in an opened stream, where the response is an error event.
 func (x *proxyRequest) writeKept() error {
 	x.record.Phase = telemetry.PhaseStreaming
 	if x.opening.Close() {

@@ -44,7 +44,7 @@ func (x *proxyRequest) nextAttempt(n int, err, failed error) (more bool, all err
 func (x *proxyRequest) judgeSuspect() {
 	switch {
 	case x.suspect == nil:
-	case x.record.Tap.Failed:
+	case x.record.Tap.Failed || x.invalid:
 		x.excuseIfShared(llmserver.ErrServerError)
 	case x.c.Writer.Status() < http.StatusBadRequest:
 		x.suspect.Blame()

@@ -19,8 +19,8 @@ import (
 // leak nor be returned twice, whatever calls race.
 //
 // Start, Release, HandOver, Replica and Token may be called from any goroutine, any number of
-// times. Confirm, Replica.Do and the methods for failures belong to the goroutine
-// holding the slot: the request's, or that of an agent wait.
+// times. Confirm, Replica.Do and the methods for failures belong to the goroutine holding the slot:
+// the request's, or that of an agent wait.
 type Slot struct {
 	replica    *Replica
 	token      Token
@@ -28,7 +28,7 @@ type Slot struct {
 	reservedAt time.Duration // monotonic
 	state      atomic.Uint32
 
-	// These belong to the goroutine holding the slot, until sentAt is set: from then on request,
+	// These belong to the goroutine holding the slot, until sentAt is set: from then on stream,
 	// abort and size do not change and are read by others, see Replica.ejectIfSilent.
 	confirmed   bool          // the backend holds the slot too
 	request     Fingerprinter // unless nil

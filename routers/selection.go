@@ -27,7 +27,6 @@ type Selection struct {
 	rank      int
 	matched   int
 	outcome   Outcome
-	failure   error         // the last one, for Blame
 	settled   func(Outcome) // from Learner.Reserved; may be nil
 	completed func(Outcome) // from Hooks.Routed; nil until then
 	released  bool
@@ -66,7 +65,7 @@ func (s *Selection) Dispatch(req *http.Request) (*http.Response, error) {
 	s.slot.SetRequest(s.payload.Request, s.payload.Stream)
 	resp, err := s.Replica().Do(req, s.slot)
 	if err != nil {
-		s.outcome.Err, s.failure = err, err
+		s.outcome.Err = err
 		s.reportAbandoned()
 		return nil, err
 	}
@@ -82,7 +81,7 @@ func (s *Selection) OnSilence(abort func(error)) { s.slot.OnSilence(abort) }
 // Fail records the reason why the response could not be delivered, for the outcome. Errors that may
 // be the replica's fault are reported there: see llmserver.Slot.ReportFailure.
 func (s *Selection) Fail(err error) {
-	s.outcome.Err, s.failure = err, err
+	s.outcome.Err = err
 	if llmserver.ReplicaFault(err) {
 		s.outcome.Served = false
 	}
@@ -110,7 +109,7 @@ func (s *Selection) abandoned() bool {
 // failed there before, since a sibling has served the request. Excuse takes the failure back, since
 // a sibling has failed on the request, too. Both may be called after Release, by the goroutine of
 // the request.
-func (s *Selection) Blame() { s.slot.Blame(s.failure) }
+func (s *Selection) Blame() { s.slot.Blame(s.outcome.Err) }
 
 // Excuse takes back a failure: see Blame.
 func (s *Selection) Excuse() { s.slot.Excuse() }
